@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+# `make` lists the targets. Each says what it does and ends with the reason when it fails.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := files/gpushare_runtime
+PYTHON ?= python3
+LAB := $(BIN)/python tests/lab/lab
+LAB_NAME ?= demo
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONPATH := $(CURDIR)/$(RUNTIME)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+
+define say
+@printf '\n=== %s\n' "$(1)"
+endef
+
+.PHONY: help
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: venv ## A real Kubernetes cluster with simulated cards on this machine, installed by site.yml, with sample pods (root)
+	$(call say,lab $(LAB_NAME): a control plane and two GPU nodes)
+	@$(LAB) --name $(LAB_NAME) up
+	$(call say,ansible-playbook -i <the lab's inventory> site.yml)
+	@ansible-playbook -i "$$($(LAB) --name $(LAB_NAME) inventory)" site.yml
+	$(call say,samples)
+	@$(BIN)/python tests/lab/demo --name $(LAB_NAME)
+
+.PHONY: demo-down
+demo-down: venv ## Remove the demo's cluster; the cache stays
+	$(call say,removing lab $(LAB_NAME))
+	@$(LAB) --name $(LAB_NAME) down
+
+.PHONY: cache-clean
+cache-clean: venv ## Remove what the lab has built and keeps for the next time
+	@$(LAB) cache-clean
+
+.PHONY: check
+check: venv lint unit ## Linters, types, unit and property tests: no root, no lab, a minute or two
+
+.PHONY: lint
+lint: venv ## Linters and types only
+	$(call say,ruff)
+	@ruff check .
+	@ruff format --check .
+	$(call say,mypy)
+	@mypy $(RUNTIME)/gpushare_runtime
+	@mypy plugins/module_utils plugins/plugin_utils tests/lab/gpushare_lab
+	$(call say,yamllint and ansible-lint)
+	@yamllint --strict .
+	@ansible-lint --offline
+	$(call say,locks agree with their inputs)
+	@$(BIN)/python tests/locks.py
+
+.PHONY: unit
+unit: venv ## Unit and property tests only
+	$(call say,unit and property tests)
+	@pytest tests/unit
+
+.PHONY: test
+test: check ## Everything: `check`, then the end-to-end suite on a lab cluster of its own (root)
+	$(call say,lab components: built once, then cached)
+	@$(LAB) prepare
+	$(call say,end-to-end suite on a real cluster)
+	@pytest tests/e2e --timeout 1200
+
+.PHONY: lock
+lock: ## Rewrite the locked requirements with hashes from their .in files
+	$(call say,locking with uv in a scratch environment)
+	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/pip" install -q uv && \
+	lock="$$scratch/bin/uv pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate" && \
+	$$lock --python-version 3.10 $(RUNTIME)/requirements.in -o $(RUNTIME)/requirements.txt && \
+	$$lock --python-version 3.11 -c $(RUNTIME)/requirements.txt requirements/dev.in -o requirements/dev.txt
+
+.PHONY: venv
+venv: $(VENV)/.complete ## The Python environment that all targets use
+
+$(VENV)/.complete: requirements/dev.txt
+	$(call say,Python environment in $(VENV) (locked with hashes))
+	@missing=(); \
+	command -v $(PYTHON) >/dev/null || missing+=(python3); \
+	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv); \
+	command -v gcc >/dev/null || missing+=(gcc); \
+	if [ "$${#missing[@]}" -gt 0 ]; then \
+	  echo "missing on this machine: $${missing[*]}. Install with: apt-get install $${missing[*]}" >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=…")'
+	@rm -rf $(VENV); $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/dev.txt
+	@touch $@

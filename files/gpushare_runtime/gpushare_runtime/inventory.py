@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The cards of a node, as the device plugin publishes them in the node annotation `gpushare/cards`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from gpushare_runtime.quantity import Unit, parse_unit
+
+VERSION: Final = 1
+HEALTHY: Final = "ok"
+
+
+class InventoryError(ValueError):
+    """A `gpushare/cards` annotation that cannot be used; the message says what was found and expected."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One physical GPU.
+
+    index: NVML's; minor: of /dev/nvidia<minor>; pci: domain:bus:device.function; mib: memory in MiB;
+    units: whole units of it; numa: NUMA node, None if unknown; health: "ok" or what is wrong.
+    """
+
+    index: int
+    uuid: str
+    minor: int
+    pci: str
+    model: str
+    mib: int
+    units: int
+    numa: int | None = None
+    health: str = HEALTHY
+    cordoned: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether new pods may be placed on it."""
+        return self.health == HEALTHY and not self.cordoned
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All cards of one node, by NVML index ascending, and the unit that they are counted in."""
+
+    unit: Unit
+    cards: tuple[Card, ...]
+
+    def __post_init__(self) -> None:
+        indexes = [card.index for card in self.cards]
+        if indexes != sorted(set(indexes)):
+            raise InventoryError(f"cards must be listed by ascending index, each once; found {indexes}")
+        if len({card.uuid for card in self.cards}) != len(self.cards):
+            raise InventoryError(f"every card needs its own UUID; found {[card.uuid for card in self.cards]}")
+
+    @cached_property
+    def by_index(self) -> Mapping[int, Card]:
+        return {card.index: card for card in self.cards}
+
+    @cached_property
+    def by_uuid(self) -> Mapping[str, Card]:
+        return {card.uuid: card for card in self.cards}
+
+    @cached_property
+    def units(self) -> int:
+        """Units of all cards together, whatever their health."""
+        return sum(card.units for card in self.cards)
+
+    def to_json(self) -> str:
+        """The annotation's value: compact, keys in the protocol's order."""
+        cards = [
+            {
+                "index": c.index,
+                "uuid": c.uuid,
+                "minor": c.minor,
+                "pci": c.pci,
+                "model": c.model,
+                "mib": c.mib,
+                "units": c.units,
+                "numa": c.numa,
+                "health": c.health,
+                "cordoned": c.cordoned,
+            }
+            for c in self.cards
+        ]
+        return json.dumps({"v": VERSION, "unit": self.unit.name, "cards": cards}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Inventory:
+        """Parse the annotation; InventoryError says which field is wrong. Unknown fields are ignored."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InventoryError(f"not JSON: {error}") from None
+        if not isinstance(data, dict) or data.get("v") != VERSION:
+            found = data.get("v") if isinstance(data, dict) else type(data).__name__
+            raise InventoryError(
+                f"version {found!r} is not known; this release reads version {VERSION}: "
+                "install the same release on the node and on the control plane"
+            )
+        try:
+            unit = parse_unit(_typed(data, "unit", str))
+        except ValueError as error:
+            raise InventoryError(str(error)) from None
+        cards = _typed(data, "cards", list)
+        return cls(unit=unit, cards=tuple(_card(entry, place) for place, entry in enumerate(cards)))
+
+
+def _card(entry: object, place: int) -> Card:
+    if not isinstance(entry, dict):
+        raise InventoryError(f"cards[{place}] must be an object, found {type(entry).__name__}")
+    where = f"cards[{place}]."
+    return Card(
+        index=_natural(entry, "index", where),
+        uuid=_typed(entry, "uuid", str, where),
+        minor=_natural(entry, "minor", where),
+        pci=_typed(entry, "pci", str, where),
+        model=_typed(entry, "model", str, where),
+        mib=_natural(entry, "mib", where),
+        units=_natural(entry, "units", where),
+        numa=None if entry.get("numa") is None else _natural(entry, "numa", where),
+        health=_typed(entry, "health", str, where),
+        cordoned=_typed(entry, "cordoned", bool, where),
+    )
+
+
+def _natural(entry: dict[str, Any], key: str, where: str) -> int:
+    value: int = _typed(entry, key, int, where)
+    if value < 0:
+        raise InventoryError(f"{where}{key} must not be negative, found {value}")
+    return value
+
+
+def _typed(entry: dict[str, Any], key: str, kind: type, where: str = "") -> Any:
+    value = entry.get(key)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise InventoryError(f"{where}{key} must be {kind.__name__}, found {value!r}")
+    return value

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Every name on the wire, once: resources, annotations, labels, environment, sockets, paths."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Extended resources.
+RESOURCE_MEMORY: Final = "aliyun.com/gpu-mem"
+RESOURCE_CARDS: Final = "aliyun.com/gpu-count"
+RESOURCE_CORE: Final = "aliyun.com/gpu-core.percentage"
+RESOURCES: Final = (RESOURCE_MEMORY, RESOURCE_CARDS, RESOURCE_CORE)
+
+# Pod label of ACK: gpu-mem N spread as N/M on M cards of one node. Same text as RESOURCE_CARDS, another place.
+LABEL_CARDS_PER_POD: Final = "aliyun.com/gpu-count"
+
+# Pod annotations: the original's five, and ACK's allocation JSON.
+ANNOTATION_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+ANNOTATION_CARD_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ANNOTATION_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
+ANNOTATION_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ANNOTATION_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+
+# Node annotations, written by the device plugin.
+ANNOTATION_CARDS: Final = "gpushare/cards"
+ANNOTATION_HELD: Final = "gpushare/held"
+
+# Environment of a container, from Allocate.
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+ENV_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+ENV_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
+ENV_CONTAINER_UNITS: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ENV_CARD_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
+
+# kubelet, relative to its root directory (/var/lib/kubelet).
+KUBELET_ROOT: Final = "/var/lib/kubelet"
+KUBELET_PLUGIN_DIR: Final = "device-plugins"
+KUBELET_SOCKET: Final = "kubelet.sock"
+KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
+# The first is the original's name, so that a replacement in place takes over its registration.
+SOCKET_MEMORY: Final = "aliyungpushare.sock"
+SOCKET_CARDS: Final = "aliyungpushare-cards.sock"
+
+# Extender.
+EXTENDER_PREFIX: Final = "/gpushare-scheduler"
+EXTENDER_PORT: Final = 32766

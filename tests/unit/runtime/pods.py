@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Pods, cards and inventories for the tests, written as users and the device plugin write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare_runtime.inventory import Card, Inventory
+from gpushare_runtime.quantity import GIB
+
+
+def container(name: str = "main", **limits: object) -> dict[str, Any]:
+    """mem=, count=, core= become limits of the extended resources."""
+    names = {"mem": "aliyun.com/gpu-mem", "count": "aliyun.com/gpu-count", "core": "aliyun.com/gpu-core.percentage"}
+    return {"name": name, "resources": {"limits": {names[key]: str(value) for key, value in limits.items()}}}
+
+
+def pod(*containers: dict[str, Any], init: list[dict[str, Any]] | None = None, **metadata: Any) -> dict[str, Any]:
+    """A v1.Pod with these containers and metadata (labels=, annotations=, uid=, …)."""
+    spec: dict[str, Any] = {"containers": list(containers)}
+    if init:
+        spec["initContainers"] = init
+    return {"metadata": {"name": "p", "namespace": "default", **metadata}, "spec": spec}
+
+
+def card(index: int, units: int, **changes: Any) -> Card:
+    """A healthy card of `units` GiB."""
+    fields: dict[str, Any] = {
+        "index": index,
+        "uuid": f"GPU-{index:08d}",
+        "minor": index,
+        "pci": f"0000:{index:02x}:00.0",
+        "model": "Tesla T4",
+        "mib": units * 1024,
+        "units": units,
+    }
+    return Card(**(fields | changes))
+
+
+def inventory(*units: int) -> Inventory:
+    """Healthy cards 0, 1, … of these sizes in GiB."""
+    return Inventory(GIB, tuple(card(i, u) for i, u in enumerate(units)))
