@@ -1,0 +1,102 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files of a host, read whole and replaced atomically. No Ansible here."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from typing import NamedTuple, Optional
+
+SELINUX = "security.selinux"
+
+
+class FileState(NamedTuple):
+    """A regular file as it is on the host. label: its SELinux context, None where there is none."""
+
+    content: bytes
+    mode: int
+    uid: int
+    gid: int
+    label: Optional[bytes]
+
+
+def digest(content: Optional[bytes]) -> str:
+    """SHA-256 in hex; the empty string stands for "no such file"."""
+    return "" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def read_state(path: str) -> Optional[FileState]:
+    """The file, None if there is none. OSError if it is there and is no regular file, or cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "expected a regular file, found something else", path)
+    with os.fdopen(descriptor, "rb") as stream:
+        return FileState(stream.read(), stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, _label(path))
+
+
+def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Optional[bytes]) -> None:
+    """Put a whole new file in place of `path`, or nothing: a crash leaves the old one or the new one.
+
+    The new bytes are staged outside the file's folder where that is on the same filesystem, because some folders
+    are read by others as a whole (/etc/kubernetes/manifests, *.d).
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    os.makedirs(folder, exist_ok=True)
+    staged = os.path.join(_staging(folder), ".gpushare-staged-%s-%d" % (digest(path.encode())[:12], os.getpid()))
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fchown(stream.fileno(), uid, gid)
+            os.fchmod(stream.fileno(), mode)
+            if label is not None:
+                os.setxattr(stream.fileno(), SELINUX, label)
+            os.fsync(stream.fileno())
+        os.rename(staged, os.path.join(folder, os.path.basename(os.path.realpath(path))))
+    except BaseException:
+        if os.path.exists(staged):
+            os.unlink(staged)
+        raise
+    sync_folder(folder)
+
+
+def remove(path: str) -> None:
+    """Take the file away, if it is there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _staging(folder: str) -> str:
+    parent = os.path.dirname(folder)
+    return parent if os.stat(parent).st_dev == os.stat(folder).st_dev else folder
+
+
+def _label(path: str) -> Optional[bytes]:
+    try:
+        return os.getxattr(path, SELINUX)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS):
+            return None
+        raise

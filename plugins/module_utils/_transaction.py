@@ -1,0 +1,182 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A change to a host's files as a transaction. No Ansible here.
+
+Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`:
+note the originals in the journal, replace each file atomically, restart if that is due, prove health; if anything
+of that fails, put back what was there and say why. Killed anywhere, each file is the old one or the new one, and the
+next run finishes: whether a restart is due is asked of the running process, not remembered.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, Dict, List, NamedTuple, Optional
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest, read_state, remove, replace
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
+
+
+class TransactionError(Exception):
+    """The change did not hold. restored: whether the host is as it was before."""
+
+    def __init__(self, message: str, restored: bool) -> None:
+        super(TransactionError, self).__init__(message)
+        self.restored = restored
+
+
+class Change(NamedTuple):
+    """One file: what is there, and what shall be (None: no file)."""
+
+    path: str
+    before: Optional[FileState]
+    after: Optional[bytes]
+    mode: int
+    secret: bool
+
+
+class Outcome(NamedTuple):
+    changed: bool
+    restarted: bool
+
+
+class Service(object):
+    """What runs on the files. The functions do their own waiting, within a deadline.
+
+    due(): whether the running process is older than the files, or not as they say;
+    restart(): make it read them, by whatever means; healthy(): None, or in words what is wrong.
+    """
+
+    def __init__(
+        self,
+        due: Callable[[], bool],
+        restart: Callable[[], None],
+        healthy: Callable[[], Optional[str]],
+    ) -> None:
+        self.due = due
+        self.restart = restart
+        self.healthy = healthy
+
+
+def _nothing(point: str) -> None:
+    """Called at each point where a kill must be harmless; tests put something else here."""
+
+
+class Transaction(object):
+    """owner: who asks, as `uninstall` and `report` will name it ("scheduler", "container_runtime")."""
+
+    def __init__(self, owner: str, root: str = "/", point: Callable[[str], None] = _nothing) -> None:
+        self.owner = owner
+        self.root = root
+        self.journal = Journal(root)
+        self._point = point
+        self._changes: List[Change] = []
+
+    def write(self, path: str, content: bytes, mode: Optional[int] = None, secret: bool = False) -> None:
+        """Plan: `path` (absolute) shall hold `content`. mode: for a new file, or to change it; else what is there stays."""
+        before = read_state(self._real(path))
+        wanted = mode if mode is not None else before.mode if before else 0o644
+        self._changes.append(Change(path, before, content, wanted, secret))
+
+    def remove(self, path: str) -> None:
+        """Plan: there shall be no `path`."""
+        self._changes.append(Change(path, read_state(self._real(path)), None, 0, False))
+
+    @property
+    def changes(self) -> List[Change]:
+        """What really differs."""
+        return [change for change in self._changes if _differs(change)]
+
+    def diff(self) -> List[Dict[str, str]]:
+        """In Ansible's form; secrets and binary files as digests only."""
+        return [
+            {
+                "before_header": change.path,
+                "after_header": change.path,
+                "before": _shown(change, change.before.content if change.before else None),
+                "after": _shown(change, change.after),
+            }
+            for change in self.changes
+        ]
+
+    def apply(self, service: Optional[Service] = None) -> Outcome:
+        """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
+        changes = self.changes
+        try:
+            for change in changes:
+                self._point("before " + change.path)
+                self.journal.record(change.path, self.owner, change.before, change.after)
+                self._point("noted " + change.path)
+                self._put(change.path, change.after, change.before, change.mode)
+                self._point("written " + change.path)
+            restarted = bool(service and service.due())
+            if service and restarted:
+                service.restart()
+                self._point("restarted")
+            problem = service.healthy() if service and (restarted or changes) else None
+        except Exception as error:
+            raise self._undo(changes, service, "%s: %s" % (type(error).__name__, error)) from error
+        if problem:
+            raise self._undo(changes, service, problem)
+        self._point("done")
+        return Outcome(bool(changes) or restarted, restarted)
+
+    def _undo(self, changes: List[Change], service: Optional[Service], why: str) -> TransactionError:
+        """Put everything back and prove that, too."""
+        try:
+            for change in reversed(changes):
+                content = change.before.content if change.before else None
+                self._put(change.path, content, change.before, change.before.mode if change.before else 0)
+                self._unnote(change)
+            if service and changes:
+                if service.due():
+                    service.restart()
+                still = service.healthy()
+                if still:
+                    return TransactionError("%s; put back what was there, but: %s" % (why, still), restored=True)
+        except Exception as error:  # whatever it is, the user must hear of both
+            message = "%s; putting back what was there failed as well: %s: %s; the originals are in %s"
+            return TransactionError(message % (why, type(error).__name__, error, self.journal._folder), restored=False)
+        return TransactionError("%s; put back what was there" % why, restored=True)
+
+    def _unnote(self, change: Change) -> None:
+        entry = self.journal.entry(change.path)
+        if entry is None:
+            return
+        before = change.before.content if change.before else None
+        original = entry.original.content if entry.original else None
+        if before == original:
+            self.journal.forget(change.path)
+        else:
+            self.journal.record(change.path, self.owner, change.before, before)
+
+    def _put(self, path: str, content: Optional[bytes], like: Optional[FileState], mode: int) -> None:
+        real = self._real(path)
+        if content is None:
+            remove(real)
+        else:
+            uid, gid = (like.uid, like.gid) if like else (os.getuid(), os.getgid())
+            replace(real, content, mode, uid, gid, like.label if like else None)
+
+    def _real(self, path: str) -> str:
+        return os.path.join(self.root, path.lstrip("/"))
+
+
+def _differs(change: Change) -> bool:
+    if change.before is None or change.after is None:
+        return (change.before is None) != (change.after is None)
+    return change.before.content != change.after or change.before.mode != change.mode
+
+
+def _shown(change: Change, content: Optional[bytes]) -> str:
+    if content is None:
+        return ""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if change.secret or (content and not text):
+        return "(content with sha256 %s)\n" % digest(content)[:16]
+    return text

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Transactions on files: all or nothing, whatever is killed when, and back to the byte."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import FOLDER, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service, Transaction, TransactionError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FIRST, SECOND = "/etc/kubernetes/manifests/scheduler.yaml", "/etc/gpushare/scheduler.yaml"
+
+
+class Daemon(Service):
+    """A daemon that has read FIRST at its last start; `breaks` says with which content it is not healthy."""
+
+    def __init__(self, root: Path, breaks: bytes = b"\0") -> None:
+        self.root, self.breaks, self.starts = root, breaks, 0
+        self.running = self.on_disk()
+        super().__init__(self.is_due, self.start, self.health)
+
+    def on_disk(self) -> bytes | None:
+        state = read_state(str(self.root / FIRST.lstrip("/")))
+        return state.content if state else None
+
+    def is_due(self) -> bool:
+        return self.running != self.on_disk()
+
+    def start(self) -> None:
+        self.starts += 1
+        self.running = self.on_disk()
+
+    def health(self) -> str | None:
+        return "the daemon says: no" if self.running == self.breaks else None
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host with FIRST (mode 0600) and without SECOND."""
+    first = tmp_path / FIRST.lstrip("/")
+    first.parent.mkdir(parents=True)
+    first.write_bytes(b"old")
+    first.chmod(0o600)
+    return tmp_path
+
+
+def plan(root: Path, point: Callable[[str], None] = lambda _: None, first: bytes = b"new") -> Transaction:
+    transaction = Transaction("scheduler", str(root), point)
+    transaction.write(SECOND, b"config", mode=0o640)
+    transaction.write(FIRST, first)
+    return transaction
+
+
+def content(root: Path, path: str) -> bytes | None:
+    state = read_state(str(root / path.lstrip("/")))
+    return state.content if state else None
+
+
+def tree(root: Path) -> dict[str, tuple[int, bytes]]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): (path.stat().st_mode, path.read_bytes()) for path in files}
+
+
+def test_files_change_together_and_the_service_restarts_once(host: Path) -> None:
+    daemon = Daemon(host)
+    outcome = plan(host).apply(daemon)
+    assert (outcome.changed, outcome.restarted, daemon.starts) == (True, True, 1)
+    assert (content(host, FIRST), content(host, SECOND)) == (b"new", b"config")
+    modes = [read_state(str(host / path.lstrip("/"))).mode for path in (FIRST, SECOND)]  # type: ignore[union-attr]
+    assert modes == [0o600, 0o640]
+
+
+def test_a_second_run_changes_nothing_at_all(host: Path) -> None:
+    daemon = Daemon(host)
+    plan(host).apply(daemon)
+    before = tree(host)
+    outcome = plan(host).apply(daemon)
+    assert (outcome.changed, outcome.restarted, daemon.starts) == (False, False, 1)
+    assert plan(host).diff() == []
+    assert tree(host) == before
+
+
+def test_planning_writes_nothing_and_shows_what_would_change(host: Path) -> None:
+    before = tree(host)
+    shown = plan(host).diff()
+    assert tree(host) == before
+    assert [(d["before_header"], d["before"], d["after"]) for d in shown] == [(SECOND, "", "config"), (FIRST, "old", "new")]
+
+
+def test_secrets_are_not_shown(host: Path) -> None:
+    transaction = Transaction("runtime", str(host))
+    transaction.write("/etc/gpushare/kubeconfig", b"token: very-secret", mode=0o600, secret=True)
+    assert "very-secret" not in str(transaction.diff())
+
+
+def test_nothing_is_ever_staged_in_a_folder_that_others_read_whole(host: Path) -> None:
+    seen = []
+    plan(host, lambda _: seen.extend(os.listdir(host / "etc/kubernetes/manifests"))).apply()
+    assert set(seen) == {"scheduler.yaml"}
+
+
+def test_bad_health_puts_everything_back_and_says_why(host: Path) -> None:
+    before, daemon = tree(host), Daemon(host, breaks=b"new")
+    with pytest.raises(TransactionError, match="the daemon says: no; put back what was there") as error:
+        plan(host).apply(daemon)
+    assert error.value.restored
+    assert tree(host) == before
+    assert (daemon.running, daemon.starts) == (b"old", 2)
+
+
+def test_a_failing_restart_puts_everything_back(host: Path) -> None:
+    before = tree(host)
+
+    def fail() -> None:
+        raise OSError("systemctl is not there")
+
+    with pytest.raises(TransactionError, match="systemctl is not there"):
+        plan(host).apply(Service(lambda: content(host, FIRST) == b"new", fail, lambda: None))
+    assert tree(host) == before
+
+
+def test_when_even_putting_back_does_not_help_both_reasons_are_told(host: Path) -> None:
+    daemon = Daemon(host)
+    with pytest.raises(TransactionError, match="broken for good; put back what was there, but: broken for good"):
+        plan(host).apply(Service(daemon.is_due, daemon.start, lambda: "broken for good"))
+
+
+def test_a_bad_change_after_a_good_one_goes_back_to_the_good_one_and_undo_still_knows_the_original(host: Path) -> None:
+    plan(host).apply()
+    with pytest.raises(TransactionError):
+        plan(host, first=b"bad").apply(Daemon(host, breaks=b"bad"))
+    assert content(host, FIRST) == b"new"
+    entry = Journal(str(host)).entry(FIRST)
+    assert entry is not None
+    assert entry.original is not None
+    assert (entry.original.content, entry.original.mode, entry.untouched(b"new")) == (b"old", 0o600, True)
+
+
+def points(root: Path) -> list[str]:
+    passed: list[str] = []
+    plan(root, passed.append).apply(Daemon(root))
+    return passed
+
+
+def test_killed_at_any_point_files_are_old_or_new_and_the_next_run_finishes(host: Path) -> None:
+    import shutil
+
+    pristine = host.parent / "pristine"
+    shutil.copytree(host, pristine)
+    all_points = points(host)
+    assert len(all_points) == 8
+    for victim in all_points:
+        shutil.rmtree(host)
+        shutil.copytree(pristine, host)
+        child = os.fork()
+        if child == 0:
+            plan(host, lambda point, v=victim: os.kill(os.getpid(), signal.SIGKILL) if point == v else None).apply(Daemon(host))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        assert content(host, FIRST) in (b"old", b"new")
+        assert content(host, SECOND) in (None, b"config")
+        daemon = Daemon(host)
+        daemon.running = b"old"
+        plan(host).apply(daemon)
+        assert daemon.running == b"new", victim
+        entries = Journal(str(host)).entries()
+        assert [(e.path, e.untouched(content(host, e.path))) for e in entries] == [(SECOND, True), (FIRST, True)]
+        assert [e.original.content if e.original else None for e in entries] == [None, b"old"]
+
+
+def test_a_file_that_others_changed_between_our_changes_is_not_ours_to_put_back(host: Path) -> None:
+    plan(host).apply()
+    (host / FIRST.lstrip("/")).write_bytes(b"an administrator's")
+    plan(host, first=b"newer").apply()
+    entry = Journal(str(host)).entry(FIRST)
+    assert entry is not None
+    assert entry.others
+    assert not entry.untouched(b"newer")
+
+
+def test_a_file_that_was_put_back_by_hand_starts_anew(host: Path) -> None:
+    plan(host).apply()
+    (host / FIRST.lstrip("/")).write_bytes(b"old")
+    plan(host).apply()
+    entry = Journal(str(host)).entry(FIRST)
+    assert entry is not None
+    assert entry.untouched(b"new")
+
+
+def test_a_broken_journal_is_named_and_nothing_is_changed(host: Path) -> None:
+    plan(host).apply()
+    for name in (host / FOLDER).glob("*.json"):
+        name.write_text("{")
+    with pytest.raises(TransactionError, match="cannot be used"):
+        plan(host, first=b"newer").apply()
+    assert content(host, FIRST) == b"new"
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    with pytest.raises(OSError, match="regular file"):
+        Transaction("x", str(tmp_path)).write("/etc", b"")
+
+
+STEP = st.tuples(st.sampled_from(["ours", "others"]), st.sampled_from([None, b"a", b"b", b"c"]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(before=st.sampled_from([None, b"a", b"original"]), steps=st.lists(STEP, max_size=6))
+def test_only_bytes_that_nobody_else_touched_count_as_ours(
+    tmp_path_factory: pytest.TempPathFactory, before: bytes | None, steps: list[tuple[str, bytes | None]]
+) -> None:
+    root = tmp_path_factory.mktemp("host")
+    path = root / "etc/file"
+    path.parent.mkdir()
+    if before is not None:
+        path.write_bytes(before)
+    now, original, ours, dirty = before, before, False, False
+    for who, what in steps:
+        if who == "others":
+            path.unlink(missing_ok=True)
+            if what is not None:
+                path.write_bytes(what)
+            dirty = dirty or (ours and what != now)
+            now = what
+            continue
+        transaction = Transaction("x", str(root))
+        transaction.write("/etc/file", what) if what is not None else transaction.remove("/etc/file")
+        if not transaction.changes:
+            continue
+        if not ours or now == original:
+            original, ours, dirty = now if not ours else original, True, False
+        transaction.apply()
+        now = what
+    entry = Journal(str(root)).entry("/etc/file")
+    assert (entry is not None) == ours
+    if entry is not None and not dirty:
+        assert entry.untouched(now)
+        assert (entry.original.content if entry.original else None) == original
