@@ -1,0 +1,47 @@
+/* Short forms that the files which answer NVML's calls share.
+ * SPDX-License-Identifier: Apache-2.0
+ * Copyright: gpushare.kubernetes contributors
+ */
+#ifndef GPUSHARE_LAB_NVML_ANSWER_H
+#define GPUSHARE_LAB_NVML_ANSWER_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "state.h"
+
+#define MIB (1024ULL * 1024ULL)
+
+/* Declares `card`, the device's present state, or answers the call with what hinders it. */
+#define CARD_OR_RETURN(device)                              \
+    struct card card;                                       \
+    nvmlReturn_t card_answer = state_card((device), &card); \
+    if (card_answer != NVML_SUCCESS)                        \
+        return card_answer
+
+#define CHECK_ARGUMENT(condition)                 \
+    do {                                          \
+        if (!(condition))                         \
+            return NVML_ERROR_INVALID_ARGUMENT;   \
+    } while (0)
+
+static inline nvmlReturn_t answer_text(const char *text, char *out, unsigned size)
+{
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (strlen(text) >= size)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(out, text);
+    return NVML_SUCCESS;
+}
+
+/* A number that does not depend on the card's state, only on the card being there. */
+static inline nvmlReturn_t answer_number(nvmlDevice_t device, unsigned *out, unsigned value)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(out != NULL);
+    *out = value;
+    return NVML_SUCCESS;
+}
+
+#endif

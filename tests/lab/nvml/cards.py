@@ -1,0 +1,401 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Writes, reads and changes the state file of the simulated cards: `cards.py --help`, README.md for the format."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+DEFAULT_STATE_FILE = "/var/lib/gpushare-lab/gpus.state"
+DRIVER_VERSION = "535.261.03"
+CUDA_VERSION = 12020
+# The C library holds as many, and no more (state.h).
+MAX_CARDS = 32
+MAX_PROCESSES = 64
+MAX_XIDS = 64
+MAX_TEXT = 95
+
+
+class CardsError(ValueError):
+    """A specification, a state file or a command that makes no sense; the message says what would."""
+
+
+class Model(NamedTuple):
+    """What a product's cards have in common; `memory` in GiB as sold, PCI ids as NVML packs them."""
+
+    name: str
+    memory: int
+    compute_capability: str
+    pci_device_id: int
+    pci_subsystem_id: int
+
+
+# Where several have the same memory, the first is what a size alone means.
+MODELS = (
+    Model("Tesla P4", 8, "6.1", 0x1BB310DE, 0x11D810DE),
+    Model("Tesla M40", 12, "5.2", 0x17FD10DE, 0x117110DE),
+    Model("Tesla T4", 16, "7.5", 0x1EB810DE, 0x12A210DE),
+    Model("NVIDIA A30", 24, "8.0", 0x20B710DE, 0x153210DE),
+    Model("NVIDIA A10", 24, "8.6", 0x223610DE, 0x148210DE),
+    Model("NVIDIA L4", 24, "8.9", 0x27B810DE, 0x16CA10DE),
+    Model("Tesla V100-SXM2-32GB", 32, "7.0", 0x1DB510DE, 0x124910DE),
+    Model("NVIDIA A100-SXM4-40GB", 40, "8.0", 0x20B010DE, 0x144E10DE),
+    Model("NVIDIA L40S", 48, "8.9", 0x26B910DE, 0x185110DE),
+    Model("NVIDIA A100-SXM4-80GB", 80, "8.0", 0x20B210DE, 0x147F10DE),
+    Model("NVIDIA H100 80GB HBM3", 80, "9.0", 0x233010DE, 0x16C110DE),
+    Model("NVIDIA H20", 96, "9.0", 0x232910DE, 0x198B10DE),
+    Model("NVIDIA H200", 141, "9.0", 0x233510DE, 0x18BE10DE),
+    Model("NVIDIA B200", 192, "10.0", 0x290110DE, 0x199910DE),
+)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that holds `memory_mib` MiB of a card."""
+
+    pid: int
+    memory_mib: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One simulated card; sizes in MiB. `used_mib` is what is in use beyond the listed processes and `reserved_mib`."""
+
+    uuid: str
+    minor: int
+    name: str
+    pci: str
+    pci_device_id: int
+    pci_subsystem_id: int
+    memory_mib: int
+    compute_capability: str
+    serial: str
+    reserved_mib: int = 0
+    used_mib: int = 0
+    numa_node: int = 0
+    persistence_mode: int = 1
+    compute_mode: int = 0
+    mig_mode: int = 0
+    health: str = "ok"
+    processes: tuple[Process, ...] = ()
+
+    def __post_init__(self) -> None:
+        used = self.reserved_mib + self.used_mib + sum(p.memory_mib for p in self.processes)
+        if used > self.memory_mib:
+            raise CardsError(f"card {self.uuid} has {self.memory_mib} MiB, {used} MiB would be in use; use less")
+        if self.health not in ("ok", "lost"):
+            raise CardsError(f'health of card {self.uuid} is "{self.health}"; expected ok or lost')
+        if len(self.processes) > MAX_PROCESSES:
+            raise CardsError(f"card {self.uuid} has {len(self.processes)} processes; at most {MAX_PROCESSES} fit")
+        for text in (self.uuid, self.name, self.serial, *(p.name for p in self.processes)):
+            if not text or "\n" in text or len(text.encode()) > MAX_TEXT:
+                raise CardsError(f"found {text!r}; expected one line of 1 to {MAX_TEXT} bytes")
+
+
+@dataclass(frozen=True)
+class Xid:
+    """An XID event; `sequence` grows from event to event and is what running processes compare."""
+
+    sequence: int
+    uuid: str
+    number: int
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the simulated library knows."""
+
+    cards: tuple[Card, ...] = ()
+    driver: str = "ok"
+    driver_version: str = DRIVER_VERSION
+    cuda_version: int = CUDA_VERSION
+    xids: tuple[Xid, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.driver not in ("ok", "gone", "mismatch"):
+            raise CardsError(f'driver is "{self.driver}"; expected ok, gone or mismatch')
+        if len(self.cards) > MAX_CARDS:
+            raise CardsError(f"{len(self.cards)} cards; at most {MAX_CARDS} fit")
+        for what, values in (("minor", [c.minor for c in self.cards]), ("uuid", [c.uuid for c in self.cards])):
+            if len(set(values)) != len(values):
+                raise CardsError(f"two cards have the same {what}: {values}")
+
+
+def cards_from_spec(spec: str, node: str, seed: str) -> list[Card]:
+    """The cards that `spec` describes, always the same for the same node and seed.
+
+    `spec`: parts joined by `+`, each `[COUNTx]SIZE[:MODEL]`, where SIZE is in GiB (`16`) or MiB (`15360MiB`) and MODEL
+    a product name of `MODELS`; `none` for no card. Without a model, the one whose memory is nearest is taken.
+    """
+    cards: list[Card] = []
+    for part in [] if spec == "none" else spec.split("+"):
+        match = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)(GiB|MiB)?(?::(.+))?", part)
+        if match is None:
+            raise CardsError(f'cards "{spec}": found "{part}"; expected [COUNTx]SIZE[:MODEL] joined by +, such as 2x16+24, or none')
+        count, size, unit, name = match.groups()
+        memory_mib = int(size) * (1 if unit == "MiB" else 1024)
+        if len(cards) + int(count or 1) > MAX_CARDS:
+            raise CardsError(f'cards "{spec}" are more than {MAX_CARDS}; ask for fewer')
+        model = _model(memory_mib, name)
+        for _ in range(int(count or 1)):
+            cards.append(_card(len(cards), model, memory_mib, f"{seed}/{node}/{len(cards)}"))
+    return cards
+
+
+def _model(memory_mib: int, name: str | None) -> Model:
+    if name is None:
+        return min(MODELS, key=lambda model: abs(model.memory * 1024 - memory_mib))
+    for model in MODELS:
+        if model.name == name:
+            return model
+    raise CardsError(f'model "{name}" is not known; known are {", ".join(model.name for model in MODELS)}')
+
+
+def _card(index: int, model: Model, memory_mib: int, identity: str) -> Card:
+    digest = hashlib.sha256(identity.encode()).digest()
+    return Card(
+        uuid=f"GPU-{uuid.UUID(bytes=digest[:16])}",
+        minor=index,
+        name=model.name,
+        pci=f"00000000:{4 + 7 * index:02X}:00.0",
+        pci_device_id=model.pci_device_id,
+        pci_subsystem_id=model.pci_subsystem_id,
+        memory_mib=memory_mib,
+        compute_capability=model.compute_capability,
+        serial=f"{1320000000000 + int.from_bytes(digest[16:20], 'big')}",
+        reserved_mib=memory_mib // 64,
+    )
+
+
+def render(state: State) -> str:
+    """The state file's text."""
+    lines = [
+        "# Simulated cards of the gpushare lab, written by cards.py.",
+        f"driver={state.driver}",
+        f"driver_version={state.driver_version}",
+        f"cuda_version={state.cuda_version}",
+        f"cards={len(state.cards)}",
+    ]
+    for index, card in enumerate(state.cards):
+        for field in fields(card):
+            value = getattr(card, field.name)
+            if field.name == "processes":
+                lines += [f"card.{index}.process={p.pid} {p.memory_mib} {p.name}" for p in value]
+            else:
+                lines.append(f"card.{index}.{field.name}={_text(field.name, value)}")
+    lines += [f"xid={xid.sequence} {xid.uuid} {xid.number}" for xid in state.xids]
+    return "\n".join(lines) + "\n"
+
+
+def _text(name: str, value: object) -> str:
+    return f"0x{value:08X}" if name in ("pci_device_id", "pci_subsystem_id") else str(value)
+
+
+def parse(text: str) -> State:
+    """The state that a state file's text says; CardsError names the line that does not fit."""
+    top: dict[str, str] = {}
+    cards: list[dict[str, str]] = []
+    processes: list[list[Process]] = []
+    xids: list[Xid] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            key, value = line.split("=", 1)
+            if key == "xid":
+                sequence, card, xid = value.split()
+                xids.append(Xid(int(sequence), card, int(xid)))
+            elif key == "cards":
+                cards = [{} for _ in range(int(value))]
+                processes = [[] for _ in cards]
+            elif not key.startswith("card."):
+                top[key] = value
+            else:
+                _, index, name = key.split(".")
+                if name == "process":
+                    pid, memory_mib, command = value.split(" ", 2)
+                    processes[int(index)].append(Process(int(pid), int(memory_mib), command))
+                else:
+                    cards[int(index)][name] = value
+        except (ValueError, IndexError) as error:
+            raise CardsError(f'line {number}: found "{line}"; expected a key=value of README.md') from error
+    return State(
+        cards=tuple(_card_from(c, p) for c, p in zip(cards, processes, strict=True)),
+        driver=top["driver"],
+        driver_version=top["driver_version"],
+        cuda_version=int(top["cuda_version"]),
+        xids=tuple(xids),
+    )
+
+
+def _card_from(values: dict[str, str], processes: list[Process]) -> Card:
+    converted: dict[str, object] = {}
+    for field in fields(Card):
+        if field.name in values:
+            text = values[field.name]
+            converted[field.name] = int(text, 0) if field.type == "int" else text
+    unknown = values.keys() - converted.keys()
+    if unknown:
+        raise CardsError(f"a card has {', '.join(sorted(unknown))}; expected {', '.join(f.name for f in fields(Card))}")
+    return Card(**converted, processes=tuple(processes))  # type: ignore[arg-type]
+
+
+def read_state(path: str | os.PathLike[str]) -> State:
+    """The state in the file at `path`."""
+    return parse(Path(path).read_text())
+
+
+def write_state(path: str | os.PathLike[str], state: State) -> None:
+    """Puts `state` in place of the file at `path` in one step; makes the folder if it is missing."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(render(state))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+@contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    """Lets one command at a time read, change and write."""
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def with_card(state: State, index: int, **changes: object) -> State:
+    """The state with the card at `index` (as in the state file) changed."""
+    if not 0 <= index < len(state.cards):
+        raise CardsError(f"card {index} does not exist; there are {len(state.cards)}, counted from 0")
+    cards = list(state.cards)
+    cards[index] = replace(cards[index], **changes)  # type: ignore[arg-type]
+    return replace(state, cards=tuple(cards))
+
+
+def with_xid(state: State, index: int, number: int) -> State:
+    """The state with one more XID event of the card at `index`; the oldest events go when there are too many."""
+    with_card(state, index)
+    last = max((xid.sequence for xid in state.xids), default=0)
+    xid = Xid(max(last + 1, time.time_ns()), state.cards[index].uuid, number)
+    return replace(state, xids=(*state.xids, xid)[-MAX_XIDS:])
+
+
+def with_process(state: State, index: int, pid: int, memory_mib: int, name: str) -> State:
+    """The state with a process on the card at `index`, in place of one with the same pid; 0 MiB removes it."""
+    with_card(state, index)
+    others = tuple(p for p in state.cards[index].processes if p.pid != pid)
+    return with_card(state, index, processes=others + ((Process(pid, memory_mib, name),) if memory_mib else ()))
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Writes and changes the state of the lab's simulated cards.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, text: str, /, **positionals: type | tuple[str, ...]) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        for positional, kind in positionals.items():
+            if isinstance(kind, tuple):
+                sub.add_argument(positional, choices=kind)
+            else:
+                sub.add_argument(positional, type=kind, metavar=positional.upper())
+        default = os.environ.get("GPUSHARE_LAB_NVML_STATE") or DEFAULT_STATE_FILE
+        sub.add_argument("statefile", nargs="?", type=Path, default=Path(default), help=f"default {default}")
+        return sub
+
+    write = command("write", "replace all cards; XID events so far are forgotten")
+    write.add_argument("--cards", required=True, metavar="SPEC", help="such as 2x16, 16+24, 1x15360MiB, 24:NVIDIA A10")
+    write.add_argument("--node", required=True, help="the node's name: part of what makes UUIDs unique")
+    write.add_argument("--seed", default="gpushare", help="another seed gives other UUIDs")
+    write.add_argument("--minors", metavar="N,N,…", help="minor numbers, one a card (default: 0, 1, …)")
+    write.add_argument("--driver-version", default=DRIVER_VERSION)
+    command("list", "print index, minor, UUID, memory in MiB, health and name, separated by tabs")
+    command("xid", "let a card report an XID error", index=int, number=int)
+    command("lost", "let a card fall off the bus", index=int)
+    command("back", "bring a lost card back", index=int)
+    command("used", "set the memory in use beyond the listed processes", index=int, mib=int)
+    command("process", "put a process on a card; 0 MiB ends it", index=int, pid=int, mib=int, name=str)
+    command("set", "set any field of a card", index=int, field=str, value=str)
+    command(
+        "driver",
+        "unload the driver, bring it back, or make it differ from the library",
+        state=("gone", "back", "mismatch", "ok"),
+    )
+    return parser
+
+
+def _changed(state: State, arguments: argparse.Namespace) -> State:
+    command = arguments.command
+    if command == "xid":
+        return with_xid(state, arguments.index, arguments.number)
+    if command in ("lost", "back"):
+        return with_card(state, arguments.index, health="lost" if command == "lost" else "ok")
+    if command == "used":
+        return with_card(state, arguments.index, used_mib=arguments.mib)
+    if command == "process":
+        return with_process(state, arguments.index, arguments.pid, arguments.mib, arguments.name)
+    if command == "set":
+        return with_card(state, arguments.index, **_field(arguments.field, arguments.value))
+    return replace(state, driver="ok" if arguments.state == "back" else arguments.state)
+
+
+def _field(name: str, value: str) -> dict[str, object]:
+    types = {field.name: field.type for field in fields(Card) if field.name != "processes"}
+    if name not in types:
+        raise CardsError(f'found field "{name}"; expected one of {", ".join(types)}')
+    return {name: int(value, 0) if types[name] == "int" else value}
+
+
+def _new_state(arguments: argparse.Namespace) -> State:
+    cards = cards_from_spec(arguments.cards, arguments.node, arguments.seed)
+    if arguments.minors is not None:
+        minors = [int(minor) for minor in arguments.minors.split(",")]
+        if len(minors) != len(cards):
+            raise CardsError(f"--minors has {len(minors)} numbers for {len(cards)} cards; give one a card")
+        cards = [replace(card, minor=minor) for card, minor in zip(cards, minors, strict=True)]
+    return State(cards=tuple(cards), driver_version=arguments.driver_version)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    arguments = _arguments().parse_args(argv)
+    path: Path = arguments.statefile
+    try:
+        if arguments.command == "write":
+            write_state(path, _new_state(arguments))
+        elif arguments.command == "list":
+            for index, c in enumerate(read_state(path).cards):
+                print(index, c.minor, c.uuid, c.memory_mib, c.health, c.name, sep="\t")
+        else:
+            with _exclusive(path):
+                write_state(path, _changed(read_state(path), arguments))
+    except (CardsError, OSError) as error:
+        print(f"cards.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

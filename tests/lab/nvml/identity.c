@@ -1,0 +1,174 @@
+/* Calls about what a card is: names, numbers, PCI address, modes.
+ * SPDX-License-Identifier: Apache-2.0
+ * Copyright: gpushare.kubernetes contributors
+ */
+#include "answer.h"
+
+API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) { return state_index(device, index); }
+
+API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
+{
+    CARD_OR_RETURN(device);
+    return answer_text(card.name, name, length);
+}
+
+API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
+{
+    CARD_OR_RETURN(device);
+    return answer_text(card.uuid, uuid, length);
+}
+
+API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length)
+{
+    CARD_OR_RETURN(device);
+    return card.serial[0] == '\0' ? NVML_ERROR_NOT_SUPPORTED : answer_text(card.serial, serial, length);
+}
+
+API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(minor != NULL);
+    *minor = card.minor;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned length)
+{
+    CARD_OR_RETURN(device);
+    return answer_text("90.04.38.00.03", version, length);
+}
+
+API nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, unsigned *brand)
+{
+    enum { TESLA = 2, NVIDIA = 14 };
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(brand != NULL);
+    *brand = strncmp(card.name, "Tesla", 5) == 0 ? TESLA : NVIDIA;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned *architecture)
+{
+    enum { KEPLER = 2, MAXWELL, PASCAL, VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL };
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(architecture != NULL);
+    unsigned cc = card.cc_major * 10 + card.cc_minor;
+    *architecture = cc >= 100 ? BLACKWELL : cc >= 90 ? HOPPER : cc >= 89 ? ADA : cc >= 80 ? AMPERE : cc >= 75 ? TURING
+                  : cc >= 70 ? VOLTA : cc >= 60 ? PASCAL : cc >= 50 ? MAXWELL : KEPLER;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(major != NULL && minor != NULL);
+    *major = (int)card.cc_major;
+    *minor = (int)card.cc_minor;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned *mode)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(mode != NULL);
+    *mode = card.persistence_mode;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned *mode)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(mode != NULL);
+    *mode = card.compute_mode;
+    return NVML_SUCCESS;
+}
+
+/* Cards before Ampere know no MIG at all. */
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(current != NULL && pending != NULL);
+    if (card.cc_major < 8)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *current = *pending = card.mig_mode;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
+{
+    return answer_number(device, is_mig, 0);
+}
+
+API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count)
+{
+    return answer_number(device, count, 0);
+}
+
+API nvmlReturn_t nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned *multiple)
+{
+    return answer_number(device, multiple, 0);
+}
+
+API nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned *id)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(id != NULL);
+    *id = card.pci_bus << 8;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, unsigned *mode) { return answer_number(device, mode, 0); }
+API nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, unsigned *on) { return answer_number(device, on, 0); }
+API nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *mode) { return answer_number(device, mode, 0); }
+
+static void pci_bus_id(const struct card *card, const char *format, char *out, size_t size)
+{
+    snprintf(out, size, format, card->pci_domain, card->pci_bus, card->pci_device);
+}
+
+#define SHORT_BUS_ID "%04X:%02X:%02X.0"
+#define LONG_BUS_ID "%08X:%02X:%02X.0"
+
+API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *pci)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(pci != NULL);
+    *pci = (nvmlPciInfo_v1_t){.domain = card.pci_domain, .bus = card.pci_bus, .device = card.pci_device,
+                              .pciDeviceId = card.pci_device_id};
+    pci_bus_id(&card, SHORT_BUS_ID, pci->busId, sizeof pci->busId);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(pci != NULL);
+    *pci = (nvmlPciInfo_v2_t){.domain = card.pci_domain, .bus = card.pci_bus, .device = card.pci_device,
+                              .pciDeviceId = card.pci_device_id, .pciSubSystemId = card.pci_subsystem_id};
+    pci_bus_id(&card, SHORT_BUS_ID, pci->busId, sizeof pci->busId);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(pci != NULL);
+    *pci = (nvmlPciInfo_t){.domain = card.pci_domain, .bus = card.pci_bus, .device = card.pci_device,
+                           .pciDeviceId = card.pci_device_id, .pciSubSystemId = card.pci_subsystem_id};
+    pci_bus_id(&card, SHORT_BUS_ID, pci->busIdLegacy, sizeof pci->busIdLegacy);
+    pci_bus_id(&card, LONG_BUS_ID, pci->busId, sizeof pci->busId);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *pci)
+{
+    CARD_OR_RETURN(device);
+    CHECK_ARGUMENT(pci != NULL);
+    if (pci->version != STRUCT_VERSION(nvmlPciInfoExt_v1_t, 1))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version, .domain = card.pci_domain, .bus = card.pci_bus,
+                                 .device = card.pci_device, .pciDeviceId = card.pci_device_id,
+                                 .pciSubSystemId = card.pci_subsystem_id, .baseClass = 3, .subClass = 2};
+    pci_bus_id(&card, LONG_BUS_ID, pci->busId, sizeof pci->busId);
+    return NVML_SUCCESS;
+}

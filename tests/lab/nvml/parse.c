@@ -1,0 +1,229 @@
+/* Reads the state file: one `key=value` a line, strict, so that a typing error is not a silent default.
+ * SPDX-License-Identifier: Apache-2.0
+ * Copyright: gpushare.kubernetes contributors
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "parse.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool number(const char *text, unsigned long long max, unsigned long long *out)
+{
+    char *end;
+    if (*text < '0' || *text > '9')
+        return false;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0' && *out <= max;
+}
+
+static bool small_number(const char *text, unsigned *out)
+{
+    unsigned long long value;
+    if (!number(text, UINT_MAX, &value))
+        return false;
+    *out = (unsigned)value;
+    return true;
+}
+
+static bool copy_text(const char *value, char out[TEXT])
+{
+    if (*value == '\0' || strlen(value) >= TEXT)
+        return false;
+    strcpy(out, value);
+    return true;
+}
+
+static bool hexadecimal(const char *text, unsigned *out)
+{
+    int used = 0;
+    return sscanf(text, "%x%n", out, &used) == 1 && text[used] == '\0';
+}
+
+static bool pci_address(const char *text, struct card *card)
+{
+    int used = 0;
+    return sscanf(text, "%x:%x:%x.0%n", &card->pci_domain, &card->pci_bus, &card->pci_device, &used) == 3
+        && used > 0 && text[used] == '\0';
+}
+
+static bool compute_capability(const char *text, struct card *card)
+{
+    int used = 0;
+    return sscanf(text, "%u.%u%n", &card->cc_major, &card->cc_minor, &used) == 2 && text[used] == '\0';
+}
+
+/* `PID MIB NAME`, where the name is the rest of the line. */
+static bool add_process(const char *text, struct card *card)
+{
+    int used = 0;
+    if (card->process_count == MAX_PROCESSES)
+        return false;
+    struct process *process = &card->processes[card->process_count];
+    if (sscanf(text, "%u %llu %n", &process->pid, &process->memory_mib, &used) != 2 || used == 0)
+        return false;
+    if (!copy_text(text + used, process->name))
+        return false;
+    card->process_count++;
+    return true;
+}
+
+/* `SEQUENCE UUID NUMBER` */
+static bool add_xid(const char *text, struct state *state)
+{
+    int used = 0;
+    if (state->xid_count == MAX_XIDS)
+        return false;
+    struct xid *xid = &state->xids[state->xid_count];
+    if (sscanf(text, "%llu %95s %u%n", &xid->sequence, xid->uuid, &xid->number, &used) != 3 || text[used] != '\0')
+        return false;
+    state->xid_count++;
+    return true;
+}
+
+static bool set_health(const char *value, struct card *card)
+{
+    card->lost = strcmp(value, "lost") == 0;
+    return card->lost || strcmp(value, "ok") == 0;
+}
+
+static bool set_numa_node(const char *value, struct card *card)
+{
+    unsigned node;
+    card->numa_node = -1;
+    if (strcmp(value, "-1") == 0)
+        return true;
+    if (!small_number(value, &node) || node > 1023)
+        return false;
+    card->numa_node = (int)node;
+    return true;
+}
+
+static bool set_card(const char *key, const char *value, struct card *card)
+{
+    const struct { const char *key; unsigned *out; } numbers[] = {
+        {"minor", &card->minor},
+        {"persistence_mode", &card->persistence_mode},
+        {"compute_mode", &card->compute_mode},
+        {"mig_mode", &card->mig_mode},
+    };
+    const struct { const char *key; unsigned long long *out; } sizes[] = {
+        {"memory_mib", &card->memory_mib},
+        {"reserved_mib", &card->reserved_mib},
+        {"used_mib", &card->used_mib},
+    };
+    const struct { const char *key; char *out; } texts[] = {
+        {"uuid", card->uuid}, {"name", card->name}, {"serial", card->serial},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(key, numbers[i].key) == 0)
+            return small_number(value, numbers[i].out);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (strcmp(key, sizes[i].key) == 0)
+            return number(value, 1ULL << 32, sizes[i].out);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strcmp(key, texts[i].key) == 0)
+            return copy_text(value, texts[i].out);
+    if (strcmp(key, "pci") == 0)
+        return pci_address(value, card);
+    if (strcmp(key, "pci_device_id") == 0)
+        return hexadecimal(value, &card->pci_device_id);
+    if (strcmp(key, "pci_subsystem_id") == 0)
+        return hexadecimal(value, &card->pci_subsystem_id);
+    if (strcmp(key, "compute_capability") == 0)
+        return compute_capability(value, card);
+    if (strcmp(key, "numa_node") == 0)
+        return set_numa_node(value, card);
+    if (strcmp(key, "health") == 0)
+        return set_health(value, card);
+    if (strcmp(key, "process") == 0)
+        return add_process(value, card);
+    return false;
+}
+
+static bool set_driver(const char *value, struct driver *driver)
+{
+    static const char *const names[] = {[DRIVER_OK] = "ok", [DRIVER_GONE] = "gone", [DRIVER_MISMATCH] = "mismatch"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(value, names[i]) == 0) {
+            driver->state = i;
+            return true;
+        }
+    return false;
+}
+
+static bool set(const char *key, const char *value, struct state *state)
+{
+    unsigned index;
+    int used = 0;
+    if (strcmp(key, "driver") == 0)
+        return set_driver(value, &state->driver);
+    if (strcmp(key, "driver_version") == 0)
+        return copy_text(value, state->driver.version);
+    if (strcmp(key, "cuda_version") == 0)
+        return small_number(value, &state->driver.cuda_version);
+    if (strcmp(key, "cards") == 0)
+        return small_number(value, &state->card_count) && state->card_count <= MAX_CARDS;
+    if (strcmp(key, "xid") == 0)
+        return add_xid(value, state);
+    if (sscanf(key, "card.%u.%n", &index, &used) == 1 && used > 0 && index < state->card_count)
+        return set_card(key + used, value, &state->cards[index]);
+    return false;
+}
+
+static bool complete(const struct state *state, char *error, size_t error_size)
+{
+    if (state->driver.version[0] == '\0') {
+        snprintf(error, error_size, "found no driver_version");
+        return false;
+    }
+    for (unsigned i = 0; i < state->card_count; i++) {
+        const struct card *card = &state->cards[i];
+        unsigned long long used = card->reserved_mib + card->used_mib;
+        for (unsigned p = 0; p < card->process_count; p++)
+            used += card->processes[p].memory_mib;
+        if (card->uuid[0] == '\0' || card->name[0] == '\0' || card->memory_mib == 0) {
+            snprintf(error, error_size, "card %u has no uuid, name or memory_mib", i);
+            return false;
+        }
+        if (used > card->memory_mib) {
+            snprintf(error, error_size, "card %u has %llu MiB but %llu MiB in use", i, card->memory_mib, used);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool parse_state(FILE *file, struct state *out, char *error, size_t error_size)
+{
+    char line[512];
+    unsigned number_of_line = 0;
+    memset(out, 0, sizeof *out);
+    while (fgets(line, sizeof line, file) != NULL) {
+        number_of_line++;
+        char *end = strchr(line, '\n');
+        if (end == NULL) {
+            snprintf(error, error_size, "line %u: longer than %zu bytes or without an end", number_of_line, sizeof line - 2);
+            return false;
+        }
+        *end = '\0';
+        if (line[0] == '\0' || line[0] == '#')
+            continue;
+        char *equals = strchr(line, '=');
+        if (equals != NULL)
+            *equals = '\0';
+        if (equals == NULL || !set(line, equals + 1, out)) {
+            snprintf(error, error_size, "line %u: found \"%.60s%s%.60s\", expected a known key=value",
+                     number_of_line, line, equals == NULL ? "" : "=", equals == NULL ? "" : equals + 1);
+            return false;
+        }
+    }
+    if (ferror(file)) {
+        snprintf(error, error_size, "%s", strerror(errno));
+        return false;
+    }
+    return complete(out, error, error_size);
+}

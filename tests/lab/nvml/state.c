@@ -1,0 +1,295 @@
+/* Keeps the state file's content at hand and hands out copies; reads the file again when it has changed.
+ * SPDX-License-Identifier: Apache-2.0
+ * Copyright: gpushare.kubernetes contributors
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "state.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "parse.h"
+
+#define DEFAULT_STATE_FILE "/var/lib/gpushare-lab/gpus.state"
+#define DEFAULT_DEVICE_DIRECTORY "/dev"
+
+/* A handle stays the same card for the life of the process, whatever happens to the list of cards. */
+struct nvmlDevice_st {
+    char uuid[TEXT];
+};
+
+enum { MAX_HANDLES = 256 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned initialized;
+static bool loaded; /* `state` holds a good content */
+static struct stat last_stat;
+static struct state state, candidate;
+static unsigned handle_count;
+static struct nvmlDevice_st handles[MAX_HANDLES];
+
+static const char *setting(const char *name, const char *otherwise)
+{
+    const char *value = getenv(name);
+    return value == NULL || *value == '\0' ? otherwise : value;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size
+        && a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+/* Said once per content, on standard error: only a mistake in the lab leads here. */
+static void complain(const char *path, const char *reason)
+{
+    static char last[512];
+    char message[512];
+    snprintf(message, sizeof message, "simulated NVML: %s: %s; write it with cards.py\n", path, reason);
+    if (strcmp(message, last) != 0) {
+        fputs(message, stderr);
+        strcpy(last, message);
+    }
+}
+
+/* Under the lock. A file that cannot be read right leaves the last good content in force. */
+static bool refresh(void)
+{
+    const char *path = setting("GPUSHARE_LAB_NVML_STATE", DEFAULT_STATE_FILE);
+    char error[256];
+    struct stat now;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        snprintf(error, sizeof error, "cannot be read (%s)", strerror(errno));
+        complain(path, error);
+        return loaded;
+    }
+    if (fstat(fileno(file), &now) == 0 && !(loaded && same_file(&now, &last_stat))) {
+        if (parse_state(file, &candidate, error, sizeof error)) {
+            state = candidate;
+            last_stat = now;
+            loaded = true;
+        } else {
+            complain(path, error);
+        }
+    }
+    fclose(file);
+    return loaded;
+}
+
+static bool visible(const struct card *card)
+{
+    char node[512];
+    snprintf(node, sizeof node, "%s/nvidia%u", setting("GPUSHARE_LAB_NVML_DEV", DEFAULT_DEVICE_DIRECTORY), card->minor);
+    return access(node, F_OK) == 0;
+}
+
+/* Under the lock: the state may be asked about. */
+static nvmlReturn_t ready(void)
+{
+    if (initialized == 0)
+        return NVML_ERROR_UNINITIALIZED;
+    if (!refresh() || state.driver.state == DRIVER_GONE)
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t handle_of(const struct card *card, nvmlDevice_t *out)
+{
+    for (unsigned i = 0; i < handle_count; i++)
+        if (strcmp(handles[i].uuid, card->uuid) == 0) {
+            *out = &handles[i];
+            return NVML_SUCCESS;
+        }
+    if (handle_count == MAX_HANDLES)
+        return NVML_ERROR_INSUFFICIENT_RESOURCES;
+    strcpy(handles[handle_count].uuid, card->uuid);
+    *out = &handles[handle_count++];
+    return NVML_SUCCESS;
+}
+
+bool state_is_device(const void *pointer)
+{
+    pthread_mutex_lock(&lock);
+    bool found = false;
+    for (unsigned i = 0; i < handle_count; i++)
+        found = found || pointer == &handles[i];
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+nvmlReturn_t state_init(void)
+{
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = NVML_SUCCESS;
+    if (!refresh() || state.driver.state == DRIVER_GONE)
+        answer = NVML_ERROR_DRIVER_NOT_LOADED;
+    else if (state.driver.state == DRIVER_MISMATCH)
+        answer = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+    else
+        initialized++;
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+nvmlReturn_t state_shutdown(void)
+{
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = initialized == 0 ? NVML_ERROR_UNINITIALIZED : NVML_SUCCESS;
+    if (initialized > 0)
+        initialized--;
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+nvmlReturn_t state_driver(struct driver *out)
+{
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = ready();
+    *out = state.driver;
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+nvmlReturn_t state_count(unsigned *out)
+{
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = ready();
+    *out = 0;
+    for (unsigned i = 0; answer == NVML_SUCCESS && i < state.card_count; i++)
+        *out += visible(&state.cards[i]);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+static bool same_pci(const struct card *card, const char *text)
+{
+    unsigned domain, bus, device;
+    int used = 0;
+    if (sscanf(text, "%x:%x:%x%n", &domain, &bus, &device, &used) != 3
+        || (text[used] != '\0' && strcmp(text + used, ".0") != 0))
+        return false;
+    return domain == card->pci_domain && bus == card->pci_bus && device == card->pci_device;
+}
+
+nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvmlDevice_t *out)
+{
+    if (out == NULL || (key != BY_INDEX && text == NULL))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = ready();
+    if (answer == NVML_SUCCESS) {
+        answer = key == BY_INDEX ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_FOUND;
+        for (unsigned i = 0, position = 0; i < state.card_count; i++) {
+            const struct card *card = &state.cards[i];
+            if (!visible(card))
+                continue;
+            bool found = key == BY_INDEX  ? position == index
+                       : key == BY_UUID   ? strcasecmp(card->uuid, text) == 0
+                       : key == BY_SERIAL ? strcmp(card->serial, text) == 0
+                                          : same_pci(card, text);
+            position++;
+            if (found) {
+                answer = card->lost ? NVML_ERROR_GPU_IS_LOST : handle_of(card, out);
+                break;
+            }
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+/* Under the lock: the card of a handle and its place among those visible. */
+static nvmlReturn_t lookup(nvmlDevice_t device, const struct card **card, unsigned *index)
+{
+    nvmlReturn_t answer = ready();
+    if (answer != NVML_SUCCESS)
+        return answer;
+    if (device < handles || device >= handles + handle_count)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *index = 0;
+    for (unsigned i = 0; i < state.card_count; i++) {
+        *card = &state.cards[i];
+        if (!visible(*card))
+            continue;
+        if (strcmp((*card)->uuid, device->uuid) == 0)
+            return (*card)->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+        ++*index;
+    }
+    return NVML_ERROR_GPU_IS_LOST;
+}
+
+nvmlReturn_t state_card(nvmlDevice_t device, struct card *out)
+{
+    const struct card *card;
+    unsigned index;
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = lookup(device, &card, &index);
+    if (answer == NVML_SUCCESS)
+        *out = *card;
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+nvmlReturn_t state_index(nvmlDevice_t device, unsigned *out)
+{
+    const struct card *card;
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = lookup(device, &card, out);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+unsigned long long state_last_xid(void)
+{
+    unsigned long long last = 0;
+    pthread_mutex_lock(&lock);
+    refresh();
+    for (unsigned i = 0; i < state.xid_count; i++)
+        if (state.xids[i].sequence > last)
+            last = state.xids[i].sequence;
+    pthread_mutex_unlock(&lock);
+    return last;
+}
+
+nvmlReturn_t state_next_xid(unsigned long long sequence, const nvmlDevice_t *devices, unsigned count,
+                            struct xid *out, nvmlDevice_t *device)
+{
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = ready();
+    if (answer == NVML_SUCCESS) {
+        const struct xid *next = NULL;
+        answer = NVML_ERROR_TIMEOUT;
+        for (unsigned i = 0; i < state.xid_count; i++) {
+            const struct xid *xid = &state.xids[i];
+            if (xid->sequence <= sequence || (next != NULL && xid->sequence >= next->sequence))
+                continue;
+            for (unsigned d = 0; d < count; d++)
+                if (strcmp(devices[d]->uuid, xid->uuid) == 0) {
+                    next = xid;
+                    *device = devices[d];
+                }
+        }
+        const struct card *card;
+        unsigned index;
+        for (unsigned d = 0; next == NULL && d < count; d++)
+            if (lookup(devices[d], &card, &index) == NVML_ERROR_GPU_IS_LOST)
+                answer = NVML_ERROR_GPU_IS_LOST;
+        if (next != NULL) {
+            *out = *next;
+            answer = NVML_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return answer;
+}

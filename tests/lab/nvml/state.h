@@ -1,0 +1,65 @@
+/* The state of the simulated cards, as the state file says it now.
+ * SPDX-License-Identifier: Apache-2.0
+ * Copyright: gpushare.kubernetes contributors
+ *
+ * Everything here is safe to call from any thread: answers are copies.
+ */
+#ifndef GPUSHARE_LAB_NVML_STATE_H
+#define GPUSHARE_LAB_NVML_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "nvml_api.h"
+
+enum { MAX_CARDS = 32, MAX_PROCESSES = 64, MAX_XIDS = 64, TEXT = 96 };
+
+struct process {
+    unsigned pid;
+    unsigned long long memory_mib;
+    char name[TEXT];
+};
+
+struct card {
+    char uuid[TEXT], name[TEXT], serial[TEXT];
+    unsigned minor;
+    unsigned pci_domain, pci_bus, pci_device, pci_device_id, pci_subsystem_id;
+    unsigned long long memory_mib, reserved_mib, used_mib; /* used: beyond that of the listed processes */
+    unsigned cc_major, cc_minor;
+    int numa_node; /* -1: none */
+    unsigned persistence_mode, compute_mode, mig_mode;
+    bool lost;
+    unsigned process_count;
+    struct process processes[MAX_PROCESSES];
+};
+
+struct driver {
+    enum { DRIVER_OK, DRIVER_GONE, DRIVER_MISMATCH } state;
+    char version[TEXT];
+    unsigned cuda_version; /* 1000 x major + 10 x minor */
+};
+
+struct xid {
+    unsigned long long sequence; /* grows from event to event, also across states */
+    char uuid[TEXT];
+    unsigned number;
+};
+
+enum find_by { BY_INDEX, BY_UUID, BY_SERIAL, BY_PCI };
+
+nvmlReturn_t state_init(void);     /* what nvmlInit answers; counts its calls */
+nvmlReturn_t state_shutdown(void);
+
+nvmlReturn_t state_driver(struct driver *out);
+nvmlReturn_t state_count(unsigned *out);
+nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvmlDevice_t *out);
+nvmlReturn_t state_card(nvmlDevice_t device, struct card *out);   /* GPU_IS_LOST for a lost or removed card */
+nvmlReturn_t state_index(nvmlDevice_t device, unsigned *out);
+bool state_is_device(const void *pointer);
+
+unsigned long long state_last_xid(void);   /* sequence of the newest event, 0 if none */
+/* The oldest event after `sequence` of one of `devices`; NVML_ERROR_TIMEOUT if there is none yet. */
+nvmlReturn_t state_next_xid(unsigned long long sequence, const nvmlDevice_t *devices, unsigned count,
+                            struct xid *out, nvmlDevice_t *device);
+
+#endif
