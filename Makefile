@@ -51,13 +51,16 @@ lint: venv ## Linters and types only
 	@ruff check .
 	@ruff format --check .
 	$(call say,mypy)
-	@mypy $(RUNTIME)/gpushare_runtime
-	@mypy plugins/module_utils plugins/plugin_utils tests/lab/gpushare_lab
+	@mypy -p gpushare_runtime
+	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
+	@mypy -p gpushare_lab
+	@mypy -p lab.nvml
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
-	$(call say,locks agree with their inputs)
+	$(call say,locks agree with their inputs; variables with their documentation)
 	@$(BIN)/python tests/locks.py
+	@$(BIN)/python tests/variables.py
 
 .PHONY: unit
 unit: venv ## Unit and property tests only

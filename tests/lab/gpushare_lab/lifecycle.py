@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Up and down: what an instance has is compared with what it should have, and the difference is made."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from . import access, cluster, host_firewall, host_sysctls, nodes, podman, simulated, state
+from .cache import locked
+from .components import KUBERNETES
+from .places import cache_root, state_root
+from .prepare import prepare
+from .process import LabError, say
+from .spec import cards_of_nodes, choose_subnet
+from .state import Instance
+
+# What the machine was like before the first instance, beside the instances' folders.
+_SYSCTLS = "host-sysctls.json"
+_FIREWALL = "host-firewall.json"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks for; None where it says nothing."""
+
+    gpu_nodes: int | None = None
+    cards: Mapping[str, str] | None = None
+    kubernetes: str | None = None
+    no_nvidia_runtime: bool = False
+
+
+def instance_lock(name: str) -> AbstractContextManager[None]:
+    """Held by every command that changes an instance."""
+    return locked(_lock(f"instance-{name}"))
+
+
+def up(name: str, wishes: Wishes) -> Instance:
+    """Bring an instance up, or to what is asked for now."""
+    with instance_lock(name):
+        before = state.load(name)
+        version = wishes.kubernetes or (before.kubernetes if before else KUBERNETES)
+        cards = _cards(before, wishes)
+        states = {node: simulated.state_text(spec, node, name) for node, spec in cards.items()}
+        _refuse_changes(before, version, wishes)
+        prepared = prepare(version)
+        instance = _write_down(name, before, version, cards, wishes)
+        with locked(_lock("host")):
+            host_sysctls.prepare(state_root(os.environ) / _SYSCTLS)
+            host_firewall.prepare(state_root(os.environ) / _FIREWALL)
+        podman.ensure_network(name, instance.subnet)
+        nodes.discard_unusable(instance)
+        access.write_files(instance)
+        cluster.link_kubectl(instance, prepared.kubernetes)
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        started = nodes.boot(instance, prepared, states)
+        if before:
+            _apply_cards(before, instance)
+        new = cluster.form(instance)
+        cluster.wait_ready(instance, dict.fromkeys(started - new, now))
+        nodes.wait_ssh(instance)
+        say(f"lab {name}: {len(instance.nodes)} nodes Ready, Kubernetes {version}")
+        return instance
+
+
+def _cards(before: Instance | None, wishes: Wishes) -> dict[str, str]:
+    asked = dict(wishes.cards or {})
+    present = dict(before.cards) if before else {}
+    numbers = [int(node.removeprefix("gpu")) for node in asked]
+    count = wishes.gpu_nodes or max([len(present) or 2, *numbers])
+    return cards_of_nodes(count, asked, present)
+
+
+def _refuse_changes(before: Instance | None, version: str, wishes: Wishes) -> None:
+    if before is None:
+        return
+    reasons = []
+    if version != before.kubernetes:
+        reasons.append(f"it runs Kubernetes {before.kubernetes}, not {version}")
+    if wishes.no_nvidia_runtime and before.nvidia_runtime:
+        reasons.append("its nodes have the nvidia runtime in containerd already")
+    if reasons:
+        command = shlex.join(["lab", "--name", before.name, "down"])
+        raise LabError(f"lab {before.name} exists and cannot be changed so: {'; '.join(reasons)}. Call `{command}` first")
+
+
+def _write_down(name: str, before: Instance | None, version: str, cards: Mapping[str, str], wishes: Wishes) -> Instance:
+    """Written before anything is made, so that whatever happens next, `down` and the next `up` know of it."""
+    with locked(_lock("subnets")):
+        subnet = before.subnet if before else None
+        if subnet is None:
+            # A network that a killed command left behind must not make its own subnet look taken.
+            podman.remove_network(name)
+            subnet = str(choose_subnet([*podman.subnets_in_use(), *state.subnets_in_use()]))
+        runtime = before.nvidia_runtime if before else not wishes.no_nvidia_runtime
+        # Cards are noted as they are until they have been changed.
+        kept = {node: before.cards[node] for node in cards if before and node in before.cards}
+        instance = Instance(name, subnet, version, runtime, {**cards, **kept})
+        state.save(instance)
+    return Instance(name, subnet, version, runtime, cards)
+
+
+def _apply_cards(before: Instance, instance: Instance) -> None:
+    changed = [node for node in before.cards if instance.cards.get(node, before.cards[node]) != before.cards[node]]
+    for node in changed:
+        say(f"{node}: cards {instance.cards[node]} instead of {before.cards[node]}")
+        simulated.replace_cards(instance, node, instance.cards[node])
+    state.save(instance)
+
+
+def down(name: str) -> None:
+    """Remove all that belongs to an instance, whatever is left of it."""
+    with instance_lock(name):
+        existed = state.folder_of(name).exists()
+        containers = podman.remove_containers(name) if podman.installed() else 0
+        networks = podman.remove_network(name) if podman.installed() else False
+        state.remove(name)
+        with locked(_lock("host")):
+            if not state.names() and not (podman.installed() and podman.instances_with_containers()):
+                host_sysctls.restore(state_root(os.environ) / _SYSCTLS)
+                host_firewall.restore(state_root(os.environ) / _FIREWALL)
+            state.remove_root_if_empty()
+    if containers or networks or existed:
+        say(f"lab {name}: removed {containers} containers, {int(networks)} networks and its state; the cache stays")
+    else:
+        say(f"lab {name}: there was nothing to remove")
+
+
+def _lock(name: str) -> Path:
+    return cache_root(os.environ) / "locks" / name

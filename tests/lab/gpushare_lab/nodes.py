@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Bringing up an instance's nodes: containers that boot, with their files, up to containerd and ssh."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from . import payload, podman
+from .archive import write_layer
+from .prepare import Prepared
+from .process import in_parallel, run, say, tail, until
+from .spec import CONTROL_PLANE, Node, pod_routes
+from .state import Instance
+
+_BOOT_DEADLINE_S = 180.0
+_SSH_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was done to a node's container, written down when it was done; a killed `up` leaves the truth."""
+
+    container: str = ""
+    cluster: str = ""
+    cards_payload: str = ""
+    images: tuple[str, ...] = ()
+
+
+def node_folder(instance: Instance, node: str) -> Path:
+    """What a node keeps outside of its container."""
+    return instance.folder / "nodes" / node
+
+
+def record_of(instance: Instance, node: str) -> Record:
+    """The record of a node; empty if there is none."""
+    path = node_folder(instance, node) / "record.json"
+    if not path.exists():
+        return Record()
+    found = json.loads(path.read_text())
+    return Record(**{**found, "images": tuple(found["images"])})
+
+
+def note(instance: Instance, node: str, **changes: object) -> None:
+    """Change some fields of a node's record, in one step."""
+    folder = node_folder(instance, node)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "record.json.partial"
+    record = replace(record_of(instance, node), **changes)  # type: ignore[arg-type]
+    partial.write_text(json.dumps(asdict(record)) + "\n")
+    partial.rename(folder / "record.json")
+
+
+def execute(instance: Instance, node: str, *command: str, stdin: str | None = None, timeout_s: float = 300) -> str:
+    """Run a command in a node and return what it printed."""
+    argv = ["podman", "exec", *(["-i"] if stdin is not None else []), podman.container_name(instance.name, node)]
+    return run([*argv, *command], stdin=stdin, timeout_s=timeout_s).stdout
+
+
+def discard_unusable(instance: Instance) -> None:
+    """Remove containers that a killed `up` left half-made, nodes no longer wanted, and joiners of a lost cluster."""
+    podman.remove_half_made(instance.name)
+    present = podman.containers(instance.name)
+    wanted = {node.name for node in instance.nodes}
+    cluster = record_of(instance, CONTROL_PLANE).cluster
+    control_plane_lives = _is_complete(instance, CONTROL_PLANE, present, cluster)
+    for name in {*present, *(path.name for path in (instance.folder / "nodes").glob("*"))}:
+        if control_plane_lives and name in wanted and _is_complete(instance, name, present, cluster):
+            continue
+        if name in present:
+            say(f"{name}: removing a container that is {'unfinished' if name in wanted else 'no longer wanted'}")
+            podman.remove_container(present[name]["id"])
+        shutil.rmtree(node_folder(instance, name), ignore_errors=True)
+
+
+def _is_complete(instance: Instance, node: str, present: dict[str, dict[str, str]], cluster: str) -> bool:
+    record = record_of(instance, node)
+    return bool(cluster) and node in present and (record.container, record.cluster) == (present[node]["id"], cluster)
+
+
+def boot(instance: Instance, prepared: Prepared, states: Mapping[str, str]) -> set[str]:
+    """Make missing nodes, start stopped ones, refresh changed files of cards; returns the nodes that (re)started.
+
+    ``states`` has the text of the state file of each node that has cards.
+    """
+    parts = instance.folder / "payload"
+    parts.mkdir(exist_ok=True)
+    present = podman.containers(instance.name)
+    cards = payload.cards(prepared.toolkit, prepared.libraries, prepared.nvidia_smi)
+    cards_digest = payload.digest(cards)
+    if any(node.name not in present for node in instance.nodes):
+        write_layer(parts / "programs.tar", payload.programs(prepared.kubernetes))
+    if any(node.has_cards and record_of(instance, node.name).cards_payload != cards_digest for node in instance.nodes):
+        write_layer(parts / "cards.tar", cards)
+    started: set[str] = set()
+
+    def bring_up(node: Node) -> None:
+        entry = present.get(node.name)
+        if entry is None:
+            _make(instance, node, prepared, states, parts, cards_digest)
+            started.add(node.name)
+        elif entry["state"] != "running":
+            say(f"{node.name}: starting it again")
+            podman.start(entry["id"])
+            started.add(node.name)
+        wait_booted(instance, node)
+        if node.has_cards and record_of(instance, node.name).cards_payload != cards_digest:
+            say(f"{node.name}: new files of the simulated driver")
+            podman.unpack(podman.container_name(instance.name, node.name), parts / "cards.tar", running=True)
+            execute(instance, node.name, "/usr/local/sbin/gpushare-lab-gpu", "refresh")
+            note(instance, node.name, cards_payload=cards_digest)
+        _write_routes(instance, node)
+        _import_images(instance, node, prepared)
+
+    in_parallel(bring_up, instance.nodes)
+    shutil.rmtree(parts)
+    return started
+
+
+def _make(instance: Instance, node: Node, prepared: Prepared, states: Mapping[str, str], parts: Path, cards_digest: str) -> None:
+    folder = node_folder(instance, node.name)
+    containerd = folder / "containerd"
+    containerd.mkdir(parents=True, exist_ok=True)
+    identity = podman.create_node(
+        instance.name,
+        node.name,
+        node.address,
+        prepared.node_image,
+        containerd,
+        [(prepared.pip_cache, "/root/.cache/pip")],
+    )
+    settings = parts / f"{node.name}.tar"
+    write_layer(settings, payload.settings(instance, node, prepared.archives.pause, states.get(node.name)))
+    podman.unpack(identity, parts / "programs.tar", running=False)
+    podman.unpack(identity, settings, running=False)
+    if node.has_cards:
+        podman.unpack(identity, parts / "cards.tar", running=False)
+    note(instance, node.name, container=identity, cards_payload=cards_digest if node.has_cards else "")
+    podman.start(identity)
+    say(f"{node.name}: started, {node.address}")
+
+
+def wait_booted(instance: Instance, node: Node) -> None:
+    """Wait until the boot unit is done and containerd answers."""
+    container = podman.container_name(instance.name, node.name)
+
+    def answers() -> bool:
+        script = "systemctl is-active gpushare-lab-boot && systemctl is-active ssh && ctr version"
+        return run(["podman", "exec", container, "sh", "-c", script], check=False).returncode == 0
+
+    until(f"{node.name} to boot", _BOOT_DEADLINE_S, answers, why_not=lambda: logs(instance, node.name))
+
+
+def wait_ssh(instance: Instance) -> None:
+    """Wait until sshd of every node greets."""
+    for node in instance.nodes:
+        until(
+            f"sshd of {node.name} at {node.address}",
+            _SSH_DEADLINE_S,
+            lambda address=node.address: _greets(address),  # type: ignore[misc]
+            why_not=lambda name=node.name: logs(instance, name, "ssh"),  # type: ignore[misc]
+        )
+
+
+def _greets(address: str) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=2) as connection:
+            return connection.recv(64).startswith(b"SSH-2.0")
+    except OSError:
+        return False
+
+
+def logs(instance: Instance, node: str, *units: str) -> str:
+    """The last lines of a node's journal and its failed units, for an error."""
+    container = podman.container_name(instance.name, node)
+    chosen = [word for unit in units for word in ("-u", unit)]
+    journal = run(["podman", "exec", container, "journalctl", "--no-pager", "-n", "30", *chosen], check=False)
+    failed = run(["podman", "exec", container, "systemctl", "--failed", "--no-legend", "--plain"], check=False)
+    said = tail(journal.stdout or journal.stderr, 30)
+    return f"  failed units of {node}:\n{tail(failed.stdout)}\n  end of its journal:\n{said}"
+
+
+def _write_routes(instance: Instance, node: Node) -> None:
+    """The ways to other nodes' pods, which change when nodes come."""
+    script = (
+        "f=/etc/gpushare-lab/pod-routes; cat > $f.new; cmp -s $f.new $f && rm $f.new && exit; mv $f.new $f; "
+        "while read -r range address; do ip route replace $range via $address; done < $f"
+    )
+    execute(instance, node.name, "sh", "-c", script, stdin=pod_routes(instance.nodes, node))
+
+
+def _import_images(instance: Instance, node: Node, prepared: Prepared) -> None:
+    wanted = [prepared.archives.every_node]
+    if node.name == CONTROL_PLANE:
+        wanted.append(prepared.archives.control_plane)
+    done = record_of(instance, node.name).images
+    for archive in wanted:
+        if str(archive) in done:
+            continue
+        # The node sees this folder; a copy, since the cache may go while the node stays.
+        copy = node_folder(instance, node.name) / "containerd/import.tar"
+        shutil.copyfile(archive, copy)
+        execute(instance, node.name, "ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "/var/lib/containerd/import.tar")
+        copy.unlink()
+        done = (*done, str(archive))
+        note(instance, node.name, images=done)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The files that a node gets besides its Debian: Kubernetes' programs, its own settings, and what cards need."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import string
+from collections.abc import Mapping
+from pathlib import Path
+
+from . import host_settings
+from .access import host_key, user_key
+from .archive import File, Folder, Link, Member, Text
+from .components import NVIDIA_DRIVER, NVIDIA_PROGRAMS
+from .places import SOURCES
+from .spec import Node, pod_routes
+from .state import Instance
+
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_NODE_FILES = SOURCES / "node"
+
+
+def programs(kubernetes: Path) -> dict[str, Member]:
+    """kubeadm, kubelet and kubectl, as links where one file is all of them."""
+    names = ("kubeadm", "kubelet", "kubectl")
+    if not (together := kubernetes / "kubernetes").exists():
+        return {f"usr/bin/{name}": File(kubernetes / name) for name in names}
+    links: dict[str, Member] = {f"usr/bin/{name}": Link("../lib/kubernetes/kubernetes") for name in names}
+    return {"usr/lib/kubernetes/kubernetes": File(together), **links}
+
+
+def settings(instance: Instance, node: Node, pause: str, cards_state: str | None) -> dict[str, Member]:
+    """A node's identity, who may log in, its services, and the configuration of containerd, CNI and pip."""
+    identity = hashlib.md5(f"gpushare-lab/{instance.name}/{node.name}".encode(), usedforsecurity=False).hexdigest()
+    key = host_key(instance, node.name)
+    runtime = "containerd-nvidia.toml" if node.has_cards and instance.nvidia_runtime else "containerd.toml"
+    wants = "etc/systemd/system/multi-user.target.wants"
+    members: dict[str, Member] = {
+        "etc/machine-id": Text(f"{identity}\n", 0o444),
+        "etc/ssh/ssh_host_ed25519_key": File(key, 0o600),
+        "etc/ssh/ssh_host_ed25519_key.pub": File(key.with_name(f"{key.name}.pub"), 0o644),
+        "root/.ssh": Folder(0o700),
+        "root/.ssh/authorized_keys": File(user_key(instance).with_name("id_ed25519.pub"), 0o600),
+        "etc/pip.conf": Text(host_settings.pip_conf(host_settings.read_pip_settings()), 0o600),
+        "etc/containerd/config.toml": Text(render(runtime, sandbox_image=pause)),
+        "etc/cni/net.d/10-lab.conflist": Text(render("cni.conflist", pod_range=node.pod_range)),
+        "etc/gpushare-lab/pod-routes": Text(pod_routes(instance.nodes, node)),
+        "opt/cni/bin": Link("/usr/lib/cni"),
+        f"{wants}/gpushare-lab-boot.service": Link("/etc/systemd/system/gpushare-lab-boot.service"),
+        f"{wants}/kubelet.service": Link("/usr/lib/systemd/system/kubelet.service"),
+        f"{wants}/ssh.service": Link("/lib/systemd/system/ssh.service"),
+    }
+    if bundle := host_settings.ca_bundle(os.environ):
+        members[host_settings.NODE_CA_BUNDLE.lstrip("/")] = File(bundle, 0o644)
+    if cards_state is not None:
+        members["var/lib/gpushare-lab/gpus.state"] = Text(cards_state)
+    return members | _tree(_NODE_FILES / "base")
+
+
+def cards(toolkit: Path, libraries: Path, nvidia_smi: Path) -> dict[str, Member]:
+    """The simulated driver, nvidia-smi and NVIDIA's container toolkit."""
+    members = _tree(_NODE_FILES / "gpu")
+    members |= {f"usr/bin/{name}": File(toolkit / name) for name in NVIDIA_PROGRAMS}
+    members["usr/bin/nvidia-smi"] = File(nvidia_smi)
+    members["usr/local/lib/gpushare-lab/cards.py"] = File(SOURCES / "nvml/cards.py", 0o755)
+    for name in ("libnvidia-ml.so", "libcuda.so"):
+        members[f"{_LIBRARIES}/{name}.{NVIDIA_DRIVER}"] = File(libraries / f"{name}.{NVIDIA_DRIVER}", 0o644)
+        members[f"{_LIBRARIES}/{name}.1"] = Link(f"{name}.{NVIDIA_DRIVER}")
+    return members
+
+
+def digest(members: Mapping[str, Member]) -> str:
+    """Changes when a member, or the content of a file that is one, changes."""
+    total = hashlib.sha256()
+    for name in sorted(members):
+        member = members[name]
+        content = member.source.read_bytes() if isinstance(member, File) else b""
+        total.update(f"{name}\0{member!r}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()
+
+
+def render(template: str, **values: str) -> str:
+    """A template of the folder node/templates with its $names replaced."""
+    return string.Template((_NODE_FILES / "templates" / template).read_text()).substitute(values)
+
+
+def _tree(folder: Path) -> dict[str, Member]:
+    """A folder's files, executable ones as 0755 and others as 0644, whatever the checkout's umask was."""
+    return {
+        str(path.relative_to(folder)): File(path, 0o755 if os.access(path, os.X_OK) else 0o644)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What an instance is asked to be, and the plan of its nodes; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from .process import LabError
+
+CONTROL_PLANE = "cp1"
+DEFAULT_CARDS = {"gpu1": "2x16", "gpu2": "16+24"}
+MAX_GPU_NODES = 50
+POD_SUBNET = "10.244.0.0/16"
+
+#: Where instances get their /24 from: 256 of them, away from the ranges of podman, docker and Kubernetes.
+SUBNET_POOL = IPv4Network("10.231.0.0/16")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node: its name, its fixed address, its pods' range, and its cards (None on the control plane)."""
+
+    name: str
+    address: str
+    pod_range: str
+    cards: str | None
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether it is a GPU node, be it one without a card at the moment."""
+        return self.cards is not None
+
+
+def check_name(name: str) -> str:
+    """The instance's name if it can be part of a container's, network's and folder's name."""
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?", name):
+        raise LabError(f'instance name "{name}": expected 1 to 20 small letters, digits and hyphens, a letter first, no hyphen last')
+    return name
+
+
+def check_version(version: str) -> str:
+    """A Kubernetes version as three numbers, without a leading v."""
+    if not re.fullmatch(r"1\.\d+\.\d+", version.removeprefix("v")):
+        raise LabError(f'Kubernetes version "{version}": expected one like 1.36.3')
+    return version.removeprefix("v")
+
+
+def parse_cards(text: str) -> dict[str, str]:
+    """{"gpu1": "2x16", "gpu2": "16+24"} from "gpu1=2x16,gpu2=16+24"; what stands after = is for cards.py to judge."""
+    cards: dict[str, str] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(gpu[1-9]\d*)=(\S.*?)\s*", part)
+        if not found:
+            raise LabError(f'cards "{text}": found "{part}", expected NODE=CARDS such as gpu1=2x16 or gpu2=16+24')
+        if found[1] in cards:
+            raise LabError(f'cards "{text}": {found[1]} stands there twice; name each node once')
+        cards[found[1]] = found[2]
+    return cards
+
+
+def cards_of_nodes(count: int, asked: Mapping[str, str], present: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The cards of gpu1 … gpuN: what is asked for, else what is there, else the default (gpu1's further on)."""
+    if not 1 <= count <= MAX_GPU_NODES:
+        raise LabError(f"{count} GPU nodes: expected 1 to {MAX_GPU_NODES}")
+    names = [f"gpu{number}" for number in range(1, count + 1)]
+    if strangers := sorted(set(asked) - set(names)):
+        raise LabError(f"cards for {', '.join(strangers)}, but the GPU nodes are {', '.join(names)}: raise --gpu-nodes or drop them")
+    known = {**DEFAULT_CARDS, **(present or {}), **asked}
+    return {name: known.get(name, DEFAULT_CARDS["gpu1"]) for name in names}
+
+
+def plan_nodes(cards: Mapping[str, str], subnet: IPv4Network) -> list[Node]:
+    """The control plane and the GPU nodes; a node's address and pod range depend on its number only."""
+    nodes = [Node(CONTROL_PLANE, str(subnet[10]), _pod_range(0), None)]
+    for name, spec in cards.items():
+        number = int(name.removeprefix("gpu"))
+        nodes.append(Node(name, str(subnet[10 + number]), _pod_range(number), spec))
+    return nodes
+
+
+def _pod_range(number: int) -> str:
+    return str(list(IPv4Network(POD_SUBNET).subnets(new_prefix=24))[number])
+
+
+def choose_subnet(taken: Iterable[IPv4Network]) -> IPv4Network:
+    """The first /24 of the pool that overlaps none of the taken networks."""
+    taken = list(taken)
+    for candidate in SUBNET_POOL.subnets(new_prefix=24):
+        if not any(candidate.overlaps(network) for network in taken):
+            return candidate
+    raise LabError(f"every /24 of {SUBNET_POOL} is in use on this machine: bring instances down, see `podman network ls`")
+
+
+def pod_routes(nodes: Iterable[Node], of: Node) -> str:
+    """The file of the other nodes' pod ranges that the boot unit reads."""
+    return "".join(f"{node.pod_range} {node.address}\n" for node in nodes if node.name != of.name)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What the lab's command line asks for becomes a plan of nodes, or an error that says what was expected."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_lab.process import LabError
+from gpushare_lab.spec import (
+    SUBNET_POOL,
+    cards_of_nodes,
+    check_name,
+    check_version,
+    choose_subnet,
+    parse_cards,
+    plan_nodes,
+    pod_routes,
+)
+
+
+def test_the_default_lab_has_two_nodes_with_different_cards() -> None:
+    assert cards_of_nodes(2, {}) == {"gpu1": "2x16", "gpu2": "16+24"}
+
+
+def test_nodes_further_on_are_like_gpu1() -> None:
+    assert cards_of_nodes(4, {})["gpu4"] == "2x16"
+
+
+def test_what_is_asked_for_wins_over_what_is_there_and_that_over_the_default() -> None:
+    cards = cards_of_nodes(3, {"gpu1": "8"}, {"gpu1": "80", "gpu2": "48"})
+    assert cards == {"gpu1": "8", "gpu2": "48", "gpu3": "2x16"}
+
+
+def test_cards_for_a_node_that_will_not_be_are_refused() -> None:
+    with pytest.raises(LabError, match="cards for gpu3, but the GPU nodes are gpu1, gpu2"):
+        cards_of_nodes(2, {"gpu3": "16"})
+
+
+@pytest.mark.parametrize("count", [0, 51])
+def test_a_number_of_nodes_out_of_range_is_refused(count: int) -> None:
+    with pytest.raises(LabError, match=f"{count} GPU nodes: expected 1 to 50"):
+        cards_of_nodes(count, {})
+
+
+def test_cards_are_named_by_node() -> None:
+    assert parse_cards("gpu1=2x16, gpu2=16+24:NVIDIA A10") == {"gpu1": "2x16", "gpu2": "16+24:NVIDIA A10"}
+
+
+@pytest.mark.parametrize("text", ["2x16", "gpu0=16", "cp1=16", "gpu1=", "gpu1=16,,gpu2=16", ""])
+def test_cards_without_a_gpu_node_before_them_are_refused(text: str) -> None:
+    with pytest.raises(LabError, match="expected NODE=CARDS"):
+        parse_cards(text)
+
+
+def test_a_node_named_twice_is_refused() -> None:
+    with pytest.raises(LabError, match="gpu1 stands there twice"):
+        parse_cards("gpu1=16,gpu1=24")
+
+
+@pytest.mark.parametrize("name", ["", "Demo", "1st", "a-", "-a", "a b", "a/b", "a" * 21])
+def test_names_that_could_not_be_part_of_a_host_name_are_refused(name: str) -> None:
+    with pytest.raises(LabError, match="instance name"):
+        check_name(name)
+
+
+def test_a_version_may_have_a_v() -> None:
+    assert check_version("v1.36.3") == check_version("1.36.3") == "1.36.3"
+
+
+@pytest.mark.parametrize("version", ["1.36", "latest", "2.0.0", "1.36.3-rc.0"])
+def test_a_version_is_three_numbers(version: str) -> None:
+    with pytest.raises(LabError, match=r"expected one like 1\.36\.3"):
+        check_version(version)
+
+
+def test_each_node_has_its_own_address_and_pod_range() -> None:
+    nodes = plan_nodes(cards_of_nodes(3, {}), IPv4Network("10.231.7.0/24"))
+    assert [(node.name, node.address, node.pod_range) for node in nodes] == [
+        ("cp1", "10.231.7.10", "10.244.0.0/24"),
+        ("gpu1", "10.231.7.11", "10.244.1.0/24"),
+        ("gpu2", "10.231.7.12", "10.244.2.0/24"),
+        ("gpu3", "10.231.7.13", "10.244.3.0/24"),
+    ]
+    assert [node.name for node in nodes if node.has_cards] == ["gpu1", "gpu2", "gpu3"]
+
+
+def test_a_node_without_a_card_is_a_gpu_node_all_the_same() -> None:
+    (_, node) = plan_nodes({"gpu1": "none"}, IPv4Network("10.231.7.0/24"))
+    assert node.has_cards
+
+
+def test_a_node_keeps_its_address_when_others_come() -> None:
+    subnet = IPv4Network("10.231.0.0/24")
+    few, many = (plan_nodes(cards_of_nodes(count, {}), subnet) for count in (2, 50))
+    assert many[: len(few)] == few
+
+
+def test_routes_lead_to_the_other_nodes() -> None:
+    nodes = plan_nodes(cards_of_nodes(2, {}), IPv4Network("10.231.0.0/24"))
+    assert pod_routes(nodes, nodes[1]) == "10.244.0.0/24 10.231.0.10\n10.244.2.0/24 10.231.0.12\n"
+
+
+networks = st.integers(0, 255).flatmap(
+    lambda octet: st.integers(17, 28).map(lambda bits: IPv4Network(f"10.231.{octet}.0/{bits}", strict=False))
+)
+
+
+@given(st.lists(networks, max_size=30))
+def test_a_chosen_subnet_overlaps_nothing_that_is_taken(taken: list[IPv4Network]) -> None:
+    free = [net for net in SUBNET_POOL.subnets(new_prefix=24) if not any(net.overlaps(other) for other in taken)]
+    if free:
+        assert choose_subnet(taken) == free[0]
+    else:
+        with pytest.raises(LabError, match="every /24"):
+            choose_subnet(taken)
+
+
+def test_a_full_pool_says_so() -> None:
+    with pytest.raises(LabError, match="podman network ls"):
+        choose_subnet([SUBNET_POOL])
