@@ -48,6 +48,7 @@ class NodeLedger:
         self._holders: dict[str, Holder] = {}
         self._states: tuple[CardState, ...] | None = None
         self._memo: dict[tuple[int, int], int | None] = {}
+        self._sum: tuple[int, int, int] | None = None
 
     @property
     def holders(self) -> Collection[Holder]:
@@ -68,15 +69,15 @@ class NodeLedger:
     @property
     def free(self) -> int:
         """Units free on all usable cards together."""
-        return sum(state.free for state in self.usable)
+        return self._totals[0]
 
     def largest_free(self) -> int:
         """Units free on the usable card that has most free."""
-        return max((state.free for state in self.usable), default=0)
+        return self._totals[1]
 
     def empty_cards(self) -> int:
         """Usable cards that nobody holds any of."""
-        return sum(state.empty for state in self.usable)
+        return self._totals[2]
 
     def overbooked(self) -> dict[int, int]:
         """Card index → units held beyond what it has, or by pods beside a whole holder. {} when the ledger is sound."""
@@ -112,6 +113,15 @@ class NodeLedger:
         self._memo[key] = left
         return left
 
+    @property
+    def _totals(self) -> tuple[int, int, int]:
+        # Remembered until the node changes: prioritize compares all nodes by them, and reasons name them.
+        if self._sum is None:
+            usable = list(self.usable)
+            frees = [state.free for state in usable]
+            self._sum = sum(frees), max(frees, default=0), sum(state.empty for state in usable)
+        return self._sum
+
     def _sums(self) -> tuple[dict[int, int], dict[int, int], list[Holder]]:
         used: dict[int, int] = {}
         whole: dict[int, int] = {}
@@ -142,7 +152,7 @@ class NodeLedger:
             yield CardState(card, free, empty)
 
     def _changed(self) -> None:
-        self._states = None
+        self._states = self._sum = None
         self._memo.clear()
 
 

@@ -23,6 +23,9 @@ ANNOTATION_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ANNOTATION_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 
+# Pod annotation, written by the extender on a pending pod so that kube-scheduler looks at it again; value: when.
+ANNOTATION_RECALLED: Final = "gpushare/recalled"
+
 # Node annotations, written by the device plugin.
 ANNOTATION_CARDS: Final = "gpushare/cards"
 ANNOTATION_HELD: Final = "gpushare/held"

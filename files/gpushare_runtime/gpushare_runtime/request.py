@@ -83,11 +83,16 @@ class Request:
         return None
 
 
-def parse_request(pod: Mapping[str, Any]) -> Request | None:
-    """The request of a pod (a v1.Pod as JSON), None if it asks for nothing of ours. RequestError if it makes no sense."""
+def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | None:
+    """The request of a pod (a v1.Pod as JSON), None if it asks for nothing of ours. RequestError if it makes no sense.
+
+    bound: it is on a node already, whoever put it there; what it holds counts, also where it would be refused now.
+    """
     containers = tuple(_containers(pod.get("spec") or {}))
     if not containers:
         return None
+    if bound:
+        return Request(containers)
     if any(c.units or c.core for c in containers) and any(c.cards for c in containers):
         raise RequestError(
             f"the pod asks for {protocol.RESOURCE_MEMORY} and {protocol.RESOURCE_CARDS} at once: "

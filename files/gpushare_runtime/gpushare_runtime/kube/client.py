@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Requests to the Kubernetes API as raw JSON, with a bound on each and an error that says what the server said."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncGenerator, Mapping
+from types import TracebackType
+from typing import Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from gpushare_runtime import __version__
+from gpushare_runtime.kube.credentials import Credentials, CredentialsError
+
+JSON: Final = "application/json"
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Accept header: only the metadata of an object (a node's is a tenth of the whole)."""
+METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+PAGE: Final = 500
+
+# Why a request got no answer; `KubeError.reason` when `KubeError.status` is 0.
+UNREACHABLE: Final = "Unreachable"
+TIMEOUT: Final = "Timeout"
+LOST: Final = "ConnectionLost"
+
+_PATCH_TYPES: Final = {
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+
+
+class KubeError(Exception):
+    """A request that failed.
+
+    status: the HTTP status, 0 when no answer came; reason: the API's word ("NotFound", "Conflict", "Expired", …),
+    or UNREACHABLE, TIMEOUT, LOST; message: in the server's words.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{message} ({status} {reason})" if status else f"{message} ({reason})")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether a write may have happened all the same: no answer came, or the server failed while it worked."""
+        return (self.status == 0 and self.reason != UNREACHABLE) or self.status >= 500
+
+
+def path(*segments: str) -> str:
+    """An API path of these segments, each quoted: path("api/v1", "namespaces", ns, "pods", name).
+
+    Only the first may contain slashes. ValueError for a segment that would lead elsewhere.
+    """
+    first, *rest = segments
+    for segment in rest:
+        if segment in ("", ".", ".."):
+            raise ValueError(f"{segment!r} cannot be part of an API path")
+    return "/".join(["", first.strip("/"), *(quote(segment, safe="") for segment in rest)])
+
+
+class KubeClient:
+    """One pool of connections to the API server; an async context manager. It sets no rate limit of its own.
+
+    user_agent: the component's name, as it shows in the audit log; timeout: seconds for one request.
+    """
+
+    def __init__(self, credentials: Credentials, *, user_agent: str = "gpushare", timeout: float = 30.0) -> None:
+        self._credentials = credentials
+        self._timeout = timeout
+        self._user_agent = f"{user_agent}/{__version__}"
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> KubeClient:
+        # Every bind under way has its own connection, and those stay open for the next ones.
+        connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60, socket_factory=_socket)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            headers={"User-Agent": self._user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, *, accept: str = JSON, within: float | None = None, **params: object) -> dict[str, Any]:
+        """One object, or a list as one piece. within: seconds for this request."""
+        return await self._request("GET", path, params, headers={"Accept": accept}, within=within)
+
+    async def create(self, path: str, body: Mapping[str, Any], *, within: float | None = None, **params: object) -> dict[str, Any]:
+        """POST; the object as the server keeps it, or its Status."""
+        return await self._request("POST", path, params, body=orjson.dumps(body), within=within)
+
+    async def patch(
+        self,
+        path: str,
+        body: object,
+        *,
+        kind: Literal["merge", "strategic", "json", "apply"],
+        within: float | None = None,
+        **params: object,
+    ) -> dict[str, Any]:
+        """PATCH of that kind; "apply" wants fieldManager=… (and force=True to take fields from others)."""
+        headers = {"Content-Type": _PATCH_TYPES[kind]}
+        return await self._request("PATCH", path, params, body=orjson.dumps(body), headers=headers, within=within)
+
+    async def delete(
+        self, path: str, body: Mapping[str, Any] | None = None, *, within: float | None = None, **params: object
+    ) -> dict[str, Any]:
+        """DELETE; body: DeleteOptions."""
+        return await self._request("DELETE", path, params, body=orjson.dumps(body) if body else None, within=within)
+
+    async def list_pages(
+        self, path: str, *, limit: int = PAGE, accept: str = JSON, **params: object
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The pages of a list, as the server sends them; the first is read with the newest resourceVersion.
+
+        KubeError 410 in the middle: the list has become too old to go on. Begin again; limit=0 asks for one piece.
+        """
+        token = ""
+        while True:
+            query = {**params, **({"limit": limit} if limit else {}), **({"continue": token} if token else {})}
+            page = await self._request("GET", path, query, headers={"Accept": accept})
+            yield page
+            token = (page.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return
+
+    async def watch(
+        self,
+        path: str,
+        resource_version: str,
+        *,
+        accept: str = JSON,
+        timeout_seconds: int = 300,
+        read_timeout: float = 100.0,
+        **params: object,
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """(type, object) for each change after that resourceVersion, BOOKMARKs too, until the server ends the watch.
+
+        timeout_seconds: when the server ends it; read_timeout: seconds of silence after which the connection counts as
+        lost (the server sends a bookmark about every minute). KubeError 410 when the resourceVersion is too old.
+        """
+        query = {
+            **params,
+            "watch": True,
+            "allowWatchBookmarks": True,
+            "resourceVersion": resource_version,
+            "timeoutSeconds": timeout_seconds,
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=read_timeout)
+        try:
+            async with self._send("GET", path, query, {"Accept": accept}, None, timeout) as response:
+                if response.status >= 400:
+                    raise _error(response.status, await response.read())
+                async for line in _lines(response.content):
+                    yield _event(line)
+        except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise self._no_answer("GET", path, error) from None
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, object],
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        within: float | None = None,
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + (self._timeout if within is None else within)
+        sent = {**(headers or {}), **({"Content-Type": JSON} if body is not None and "Content-Type" not in (headers or {}) else {})}
+        reloaded = False
+        while True:
+            timeout = aiohttp.ClientTimeout(total=max(0.01, deadline - time.monotonic()))
+            try:
+                async with self._send(method, path, params, sent, body, timeout) as response:
+                    status, data = response.status, await response.read()
+                    wait = response.headers.get("Retry-After", "1")
+            except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
+                raise self._no_answer(method, path, error) from None
+            if status == 401 and not reloaded and self._reload():
+                reloaded = True
+                continue
+            # 429: the server has not touched the request and asks to come back later.
+            pause = float(wait) if wait.isdigit() else 1.0
+            if status == 429 and time.monotonic() + pause < deadline:
+                await asyncio.sleep(pause)
+                continue
+            if status >= 400:
+                raise _error(status, data)
+            return _object(data)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, object],
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: aiohttp.ClientTimeout,
+    ) -> Any:
+        if self._session is None:
+            raise RuntimeError("KubeClient is used outside of `async with`")
+        authorization = self._credentials.authorization()
+        query = urlencode({name: _text(value) for name, value in params.items() if value not in (None, "")})
+        return self._session.request(
+            method,
+            URL(f"{self._credentials.server}{path}{'?' + query if query else ''}", encoded=True),
+            data=body,
+            headers={**headers, **({"Authorization": authorization} if authorization else {})},
+            timeout=timeout,
+            ssl=self._credentials.ssl() or True,
+            server_hostname=self._credentials.tls_server_name,
+            proxy=self._credentials.proxy,
+            allow_redirects=False,
+        )
+
+    def _reload(self) -> bool:
+        try:
+            self._credentials.reload()
+        except CredentialsError:
+            return False
+        return True
+
+    def _no_answer(self, method: str, path: str, error: Exception) -> KubeError:
+        what = f"{method} {path} at {self._credentials.server}"
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return KubeError(0, UNREACHABLE, f"{what}: {error.certificate_error}")
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return KubeError(0, UNREACHABLE, f"{what}: {error.os_error}")
+        if isinstance(error, (aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)):
+            return KubeError(0, UNREACHABLE, f"{what}: {error}")
+        if isinstance(error, asyncio.TimeoutError):
+            return KubeError(0, TIMEOUT, f"{what}: no answer in time")
+        return KubeError(0, LOST, f"{what}: {error or type(error).__name__}")
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A TCP socket on which a peer that vanished without a word is noticed within half a minute."""
+    family, kind, protocol = address[:3]
+    sock = socket.socket(family, kind, protocol)
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+    return sock
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
+    """The lines of a stream, however long they are and however they are cut into chunks."""
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        end = chunk.rfind(b"\n")
+        if end < 0:
+            rest += chunk
+            continue
+        rest += chunk[:end]
+        lines = bytes(rest).split(b"\n")
+        rest = bytearray(chunk[end + 1 :])
+        for line in lines:
+            if line:
+                yield line
+
+
+def _event(line: bytes) -> tuple[str, dict[str, Any]]:
+    event = _object(line)
+    kind, value = event.get("type"), event.get("object")
+    if not isinstance(kind, str) or not isinstance(value, dict):
+        raise KubeError(0, LOST, f"a watch sent {line[:200]!r}; expected an object with type and object")
+    if kind == "ERROR":
+        raise _status_error(int(value.get("code") or 500), value)
+    return kind, value
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise KubeError(0, LOST, f"the API server sent no JSON ({error}): {data[:200]!r}") from None
+    if not isinstance(value, dict):
+        raise KubeError(0, LOST, f"the API server sent {data[:200]!r}; expected a JSON object")
+    return value
+
+
+def _error(status: int, data: bytes) -> KubeError:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        value = None
+    if isinstance(value, dict) and value.get("kind") == "Status":
+        return _status_error(status, value)
+    return KubeError(status, "", data[:500].decode(errors="replace").strip() or "the server gave no reason")
+
+
+def _status_error(status: int, value: Mapping[str, Any]) -> KubeError:
+    return KubeError(status, str(value.get("reason") or ""), str(value.get("message") or "the server gave no reason"))
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Events on objects, as `kubectl describe` and `kubectl events` show them; the same one again is counted, not repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final, Literal, NoReturn
+
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
+
+log = logging.getLogger(__name__)
+
+_WAITING: Final = 1000
+_REMEMBERED: Final = 4096
+_REPEAT_SECONDS: Final = 300.0
+_PER_SECOND: Final = 20.0
+_MESSAGE_BYTES: Final = 1024
+
+
+@dataclass(frozen=True)
+class ObjectReference:
+    """The object that an Event is about; namespace "" for a node."""
+
+    kind: str
+    name: str
+    uid: str
+    namespace: str = ""
+    api_version: str = "v1"
+
+
+@dataclass(frozen=True)
+class _Event:
+    about: ObjectReference
+    type: str
+    reason: str
+    message: str
+
+    @property
+    def namespace(self) -> str:
+        return self.about.namespace or "default"
+
+    @property
+    def name(self) -> str:
+        """The same for the same event, so that neither a restart nor a second instance makes another one."""
+        text = "\0".join((self.about.uid, self.type, self.reason, self.message))
+        return f"{self.about.name[:236]}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+@dataclass
+class _Sent:
+    """What is known of one event. count: as the API server has it; sent_at: None before the first time."""
+
+    unsent: int = 0
+    queued: bool = False
+    sent_at: float | None = None
+    count: int = 0
+
+
+class EventRecorder:
+    """Sends Events in the background: `emit` never waits, `run` does the sending.
+
+    component: who reports, such as "gpushare-extender"; host: where. An event that is emitted again is sent at most every
+    five minutes, as a higher count; all together at most twenty a second. What exceeds the queue is dropped and logged.
+    """
+
+    def __init__(self, client: KubeClient, component: str, host: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._component = component
+        self._host = host
+        self._clock = clock
+        self._queue: asyncio.Queue[_Event] = asyncio.Queue(_WAITING)
+        self._known: OrderedDict[_Event, _Sent] = OrderedDict()
+        self._dropped = 0
+
+    def emit(self, about: ObjectReference, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+        """One Event. reason: a CamelCase word; message: for people, cut after 1024 bytes."""
+        event = _Event(about, type, reason, message.encode()[:_MESSAGE_BYTES].decode(errors="ignore"))
+        known = self._known.setdefault(event, _Sent())
+        self._known.move_to_end(event)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        known.unsent += 1
+        if known.queued or (known.sent_at is not None and self._clock() - known.sent_at < _REPEAT_SECONDS):
+            return
+        try:
+            self._queue.put_nowait(event)
+            known.queued = True
+        except asyncio.QueueFull:
+            self._dropped += 1
+            if self._dropped % _WAITING == 1:
+                log.warning("%d events were dropped: more than %d wait for the API server", self._dropped, _WAITING)
+
+    async def run(self) -> NoReturn:
+        """Never returns; cancel it."""
+        while True:
+            event = await self._queue.get()
+            known = self._known.setdefault(event, _Sent(unsent=1))
+            known.queued, known.sent_at = False, self._clock()
+            count, known.unsent = known.count + known.unsent, 0
+            try:
+                known.count = await self._send(event, count)
+            except KubeError as error:
+                log.warning("event %s on %s %s was not accepted: %s", event.reason, event.about.kind, event.about.name, error)
+            await asyncio.sleep(1 / _PER_SECOND)
+
+    async def _send(self, event: _Event, count: int) -> int:
+        """The count that the API server now has."""
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        events = path("api/v1", "namespaces", event.namespace, "events")
+        try:
+            await self._client.create(events, self._body(event, count, now))
+            return count
+        except KubeError as error:
+            if error.status != 409:
+                raise
+        change: dict[str, Any] = {"lastTimestamp": now}
+        # A count of one may be our first after a restart: what is there already counts more.
+        if count > 1:
+            change["count"] = count
+        kept = await self._client.patch(path(events, event.name), change, kind="merge")
+        return int(kept.get("count") or count)
+
+    def _body(self, event: _Event, count: int, now: str) -> dict[str, Any]:
+        about = event.about
+        involved = {"apiVersion": about.api_version, "kind": about.kind, "name": about.name, "uid": about.uid}
+        if about.namespace:
+            involved["namespace"] = about.namespace
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": event.name, "namespace": event.namespace},
+            "involvedObject": involved,
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message,
+            "count": count,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component, "host": self._host},
+            "reportingComponent": self._component,
+            "reportingInstance": self._host,
+        }

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Keep a cache equal to what the API server has: list, then watch, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Final, Generic, NoReturn, TypeVar, cast
+
+from gpushare_runtime.kube.client import JSON, METADATA, METADATA_LIST, PAGE, KubeClient, KubeError
+
+T = TypeVar("T")
+
+_FIRST_WAIT: Final = 0.2
+_LONGEST_WAIT: Final = 10.0
+_SHORTEST_WATCH: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Backoff:
+    """Seconds to wait after each failure in a row: doubling, capped, with jitter so that clients do not come together."""
+
+    def __init__(self, first: float = _FIRST_WAIT, longest: float = _LONGEST_WAIT) -> None:
+        self._first, self._longest = first, longest
+        self._next = first
+
+    def wait(self) -> float:
+        seconds = self._next * (0.5 + random.random() / 2)
+        self._next = min(self._next * 2, self._longest)
+        return seconds
+
+    def reset(self) -> None:
+        self._next = self._first
+
+
+class Reflector(Generic[T]):
+    """One resource, listed and watched.
+
+    on_replace gets all objects after each list (what it does not contain is gone); on_event gets "ADDED", "MODIFIED" or
+    "DELETED" and the object. Both get what `transform` makes of the raw object; where it gives None the object is of no
+    interest and left out. Raw objects are dropped page by page. An object that transform cannot bear is logged and left out.
+    metadata_only: ask the server for metadata alone.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        path: str,
+        *,
+        on_replace: Callable[[list[T]], None],
+        on_event: Callable[[str, T], None],
+        field_selector: str = "",
+        label_selector: str = "",
+        transform: Callable[[dict[str, Any]], T | None] | None = None,
+        metadata_only: bool = False,
+        limit: int = PAGE,
+        read_timeout: float = 100.0,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.synced = asyncio.Event()
+        self._client = client
+        self._path = path
+        self._on_replace = on_replace
+        self._on_event = on_event
+        self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._transform = transform or (lambda value: cast(T, value))
+        self._metadata_only = metadata_only
+        self._limit = limit
+        self._read_timeout = read_timeout
+        self._backoff = backoff or Backoff()
+        self._resource_version = ""
+        self._last_contact: float | None = None
+
+    @property
+    def last_contact(self) -> float | None:
+        """time.monotonic() when the server last sent anything; None before that."""
+        return self._last_contact
+
+    async def run(self) -> NoReturn:
+        """Never returns; cancel it. `synced` is set after the first complete list."""
+        while True:
+            try:
+                if not self._resource_version:
+                    await self._list()
+                began = time.monotonic()
+                await self._watch()
+                # The server has ended it in order; one that does so at once is not asked again at once.
+                if time.monotonic() - began < _SHORTEST_WATCH:
+                    await asyncio.sleep(self._backoff.wait())
+            except KubeError as error:
+                # A lost connection goes on from where it was; whatever else happened, a fresh list is right.
+                if error.status == 410 or (error.status and error.status < 500 and error.status != 429):
+                    self._resource_version = ""
+                await self._pause(str(error))
+            except Exception:
+                log.exception("%s: cannot take in what the API server sent; listing again", self._path)
+                self._resource_version = ""
+                await self._pause("listing again")
+
+    async def _pause(self, why: str) -> None:
+        seconds = self._backoff.wait()
+        log.warning("watch of %s was interrupted, going on in %.1f s: %s", self._path, seconds, why)
+        await asyncio.sleep(seconds)
+
+    async def _list(self) -> None:
+        try:
+            items, version = await self._pages(self._limit)
+        except KubeError as error:
+            if error.status != 410:
+                raise
+            # The snapshot went away between two pages: in one piece it cannot.
+            items, version = await self._pages(0)
+        self._on_replace(items)
+        self._resource_version = version
+        self.synced.set()
+
+    async def _pages(self, limit: int) -> tuple[list[T], str]:
+        items: list[T] = []
+        version = ""
+        accept = METADATA_LIST if self._metadata_only else JSON
+        async for page in self._client.list_pages(self._path, limit=limit, accept=accept, **self._selectors):
+            self._last_contact = time.monotonic()
+            version = str((page.get("metadata") or {}).get("resourceVersion") or "")
+            for raw in page.get("items") or ():
+                item = self._take(raw)
+                if item is not None:
+                    items.append(item)
+        if not version:
+            raise KubeError(0, "Invalid", f"the list of {self._path} has no resourceVersion; expected a Kubernetes list")
+        return items, version
+
+    async def _watch(self) -> None:
+        accept = METADATA if self._metadata_only else JSON
+        stream = self._client.watch(
+            self._path,
+            self._resource_version,
+            accept=accept,
+            timeout_seconds=random.randint(240, 480),
+            read_timeout=self._read_timeout,
+            **self._selectors,
+        )
+        async with aclosing(stream):
+            async for kind, raw in stream:
+                self._last_contact = time.monotonic()
+                self._backoff.reset()
+                if kind != "BOOKMARK":
+                    item = self._take(raw)
+                    if item is not None:
+                        self._on_event(kind, item)
+                self._resource_version = str(raw["metadata"]["resourceVersion"])
+
+    def _take(self, raw: dict[str, Any]) -> T | None:
+        try:
+            return self._transform(raw)
+        except Exception:
+            metadata = raw.get("metadata") or {}
+            log.exception("%s: left out %s/%s", self._path, metadata.get("namespace"), metadata.get("name"))
+            return None

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Credentials from files, with an error that names the file, and read again when it changes."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from gpushare_runtime.kube.credentials import REREAD_SECONDS, Credentials, CredentialsError, load
+from unit.runtime.kube.fake_api import kubeconfig
+
+SERVER = "https://10.0.0.1:6443"
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def certificate(name: str) -> tuple[bytes, bytes]:
+    """A self-signed certificate and its key, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    built = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), now, now + datetime.timedelta(1))
+    pem = built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return pem, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def test_token(tmp_path: Path) -> None:
+    loaded = load(write(tmp_path / "config", kubeconfig(SERVER + "/", token="secret")))
+    assert loaded.server == SERVER
+    assert loaded.authorization() == "Bearer secret"
+    context = loaded.ssl()
+    assert context is not None
+    assert context.check_hostname
+
+
+def test_plain_http_has_no_tls(tmp_path: Path) -> None:
+    assert load(write(tmp_path / "config", kubeconfig("http://127.0.0.1:8080"))).ssl() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("- a", "expected a kubeconfig"),
+        ("{", "expected a kubeconfig"),
+        ("nothing", "expected a kubeconfig"),
+        (kubeconfig(SERVER).replace("current-context: here", "current-context: there"), "there"),
+        (kubeconfig("10.0.0.1:6443"), "'10.0.0.1:6443'; expected a URL"),
+        (kubeconfig(SERVER, tokenFile="/nonexistent/token"), "/nonexistent/token"),
+        (kubeconfig(SERVER, **{"client-certificate": "/nonexistent/pem"}), "/nonexistent/pem"),
+        (kubeconfig(SERVER, **{"client-certificate-data": "###"}), "expected"),
+    ],
+)
+def test_a_broken_kubeconfig_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(CredentialsError) as caught:
+        load(write(tmp_path / "broken", text))
+    assert str(tmp_path / "broken") in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match="nowhere: no such file; expected a kubeconfig there"):
+        load(str(tmp_path / "nowhere"))
+
+
+def test_no_kubeconfig_outside_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(CredentialsError, match="no kubeconfig was given, and this is no pod"):
+        load(None)
+
+
+def test_a_token_file_is_read_again(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    file = write(tmp_path / "config", kubeconfig(SERVER, tokenFile=str(token)))
+    now = 0.0
+    source = load(file)
+    watched = Credentials(source._read, clock=lambda: now)
+    assert watched.authorization() == "Bearer first"
+    token.write_text("second\n")
+    assert watched.authorization() == "Bearer first"
+    now = REREAD_SECONDS
+    assert watched.authorization() == "Bearer second"
+    token.unlink()
+    now = 3 * REREAD_SECONDS
+    assert watched.authorization() == "Bearer second"
+
+
+def test_client_certificates_from_files_and_inline(tmp_path: Path) -> None:
+    pem, key = certificate("system:node:n1")
+    both = tmp_path / "kubelet-client-current.pem"
+    both.write_bytes(pem + key)
+    user = {"client-certificate": both.name, "client-key": both.name}
+    loaded = load(write(tmp_path / "kubelet.conf", kubeconfig(SERVER, **user)))
+    assert loaded.authorization() is None
+    before = loaded.ssl()
+    loaded.reload()
+    assert loaded.ssl() is before
+    pem, key = certificate("system:node:n1")
+    both.unlink()
+    both.write_bytes(pem + key + b"\n")
+    loaded.reload()
+    assert loaded.ssl() is not before
+    inline = {"client-certificate-data": base64.b64encode(pem).decode(), "client-key-data": base64.b64encode(key).decode()}
+    assert load(write(tmp_path / "inline", kubeconfig(SERVER, **inline))).ssl() is not None
+
+
+def test_a_broken_certificate_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pem").write_text("no certificate")
+    user = {"client-certificate": str(tmp_path / "pem"), "client-key": str(tmp_path / "pem")}
+    with pytest.raises(CredentialsError, match=r"pem: .*expected PEM: a client certificate, with its key"):
+        load(write(tmp_path / "config", kubeconfig(SERVER, **user)))
+
+
+def test_server_name_and_proxy_of_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://elsewhere:3128")
+    data = yaml.safe_load(kubeconfig(SERVER))
+    assert load(write(tmp_path / "one", yaml.safe_dump(data))).proxy is None
+    data["clusters"][0]["cluster"] |= {"tls-server-name": "kubernetes", "proxy-url": "http://proxy:3128"}
+    loaded = load(write(tmp_path / "two", yaml.safe_dump(data)))
+    assert (loaded.tls_server_name, loaded.proxy) == ("kubernetes", "http://proxy:3128")

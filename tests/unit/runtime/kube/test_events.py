@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Events: one object for the same event, however often it is emitted and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from gpushare_runtime.kube import events
+from gpushare_runtime.kube.events import EventRecorder, ObjectReference
+from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
+
+POD = ObjectReference("Pod", "a", "uid-a", "default")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def recording(api: FakeApi, directory: Path, clock: Clock) -> AsyncIterator[EventRecorder]:
+    async with connected(api, directory) as client:
+        recorder = EventRecorder(client, "gpushare-extender", "cp1", clock=clock)
+        task = asyncio.create_task(recorder.run())
+        try:
+            yield recorder
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def test_one_event_with_what_kubectl_shows(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+            recorder.emit(POD, "Warning", "TooLarge", "write 10")
+            recorder.emit(ObjectReference("Node", "n1", "uid-n1"), "Normal", "Ready", "x" * 5000)
+            await until(lambda: len(api.objects) == 2)
+            node, pod = (api.objects[name] for name in sorted(api.objects, reverse=True))
+            assert pod["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "uid-a", "namespace": "default"}
+            assert (pod["type"], pod["reason"], pod["message"], pod["count"]) == ("Warning", "TooLarge", "write 10", 1)
+            assert pod["source"] == {"component": "gpushare-extender", "host": "cp1"}
+            assert node["metadata"]["namespace"] == "default"
+            assert len(node["message"]) == 1024
+
+    asyncio.run(run())
+
+
+def test_repetitions_are_counted_and_sent_seldom(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = Clock()
+        async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
+            for _ in range(50):
+                recorder.emit(POD, "Warning", "TooLarge", "write 10")
+            await until(lambda: api.objects)
+            for _ in range(50):
+                recorder.emit(POD, "Warning", "TooLarge", "write 10")
+            await asyncio.sleep(0.1)
+            assert [method for method, _, _ in api.requests] == ["POST"]
+            clock.now = 301
+            recorder.emit(POD, "Warning", "TooLarge", "write 10")
+            await until(lambda: len(api.requests) == 3)
+            (event,) = api.objects.values()
+            assert event["count"] == 101
+
+    asyncio.run(run())
+
+
+def test_a_restart_makes_no_second_event(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            for _ in range(2):
+                async with recording(api, tmp_path, Clock()) as recorder:
+                    before = len(api.requests)
+                    recorder.emit(POD, "Warning", "TooLarge", "write 10")
+                    await until(lambda before=before: len(api.requests) > before)
+                    await asyncio.sleep(0.05)
+            assert len(api.objects) == 1
+            assert api.requests[-1][0] == "PATCH"
+
+    asyncio.run(run())
+
+
+def test_a_refused_event_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+            api.faults = [fail(403, "Forbidden", "namespace is being terminated")]
+            recorder.emit(POD, "Warning", "One", "1")
+            recorder.emit(POD, "Warning", "Two", "2")
+            await until(lambda: [event["reason"] for event in api.objects.values()] == ["Two"])
+
+    asyncio.run(run())
+
+
+def test_a_full_queue_drops_and_recovers(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+            recorder = EventRecorder(client, "c", "h")
+            for n in range(events._WAITING + 5):
+                recorder.emit(POD, "Normal", "N", str(n))
+            assert recorder._dropped == 5
+            recorder._queue.get_nowait()
+            recorder.emit(POD, "Normal", "N", str(events._WAITING + 4))
+            assert recorder._queue.full()
+
+    asyncio.run(run())

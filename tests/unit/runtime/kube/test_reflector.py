@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A cache that follows the API server through lost connections, gaps and broken objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from gpushare_runtime.kube.reflector import Backoff, Reflector
+from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
+
+PODS = "/api/v1/namespaces/default/pods/"
+
+
+def pod(name: str, **metadata: object) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default", **metadata}}
+
+
+class Cache:
+    """Names of pods, kept as a user of the reflector would."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.replaced = 0
+
+    def replace(self, names: list[str]) -> None:
+        self.replaced += 1
+        self.names = set(names)
+
+    def event(self, kind: str, name: str) -> None:
+        if kind == "DELETED":
+            self.names.discard(name)
+        else:
+            self.names.add(name)
+
+
+def name_of(raw: dict[str, Any]) -> str | None:
+    if "broken" in raw["metadata"]:
+        raise KeyError("broken")
+    name: str = raw["metadata"]["name"]
+    return None if name.startswith("other") else name
+
+
+@asynccontextmanager
+async def running(api: FakeApi, directory: Path, **options: Any) -> AsyncIterator[tuple[Cache, Reflector[str]]]:
+    cache = Cache()
+    async with connected(api, directory) as client:
+        reflector = Reflector(
+            client,
+            "/api/v1/pods",
+            on_replace=cache.replace,
+            on_event=cache.event,
+            transform=name_of,
+            backoff=Backoff(0.01, 0.05),
+            **options,
+        )
+        task = asyncio.create_task(reflector.run())
+        try:
+            yield cache, reflector
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def test_lists_in_pages_then_watches(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            for n in range(5):
+                await api.put(f"{PODS}p{n}", pod(f"p{n}"))
+            await api.put(f"{PODS}other", pod("other"))
+            async with running(api, tmp_path, limit=2, field_selector="status.phase!=Failed") as (cache, reflector):
+                assert not reflector.synced.is_set()
+                assert reflector.last_contact is None
+                await reflector.synced.wait()
+                assert cache.names == {"p0", "p1", "p2", "p3", "p4"}
+                await api.remove(f"{PODS}p0")
+                await api.put(f"{PODS}new", pod("new"))
+                await api.put(f"{PODS}other2", pod("other2"))
+                await until(lambda: "new" in cache.names and "p0" not in cache.names)
+                assert cache.replaced == 1
+                assert all(query["fieldSelector"] == "status.phase!=Failed" for _, _, query in api.requests)
+                assert reflector.last_contact is not None
+
+    asyncio.run(run())
+
+
+def test_a_cut_connection_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, running(api, tmp_path) as (cache, reflector):
+            await reflector.synced.wait()
+            for n in range(5):
+                await until(lambda: api.watching)
+                await api.cut()
+                await api.put(f"{PODS}p{n}", pod(f"p{n}"))
+            await until(lambda: len(cache.names) == 5)
+            assert (cache.replaced, api.lists) == (1, 1)
+
+    asyncio.run(run())
+
+
+def test_a_deletion_in_a_gap_is_seen_by_the_fresh_list(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            await api.put(f"{PODS}a", pod("a"))
+            await api.put(f"{PODS}b", pod("b"))
+            async with running(api, tmp_path) as (cache, reflector):
+                await reflector.synced.wait()
+                await until(lambda: api.watching)
+                api.faults = [fail(503)]
+                await api.cut()
+                await api.remove(f"{PODS}a")
+                await api.compact()
+                await until(lambda: cache.names == {"b"})
+                assert cache.replaced == 2
+
+    asyncio.run(run())
+
+
+def test_410_in_the_stream_lists_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, running(api, tmp_path) as (cache, reflector):
+            await reflector.synced.wait()
+            await until(lambda: api.watching)
+            await api.compact()
+            await until(lambda: cache.replaced == 2)
+            await api.put(f"{PODS}a", pod("a"))
+            await until(lambda: cache.names == {"a"})
+
+    asyncio.run(run())
+
+
+def test_a_list_that_expires_half_way_is_taken_in_one_piece(tmp_path: Path) -> None:
+    async def run() -> None:
+        async def passes(_: web.Request) -> None:
+            return None
+
+        async with serving(FakeApi()) as api:
+            for n in range(5):
+                await api.put(f"{PODS}p{n}", pod(f"p{n}"))
+            api.faults = [passes, fail(410, "Expired")]
+            async with running(api, tmp_path, limit=2) as (cache, reflector):
+                await reflector.synced.wait()
+                assert len(cache.names) == 5
+                assert [query.get("limit") for _, _, query in api.requests[:3]] == ["2", "2", None]
+
+    asyncio.run(run())
+
+
+def test_silence_is_noticed(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, running(api, tmp_path, read_timeout=0.1) as (cache, reflector):
+            await reflector.synced.wait()
+            await until(lambda: sum(query.get("watch") == "true" for _, _, query in api.requests) >= 3)
+            await api.put(f"{PODS}a", pod("a"))
+            await until(lambda: cache.names == {"a"})
+            assert cache.replaced == 1
+
+    asyncio.run(run())
+
+
+def test_a_watch_that_ends_at_once_is_not_asked_for_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async def empty(request: web.Request) -> web.StreamResponse | None:
+            return web.Response() if "watch" in request.query else None
+
+        async with serving(FakeApi()) as api:
+            api.faults = [empty] * 1000
+            async with running(api, tmp_path) as (cache, reflector):
+                await reflector.synced.wait()
+                await asyncio.sleep(0.5)
+                assert 3 < len(api.requests) < 100
+                assert cache.replaced == 1
+
+    asyncio.run(run())
+
+
+def test_not_synced_until_the_server_answers(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            api.faults = [fail(403, "Forbidden"), fail(500), fail(429)]
+            async with running(api, tmp_path) as (_, reflector):
+                await until(lambda: not api.faults)
+                await asyncio.wait_for(reflector.synced.wait(), 5)
+
+    asyncio.run(run())
+
+
+def test_a_broken_object_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            await api.put(f"{PODS}bad", pod("bad", broken=True))
+            await api.put(f"{PODS}a", pod("a"))
+            async with running(api, tmp_path) as (cache, reflector):
+                await reflector.synced.wait()
+                await api.put(f"{PODS}bad2", pod("bad2", broken=True))
+                await api.put(f"{PODS}b", pod("b"))
+                await until(lambda: cache.names == {"a", "b"})
+                assert cache.replaced == 1
+
+    asyncio.run(run())
+
+
+def test_metadata_only_asks_for_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, running(api, tmp_path, metadata_only=True) as (_, reflector):
+            await reflector.synced.wait()
+            await until(lambda: api.watching)
+            assert ["as=PartialObjectMetadataList;" in h["Accept"] for h in api.headers] == [True, False]
+            assert "as=PartialObjectMetadata;" in api.headers[1]["Accept"]
+
+    asyncio.run(run())
+
+
+def test_backoff_grows_to_its_cap_and_starts_again() -> None:
+    backoff = Backoff(1, 8)
+    waits = [backoff.wait() for _ in range(6)]
+    for seconds, most in zip(waits, [1, 2, 4, 8, 8, 8], strict=True):
+        assert most / 2 <= seconds <= most
+    backoff.reset()
+    assert backoff.wait() <= 1
