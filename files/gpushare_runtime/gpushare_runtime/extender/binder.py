@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""bind: choose the card, hold it, and send the one Binding that says both node and card."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare_runtime.allocation import Allocation
+from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.service import amount
+from gpushare_runtime.extender.wire import BindArguments
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.reflector import Backoff
+from gpushare_runtime.ledger import Holder, NodeLedger
+from gpushare_runtime.placement import Policy
+from gpushare_runtime.reasons import exact
+from gpushare_runtime.request import Request, RequestError, parse_request
+
+log = logging.getLogger(__name__)
+
+SERVER_SECONDS: Final = 5
+"""The API server gives up on a Binding after this; later it cannot happen any more."""
+_MARGIN_SECONDS: Final = 1.0
+_READ_SECONDS: Final = 3.0
+_SENDS: Final = 2
+
+
+class BindError(Exception):
+    """Why a pod is not bound, for the scheduler and the pod's event."""
+
+
+@dataclass(frozen=True)
+class _Flight:
+    node: str
+    task: asyncio.Task[None]
+
+
+class Binder:
+    """Binds pods, any number at once. The card is held in the ledger from the moment it is chosen.
+
+    now_ns: Unix time in nanoseconds, for the annotation; server_seconds: how long the API server may work on a Binding.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        cluster: Cluster,
+        policy: Policy,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+        server_seconds: int = SERVER_SECONDS,
+    ) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._ledger = cluster.ledger
+        self._policy = policy
+        self._now_ns = now_ns
+        self._server_seconds = server_seconds
+        self._flights: dict[str, _Flight] = {}
+        self._unsettled: dict[str, _Flight] = {}
+
+    async def bind(self, args: BindArguments) -> None:
+        """Returns when the pod is on that node, also when it was there before. BindError when it is not."""
+        unsettled = self._unsettled.get(args.uid)
+        if unsettled is not None:
+            raise BindError(
+                f"the API server has not said yet whether pod {args} was bound to node {unsettled.node}; "
+                f"it is asked again within {self._server_seconds + _MARGIN_SECONDS:.0f} s, the scheduler tries again by itself"
+            )
+        flight = self._flights.get(args.uid)
+        if flight is None:
+            task = asyncio.create_task(self._bind(args))
+            flight = self._flights[args.uid] = _Flight(args.node, task)
+            task.add_done_callback(lambda done: self._landed(args.uid, done))
+        elif flight.node != args.node:
+            raise BindError(f"pod {args} is being bound to node {flight.node}; it cannot go to node {args.node} meanwhile")
+        # A scheduler that waits no longer does not stop the Binding.
+        await asyncio.shield(flight.task)
+
+    async def drain(self) -> None:
+        """Wait for the Bindings under way; no more may be asked for."""
+        if self._flights:
+            await asyncio.wait([flight.task for flight in self._flights.values()])
+        for flight in self._unsettled.values():
+            flight.task.cancel()
+
+    def _landed(self, uid: str, task: asyncio.Task[None]) -> None:
+        del self._flights[uid]
+        if not task.cancelled():
+            # Whoever asked may be gone: then nobody else takes the error.
+            task.exception()
+
+    async def _bind(self, args: BindArguments) -> None:
+        request, node = await self._find(args)
+        if not node:
+            # The watch may have been faster than the answer.
+            holder = self._ledger.holder(args.uid)
+            node = holder.node if holder is not None else ""
+        if node:
+            if node != args.node:
+                raise _elsewhere(args, node)
+        elif request is None:
+            await self._send(args, {})
+            log.info("bind %s to node %s: it asks for no card", args, args.node)
+        else:
+            await self._place(args, request)
+
+    async def _place(self, args: BindArguments, request: Request) -> None:
+        # From here to the assumption nothing waits, so that binds at the same time cannot take the same units.
+        node_ledger = self._ledger.node(args.node) or NodeLedger(args.node)
+        allocation = self._policy.choose(request, node_ledger)
+        if allocation is None or node_ledger.inventory is None:
+            raise BindError(f"pod {args} does not fit on node {args.node} any more: {exact(request, node_ledger)}")
+        self._ledger.assume(Holder(args.uid, args.namespace, args.name, args.node, request, allocation))
+        try:
+            await self._send(args, allocation.to_annotations(node_ledger.inventory, self._now_ns()))
+        except BindError:
+            raise
+        except Exception:
+            # Whatever it was, the Binding may have been sent.
+            self._unsettled[args.uid] = _Flight(args.node, asyncio.create_task(self._settle(args)))
+            raise
+        log.info("bind %s to node %s: %s, %s", args, args.node, amount(request), _cards(allocation))
+
+    async def _find(self, args: BindArguments) -> tuple[Request | None, str]:
+        """(what the pod asks for, the node that it is on or "")."""
+        holder = self._ledger.holder(args.uid)
+        if holder is not None:
+            return holder.request, holder.node
+        pending = self._cluster.pending.get(args.uid)
+        if pending is not None:
+            if pending.request is None:
+                raise BindError(f"pod {args}: {pending.error}")
+            return _supported(args, pending.request), ""
+        try:
+            pod = await self._read(args)
+        except KubeError as error:
+            raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}") from None
+        if pod is None:
+            raise _gone(args)
+        try:
+            request = parse_request(pod)
+        except RequestError as error:
+            raise BindError(f"pod {args}: {error}") from None
+        return (_supported(args, request) if request else None), _node_of(pod)
+
+    async def _send(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
+        """One Binding, sent again only because that cannot bind twice. On BindError the ledger is as before.
+
+        Where the Binding may still happen the card stays held, and `_settle` sees later what became of it.
+        """
+        doubt = False
+        for _ in range(_SENDS):
+            try:
+                return await self._create(args, annotations)
+            except KubeError as error:
+                failure = error
+            doubt = doubt or failure.ambiguous
+            if not doubt and failure.status != 409:
+                raise self._refused(args, failure)
+            try:
+                pod = await self._read(args)
+            except KubeError as error:
+                log.warning("bind %s: no answer to the question whether it was bound: %s", args, error)
+                doubt = True
+                break
+            node = _node_of(pod) if pod is not None else ""
+            if node == args.node:
+                return None
+            if pod is None or node:
+                self._ledger.forget(args.uid)
+                raise _gone(args) if pod is None else _elsewhere(args, node)
+            if not doubt:
+                raise self._refused(args, failure)
+            if not failure.ambiguous:
+                break
+        if annotations:
+            self._unsettled[args.uid] = _Flight(args.node, asyncio.create_task(self._settle(args)))
+        raise BindError(f"it is not known whether pod {args} was bound to node {args.node}: {failure}")
+
+    def _refused(self, args: BindArguments, failure: KubeError) -> BindError:
+        self._ledger.forget(args.uid)
+        return BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}")
+
+    async def _create(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": args.name, "namespace": args.namespace, "uid": args.uid, "annotations": annotations},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
+        }
+        await self._client.create(
+            path("api/v1", "namespaces", args.namespace, "pods", args.name, "binding"),
+            binding,
+            within=self._server_seconds + _MARGIN_SECONDS,
+            timeout=f"{self._server_seconds}s",
+        )
+
+    async def _read(self, args: BindArguments) -> dict[str, Any] | None:
+        """The pod as the API server has it now; None when it is gone, or another one has its name."""
+        try:
+            pod = await self._client.get(path("api/v1", "namespaces", args.namespace, "pods", args.name), within=_READ_SECONDS)
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+        return pod if pod["metadata"]["uid"] == args.uid else None
+
+    async def _settle(self, args: BindArguments) -> None:
+        """Hold the card until the Binding cannot happen any more, then see whether it did.
+
+        The API server's time began before we gave up on the request, so it ends within server_seconds from now.
+        """
+        await asyncio.sleep(self._server_seconds + _MARGIN_SECONDS)
+        backoff = Backoff()
+        while True:
+            try:
+                pod = await self._read(args)
+                break
+            except KubeError as error:
+                log.warning("bind %s: it is still not known whether it was bound: %s", args, error)
+                await asyncio.sleep(backoff.wait())
+        happened = pod is not None and _node_of(pod) == args.node
+        if not happened:
+            self._ledger.forget(args.uid)
+        log.info("bind %s to node %s: settled, it was %s", args, args.node, "bound" if happened else "not bound")
+        del self._unsettled[args.uid]
+
+
+def _elsewhere(args: BindArguments, node: str) -> BindError:
+    return BindError(f"pod {args} is already bound to node {node}; it cannot be bound to node {args.node}")
+
+
+def _gone(args: BindArguments) -> BindError:
+    return BindError(f"pod {args} with UID {args.uid} is gone: it was deleted, or another pod has its name now")
+
+
+def _supported(args: BindArguments, request: Request) -> Request:
+    if request.unsupported is not None:
+        raise BindError(f"pod {args}: {request.unsupported}")
+    return request
+
+
+def _node_of(pod: Mapping[str, Any]) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _cards(allocation: Allocation) -> str:
+    indexes = sorted(allocation.by_card)
+    return f"{'card' if len(indexes) == 1 else 'cards'} {', '.join(map(str, indexes))}"

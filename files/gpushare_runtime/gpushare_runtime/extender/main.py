@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare-extender: the process beside kube-scheduler."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+
+from gpushare_runtime import __version__, systemd
+from gpushare_runtime.extender.advice import Advisor
+from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.recall import Recall
+from gpushare_runtime.extender.server import Endpoints, listen
+from gpushare_runtime.extender.service import Service
+from gpushare_runtime.kube.client import KubeClient
+from gpushare_runtime.kube.credentials import Credentials, CredentialsError, load
+from gpushare_runtime.kube.events import EventRecorder
+from gpushare_runtime.kube.reflector import Reflector
+from gpushare_runtime.placement import Binpack
+from gpushare_runtime.protocol import EXTENDER_PORT
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "gpushare-extender"
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+
+
+class Stopped(Exception):
+    """The process cannot go on; says why."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    options = _parser().parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, level=_LEVELS[options.log_level], format="%(levelname)s %(message)s")
+    try:
+        credentials = load(options.kubeconfig or None)
+        asyncio.run(serve(credentials, options.listen))
+    except (CredentialsError, Stopped) as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(credentials: Credentials, address: Address) -> None:
+    """Run until SIGTERM or SIGINT, then finish the binds under way. Stopped when it cannot start or go on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with KubeClient(credentials, user_agent=NAME) as client:
+        cluster = Cluster()
+        policy = Binpack()
+        nodes, pods = cluster.watches(client)
+        events = EventRecorder(client, NAME, socket.gethostname())
+        binder = Binder(client, cluster, policy)
+        recall = Recall(cluster)
+        cluster.on_room = recall.room
+        endpoints = Endpoints(cluster, Service(cluster.ledger, policy, recall.refused), binder, lambda: _not_ready(nodes, pods))
+        try:
+            runner = await listen(endpoints, address.host, address.port)
+        except OSError as error:
+            raise Stopped(
+                f"cannot listen on {address}: {error.strerror}; stop what uses it (ss -ltnp shows it), or give another --listen"
+            ) from None
+        log.info("%s %s listens on %s, API server %s", NAME, __version__, address, credentials.server)
+        try:
+            await _until(
+                stop, nodes.run(), pods.run(), events.run(), recall.run(client), _when_synced(nodes, pods, cluster, events), _watchdog()
+            )
+        finally:
+            systemd.notify("STOPPING=1")
+            log.info("stopping: finishing the binds under way")
+            await runner.cleanup()
+            await binder.drain()
+
+
+async def _until(stop: asyncio.Event, *works: Coroutine[Any, Any, None]) -> None:
+    """Run these until `stop`; none of them may end before."""
+    tasks = [asyncio.create_task(work) for work in works]
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            error = task.exception()
+            raise Stopped(f"an internal task ended: {error!r}") from error
+    finally:
+        for task in (*tasks, stopping):
+            task.cancel()
+        await asyncio.gather(*tasks, stopping, return_exceptions=True)
+
+
+async def _when_synced(nodes: Reflector[Any], pods: Reflector[Any], cluster: Cluster, events: EventRecorder) -> None:
+    await asyncio.gather(nodes.synced.wait(), pods.synced.wait())
+    # What a large cluster's first lists leave behind stays for good: not worth looking at in each collection.
+    gc.collect()
+    gc.freeze()
+    systemd.notify("READY=1")
+    log.info("both caches are complete: answering the scheduler")
+    await Advisor(cluster, events).run()
+
+
+async def _watchdog() -> None:
+    interval = systemd.watchdog_interval()
+    while True:
+        await asyncio.sleep(interval or 3600)
+        if interval:
+            systemd.notify("WATCHDOG=1")
+
+
+def _not_ready(nodes: Reflector[Any], pods: Reflector[Any]) -> str:
+    missing = [what for what, watch in (("nodes", nodes), ("pods", pods)) if not watch.synced.is_set()]
+    if not missing:
+        return ""
+    return (
+        f"not synced yet: the list of {' and of '.join(missing)} from the API server is not complete; the scheduler tries again by itself"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=NAME, description="Scheduler extender of gpushare: which card has room, and one Binding that says so."
+    )
+    parser.add_argument(
+        "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="without it the pod's service account is used (env KUBECONFIG)"
+    )
+    parser.add_argument("--listen", type=_address, default=f"127.0.0.1:{EXTENDER_PORT}", help="address and port (default: %(default)s)")
+    parser.add_argument(
+        "--log-level", type=_level, default=os.environ.get("LOG_LEVEL") or "info", help="debug, info, warn or error (env LOG_LEVEL)"
+    )
+    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
+    return parser
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    try:
+        host = str(ip_address(host.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} has no IP address; write address and port, such as 127.0.0.1:{EXTENDER_PORT}") from None
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} has no port from 1 to 65535; write such as 127.0.0.1:{EXTENDER_PORT}")
+    return Address(host, int(port))
+
+
+def _level(text: str) -> str:
+    if text not in _LEVELS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no log level; use {', '.join(_LEVELS)}")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The verbs over HTTP/1.1: a thin layer without routing table, middleware or access log, for the scheduler's hot path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from gpushare_runtime import __version__
+from gpushare_runtime.extender import wire
+from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.service import Service
+from gpushare_runtime.protocol import EXTENDER_PREFIX
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
+_IDLE_SECONDS: Final = 3600.0
+
+
+@dataclass
+class Counts:
+    """What the verbs have done since the start."""
+
+    filter_calls: int = 0
+    last_filter_call: datetime | None = None
+    prioritize_calls: int = 0
+    binds: int = 0
+    bind_failures: int = 0
+
+
+class Endpoints:
+    """One handler for all paths. not_ready: why no verb may be answered yet, "" when it may."""
+
+    def __init__(self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str]) -> None:
+        self.counts: Final = Counts()
+        self._cluster = cluster
+        self._service = service
+        self._binder = binder
+        self._not_ready = not_ready
+        self._verbs: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            f"{EXTENDER_PREFIX}/filter": self._filter,
+            f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
+            f"{EXTENDER_PREFIX}/bind": self._bind,
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answers every request. A verb's failure is a 200 with `Error`: of any other status users see only the number."""
+        verb = self._verbs.get(request.path)
+        if verb is None:
+            return self._other(request)
+        if request.method != "POST":
+            return _text(405, f"{request.path} takes POST, not {request.method}")
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            error = f"the body is larger than {MOST_BYTES // 1024 // 1024} MiB; set nodeCacheCapable: true, so that only names are sent"
+            response = _json(_failure(request.path, error))
+            response.force_close()
+            return response
+        try:
+            return _json(await verb(body))
+        except wire.WireError as error:
+            log.warning("%s: %s", request.path, error)
+            return _json(_failure(request.path, str(error)))
+        except Exception as error:
+            log.exception("%s failed", request.path)
+            return _json(_failure(request.path, f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"))
+
+    def health(self) -> tuple[bool, dict[str, object]]:
+        """(whether both caches are complete, what /healthz says)."""
+        why = self._not_ready()
+        nodes = self._cluster.ledger.nodes.values()
+        counts = self.counts
+        return not why, {
+            "synced": not why,
+            "not_ready": why,
+            "version": __version__,
+            "nodes": sum(1 for node in nodes if node.inventory),
+            "pods": sum(len(node.holders) for node in nodes),
+            "pending": len(self._cluster.pending),
+            "filter_calls": counts.filter_calls,
+            "last_filter_call": counts.last_filter_call,
+            "prioritize_calls": counts.prioritize_calls,
+            "binds": counts.binds,
+            "bind_failures": counts.bind_failures,
+        }
+
+    async def _filter(self, body: bytes) -> bytes:
+        self.counts.filter_calls += 1
+        self.counts.last_filter_call = datetime.now(timezone.utc)
+        why = self._not_ready()
+        if why:
+            return wire.write_filter_error(why)
+        args = wire.read_arguments(body)
+        return wire.write_filtered(args, self._service.filter(args))
+
+    async def _prioritize(self, body: bytes) -> bytes:
+        self.counts.prioritize_calls += 1
+        args = wire.read_arguments(body)
+        return wire.write_scores(args.names, {} if self._not_ready() else self._service.prioritize(args))
+
+    async def _bind(self, body: bytes) -> bytes:
+        args = wire.read_bind(body)
+        why = self._not_ready()
+        try:
+            if why:
+                raise BindError(why)
+            await self._binder.bind(args)
+        except BindError as error:
+            self.counts.bind_failures += 1
+            log.warning("bind %s to node %s: %s", args, args.node, error)
+            return wire.write_bound(str(error))
+        self.counts.binds += 1
+        return wire.write_bound("")
+
+    def _other(self, request: web.BaseRequest) -> web.Response:
+        if request.path == "/healthz":
+            ready, health = self.health()
+            return _json(orjson.dumps(health, option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS), status=200 if ready else 503)
+        if request.path in ("/version", f"{EXTENDER_PREFIX}/version"):
+            return _text(200, __version__)
+        return _text(404, f"{request.path} is not known; verbs are {', '.join(self._verbs)}; others are /healthz, /version")
+
+
+async def listen(endpoints: Endpoints, host: str, port: int) -> web.ServerRunner:
+    """Start serving; `cleanup()` of the result stops. OSError when the address cannot be had."""
+    server = web.Server(
+        endpoints.handle,
+        request_factory=_request,
+        access_log=None,
+        # The scheduler keeps its connections; one that we close meanwhile costs it a failed call.
+        keepalive_timeout=_IDLE_SECONDS,
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=10.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, reuse_address=True).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return runner
+
+
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MOST_BYTES)
+
+
+def _failure(path: str, error: str) -> bytes:
+    if path.endswith("/filter"):
+        return wire.write_filter_error(error)
+    if path.endswith("/bind"):
+        return wire.write_bound(error)
+    # HostPriorityList has no place for an error; without a score every node is as good.
+    return wire.write_scores([], {})
+
+
+def _json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(text=f"{text}\n", status=status)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The verbs' JSON, as kube-scheduler writes and reads it (k8s.io/kube-scheduler/extender/v1, Go names without JSON tags)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+class WireError(ValueError):
+    """A body that is not what the verb expects; says what was found and expected."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """ExtenderArgs. names: of the candidate nodes; nodes: the objects, when the scheduler sent those instead of names."""
+
+    pod: Mapping[str, Any]
+    names: list[str]
+    nodes: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """ExtenderFilterResult. names: nodes that fit; failed: others, with the reason.
+
+    hopeless: whether no eviction could help on the failed ones; error: our own failure, the scheduler then tries again.
+    """
+
+    names: list[str] = field(default_factory=list)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    hopeless: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class BindArguments:
+    """ExtenderBindingArgs."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def read_arguments(body: bytes) -> Arguments:
+    """The body of filter and prioritize. WireError if it is something else."""
+    args = _object(body, "ExtenderArgs")
+    pod = _get(args, "Pod")
+    if not isinstance(pod, dict):
+        raise WireError(f"Pod must be a pod, found {_short(pod)}")
+    names = _get(args, "NodeNames")
+    if names is not None:
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise WireError(f"NodeNames must be a list of names, found {_short(names)}")
+        return Arguments(pod, names)
+    nodes = _get(args, "Nodes")
+    items = nodes.get("items") if isinstance(nodes, dict) else None
+    if items is None:
+        raise WireError("neither NodeNames nor Nodes is there; expected one of them")
+    try:
+        return Arguments(pod, [node["metadata"]["name"] for node in items], items)
+    except (KeyError, TypeError):
+        raise WireError(f"Nodes.items must be nodes with metadata.name, found {_short(items)}") from None
+
+
+def write_filtered(args: Arguments, result: Filtered) -> bytes:
+    """The answer to filter, in the form in which the question named the nodes."""
+    nodes = None
+    if args.nodes is not None and not result.error:
+        fitting = set(result.names)
+        nodes = {"metadata": {}, "items": [node for node in args.nodes if node["metadata"]["name"] in fitting]}
+    return orjson.dumps(
+        {
+            "Nodes": nodes,
+            "NodeNames": None if result.error or args.nodes is not None else result.names,
+            # Schedulers before 1.22 know the first map only; later ones let the second win.
+            "FailedNodes": result.failed,
+            "FailedAndUnresolvableNodes": result.failed if result.hopeless else {},
+            "Error": result.error,
+        }
+    )
+
+
+def write_filter_error(error: str) -> bytes:
+    """The answer to a filter that cannot be answered."""
+    return write_filtered(Arguments({}, []), Filtered(error=error))
+
+
+def write_scores(names: list[str], scores: Mapping[str, int]) -> bytes:
+    """The answer to prioritize: HostPriorityList. Nodes without a score get 0."""
+    return orjson.dumps([{"Host": name, "Score": scores.get(name, 0)} for name in names])
+
+
+def read_bind(body: bytes) -> BindArguments:
+    """The body of bind. WireError if a field is missing or cannot be a name."""
+    args = _object(body, "ExtenderBindingArgs")
+    values = {}
+    for key in ("PodNamespace", "PodName", "Node"):
+        value = _get(args, key)
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            raise WireError(f"{key} must be a Kubernetes name, found {_short(value)}")
+        values[key] = value
+    uid = _get(args, "PodUID")
+    if not isinstance(uid, str) or not uid or len(uid) > 128 or not uid.isprintable():
+        raise WireError(f"PodUID must be a UID, found {_short(uid)}")
+    return BindArguments(values["PodNamespace"], values["PodName"], uid, values["Node"])
+
+
+def write_bound(error: str) -> bytes:
+    """The answer to bind; "" when the pod is bound."""
+    return orjson.dumps({"Error": error})
+
+
+def _object(body: bytes, expected: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"the body is not JSON ({error}); expected {expected}") from None
+    if not isinstance(value, dict):
+        raise WireError(f"the body is {_short(value)}; expected {expected}, a JSON object")
+    return value
+
+
+def _get(args: Mapping[str, Any], name: str) -> Any:
+    """A field by its Go name; Go's own decoder does not look at case, so others may not write it exactly."""
+    if name in args:
+        return args[name]
+    folded = name.lower()
+    return next((value for key, value in args.items() if key.lower() == folded), None)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

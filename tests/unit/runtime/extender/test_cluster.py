@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Lists and events → ledger and pending pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpushare_runtime.allocation import Allocation
+from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod
+from gpushare_runtime.ledger import Holder
+from gpushare_runtime.request import ContainerRequest, Kind, Request
+from unit.runtime.pods import inventory
+
+REQUEST = Request((ContainerRequest(Kind.APP, 0, "main", units=8),))
+
+
+def pending(uid: str) -> PendingPod:
+    return PendingPod(uid, "default", uid, REQUEST)
+
+
+def holder(uid: str, node: str = "n") -> Holder:
+    return Holder(uid, "default", uid, node, REQUEST, Allocation.of({0: {0: 8}}))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.replace_nodes([NodeRecord("n", inventory(16)), NodeRecord("plain", None)])
+    return cluster
+
+
+def free(cluster: Cluster) -> int:
+    node = cluster.ledger.node("n")
+    assert node is not None
+    return node.free
+
+
+def test_from_pending_to_gone(cluster: Cluster) -> None:
+    cluster.pod_event("ADDED", pending("a"))
+    assert set(cluster.pending) == {"a"}
+    cluster.pod_event("MODIFIED", holder("a"))
+    assert not cluster.pending
+    assert free(cluster) == 8
+    cluster.pod_event("MODIFIED", FinishedPod("a"))
+    assert free(cluster) == 16
+    cluster.pod_event("DELETED", FinishedPod("a"))
+
+
+def test_deleted_while_running(cluster: Cluster) -> None:
+    cluster.pod_event("ADDED", holder("a"))
+    cluster.pod_event("DELETED", holder("a"))
+    assert free(cluster) == 16
+
+
+def test_an_event_from_before_the_binding_does_not_take_the_assumption(cluster: Cluster) -> None:
+    cluster.ledger.assume(holder("a"))
+    cluster.pod_event("MODIFIED", pending("a"))
+    assert free(cluster) == 8
+
+
+def test_a_fresh_list_removes_what_went_in_the_gap_and_keeps_what_is_under_way(cluster: Cluster) -> None:
+    cluster.pod_event("ADDED", holder("gone"))
+    cluster.pod_event("ADDED", pending("gone-too"))
+    cluster.ledger.assume(holder("under-way"))
+    same = cluster.pending
+    cluster.replace_pods([pending("under-way"), pending("new"), FinishedPod("done")])
+    assert set(cluster.pending) == {"under-way", "new"}
+    assert cluster.pending is same
+    assert free(cluster) == 8
+    cluster.replace_pods([pending("new")])
+    assert free(cluster) == 16
+
+
+def test_nodes_come_change_and_go(cluster: Cluster) -> None:
+    assert set(cluster.ledger.nodes) == {"n"}
+    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
+    assert free(cluster) == 32
+    cluster.node_event("MODIFIED", NodeRecord("n", None, "version 2 is not known"))
+    assert free(cluster) == 0
+    cluster.pod_event("ADDED", holder("a"))
+    cluster.node_event("DELETED", NodeRecord("n", None))
+    # Its pods are not gone yet, and it may come back.
+    assert "n" in cluster.ledger.nodes
+    cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
+    assert free(cluster) == 8
+    cluster.replace_nodes([])
+    cluster.pod_event("DELETED", holder("a"))
+    assert not cluster.ledger.nodes
+
+
+def test_only_what_matters_is_a_change(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.changed.clear()
+    caplog.set_level("INFO")
+    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
+    cluster.node_event("MODIFIED", NodeRecord("plain", None))
+    assert not cluster.changed.is_set()
+    assert not caplog.records
+    cluster.node_event("MODIFIED", NodeRecord("n", None, "broken"))
+    assert cluster.changed.is_set()
+    assert "node n: its cards are not known: broken" in caplog.text

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The process: arguments, readiness, end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+import gpushare_runtime
+from gpushare_runtime import __version__, protocol
+from gpushare_runtime.extender.main import main
+from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
+from unit.runtime.pods import container, inventory, pod
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+async def start(directory: Path, api: FakeApi, port: int, **environment: str) -> Process:
+    (directory / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpushare_runtime.extender.main", "--listen", f"127.0.0.1:{port}",
+        stderr=PIPE,
+        cwd=directory,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent),
+            "KUBECONFIG": str(directory / "kubeconfig"),
+            **environment,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--listen", "32766"], "'32766' has no IP address; write address and port, such as 127.0.0.1:32766"),
+        (["--listen", "localhost:32766"], "'localhost:32766' has no IP address"),
+        (["--listen", "127.0.0.1:0"], "has no port from 1 to 65535"),
+        (["--listen", "127.0.0.1:x"], "has no port from 1 to 65535"),
+        (["--log-level", "loud"], "'loud' is no log level; use debug, info, warn, error"),
+        (["--port", "1"], "unrecognized arguments: --port"),
+    ],
+)
+def test_bad_arguments(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_log_level_of_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOG_LEVEL", "loud")
+    with pytest.raises(SystemExit):
+        main([])
+    assert "'loud' is no log level" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"gpushare-extender {__version__}\n"
+
+
+def test_a_missing_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--kubeconfig", str(tmp_path / "nowhere")]) == 1
+    assert "nowhere: no such file; expected a kubeconfig there" in capsys.readouterr().err
+
+
+def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
+    async def run() -> None:
+        gate, listed = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: object) -> None:
+            listed.set()
+            await gate.wait()
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(str(tmp_path / "notify"))
+            systemd.setblocking(False)
+            loop = asyncio.get_running_loop()
+            async with serving(FakeApi()) as api, aiohttp.ClientSession() as session:
+                annotations = {protocol.ANNOTATION_CARDS: inventory(16).to_json()}
+                await api.put("/api/v1/nodes/n", {"metadata": {"name": "n", "annotations": annotations}})
+                raw = pod(container(mem=6), uid="uid")
+                await api.put("/api/v1/namespaces/default/pods/p", raw)
+                api.faults = [slow, slow]
+                port = free_port()
+                process = await start(tmp_path, api, port, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="300000", WATCHDOG_PID="")
+                await asyncio.wait_for(listed.wait(), 20)
+                url = f"http://127.0.0.1:{port}"
+                async with session.get(f"{url}/healthz") as response:
+                    assert response.status == 503
+                    assert "the list of nodes and of pods" in (await response.json())["not_ready"]
+                gate.set()
+                seen = set()
+                async with asyncio.timeout(20):
+                    while not seen >= {b"READY=1", b"WATCHDOG=1"}:
+                        seen.add(await loop.sock_recv(systemd, 100))
+                async with session.get(f"{url}/healthz") as response:
+                    assert response.status == 200
+
+                binding, finish = asyncio.Event(), asyncio.Event()
+
+                async def hold(_: object) -> None:
+                    binding.set()
+                    await finish.wait()
+
+                api.faults = [hold]
+                body = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid", "Node": "n"}
+                asked = asyncio.create_task(session.post(f"{url}{protocol.EXTENDER_PREFIX}/bind", data=json.dumps(body)))
+                await asyncio.wait_for(binding.wait(), 10)
+                process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(20):
+                    while b"STOPPING=1" not in seen:
+                        seen.add(await loop.sock_recv(systemd, 100))
+                finish.set()
+                async with await asked as response:
+                    assert await response.json() == {"Error": ""}
+                _, log = await asyncio.wait_for(process.communicate(), 20)
+                assert process.returncode == 0, log.decode()
+                assert "INFO bind default/p to node n: 6 units, card 0" in log.decode()
+                assert "Traceback" not in log.decode()
+
+    asyncio.run(run())
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            port = int(api.url.rsplit(":", 1)[1])
+            process = await start(tmp_path, api, port)
+            _, log = await asyncio.wait_for(process.communicate(), 20)
+            assert process.returncode == 1
+            assert f"gpushare-extender: cannot listen on 127.0.0.1:{port}: " in log.decode()
+            assert "give another --listen" in log.decode()
+            assert "Traceback" not in log.decode()
+
+    asyncio.run(run())

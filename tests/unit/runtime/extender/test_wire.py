@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The verbs' JSON, on what kube-scheduler 1.36.3 really sent (recorded/) and on what others may send."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpushare_runtime.extender import wire
+from gpushare_runtime.extender.wire import Arguments, Filtered, WireError
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def test_filter_with_names_as_recorded() -> None:
+    args = wire.read_arguments((RECORDED / "filter_names.json").read_bytes())
+    assert args.names == ["gpu1", "gpu2"]
+    assert args.nodes is None
+    assert args.pod["metadata"]["name"] == "a"
+    assert args.pod["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "6"}
+    answer = wire.write_filtered(args, Filtered(["gpu1"], {"gpu2": "no"}))
+    assert answer == b'{"Nodes":null,"NodeNames":["gpu1"],"FailedNodes":{"gpu2":"no"},"FailedAndUnresolvableNodes":{},"Error":""}'
+
+
+def test_filter_with_nodes_as_recorded() -> None:
+    body = (RECORDED / "filter_nodes.json").read_bytes()
+    args = wire.read_arguments(body)
+    assert args.names == ["gpu1", "gpu2"]
+    answer = json.loads(wire.write_filtered(args, Filtered(["gpu2"], {"gpu1": "no"})))
+    sent = json.loads(body)["Nodes"]["items"]
+    assert answer == {
+        "Nodes": {"metadata": {}, "items": [sent[1]]},
+        "NodeNames": None,
+        "FailedNodes": {"gpu1": "no"},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+
+
+def test_hopeless_nodes_are_in_both_maps() -> None:
+    answer = json.loads(wire.write_filtered(Arguments({}, ["n"]), Filtered(failed={"n": "no"}, hopeless=True)))
+    assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {"n": "no"}
+    assert answer["NodeNames"] == []
+
+
+def test_filter_error() -> None:
+    assert wire.write_filter_error("why") == (
+        b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":"why"}'
+    )
+
+
+def test_scores() -> None:
+    assert wire.write_scores(["b", "a"], {"a": 10}) == b'[{"Host":"b","Score":0},{"Host":"a","Score":10}]'
+
+
+def test_bind_as_recorded() -> None:
+    args = wire.read_bind((RECORDED / "bind.json").read_bytes())
+    assert (args.namespace, args.name, args.node, len(args.uid)) == ("default", "a", "gpu1", 36)
+    assert str(args) == "default/a"
+    assert wire.write_bound("") == b'{"Error":""}'
+    assert wire.write_bound("why") == b'{"Error":"why"}'
+
+
+def test_fields_in_any_case() -> None:
+    args = wire.read_arguments(b'{"pod":{},"nodes":null,"nodenames":["n"]}')
+    assert args == Arguments({}, ["n"])
+    bind = wire.read_bind(b'{"podName":"p","podNamespace":"ns","podUID":"u","node":"n"}')
+    assert (bind.namespace, bind.name, bind.uid, bind.node) == ("ns", "p", "u", "n")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "the body is not JSON"),
+        (b"[]", r"the body is \[\]; expected ExtenderArgs"),
+        (b"{}", "Pod must be a pod, found None"),
+        (b'{"Pod":{}}', "neither NodeNames nor Nodes is there"),
+        (b'{"Pod":{},"NodeNames":"n"}', "NodeNames must be a list of names, found 'n'"),
+        (b'{"Pod":{},"NodeNames":[1]}', "NodeNames must be a list"),
+        (b'{"Pod":{},"Nodes":{"items":[{}]}}', r"Nodes.items must be nodes with metadata.name"),
+        (b'{"Pod":{},"Nodes":{"items":3}}', r"Nodes.items must be nodes with metadata.name"),
+    ],
+)
+def test_arguments_that_are_none(body: bytes, said: str) -> None:
+    with pytest.raises(WireError, match=said):
+        wire.read_arguments(body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("PodName", "../../nodes/x", "PodName must be a Kubernetes name, found '../../nodes/x'"),
+        ("PodName", None, "PodName must be"),
+        ("PodNamespace", "", "PodNamespace must be"),
+        ("Node", "a\nb", "Node must be"),
+        ("Node", "x" * 254, "Node must be"),
+        ("PodUID", "", "PodUID must be a UID"),
+        ("PodUID", 7, "PodUID must be a UID"),
+    ],
+)
+def test_bind_arguments_that_are_none(field: str, value: object, said: str) -> None:
+    args = {"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "n"}
+    wire.read_bind(json.dumps(args).encode())
+    with pytest.raises(WireError, match=said):
+        wire.read_bind(json.dumps(args | {field: value}).encode())
