@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""kubelet's record of who got which device ids, `kubelet_internal_checkpoint`.
+
+kubelet writes it (a new file, renamed in) before it asks for the next container, so it is exact about every earlier one.
+It may still list pods that have ended: kubelet forgets those in memory first and in the file with its next write.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is not what kubelet writes; says what was found."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The ids of one resource that one container holds. pod: its UID (for a static pod: kubelet's own, not the API's)."""
+
+    pod: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+
+def parse(data: bytes, resources: Iterable[str]) -> tuple[Entry, ...]:
+    """The entries for these resources. Reads the form with ids per NUMA node, the older list, and data without a wrapper."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise CheckpointError(f"not JSON: {error}") from None
+    content = document.get("Data", document) if isinstance(document, dict) else None
+    if not isinstance(content, dict) or not isinstance(content.get("PodDeviceEntries") or [], list):
+        raise CheckpointError("no list Data.PodDeviceEntries in it")
+    wanted = frozenset(resources)
+    entries = content.get("PodDeviceEntries") or []
+    return tuple(_entry(e) for e in entries if isinstance(e, dict) and e.get("ResourceName") in wanted)
+
+
+def _entry(entry: dict[str, Any]) -> Entry:
+    try:
+        return Entry(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(_ids(entry["DeviceIDs"])))
+    except KeyError as error:
+        raise CheckpointError(f"an entry of {entry.get('ResourceName')} has no {error.args[0]}") from None
+
+
+def _ids(value: object) -> Iterator[str]:
+    lists = value.values() if isinstance(value, dict) else [value]
+    for ids in lists:
+        if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
+            raise CheckpointError(f"DeviceIDs must be lists of ids, found {type(ids).__name__}")
+        yield from ids
+
+
+class CheckpointFile:
+    """The checkpoint on disk, parsed again only when it changed.
+
+    entries: as last read. A missing file has none; one that cannot be read leaves them as they were, and `problem` says why.
+    """
+
+    def __init__(self, path: Path, resources: Iterable[str]) -> None:
+        self.path = path
+        self.entries: tuple[Entry, ...] = ()
+        self.problem = ""
+        self._resources = tuple(resources)
+        self._identity: tuple[int, int, int] | None = None
+
+    def refresh(self) -> bool:
+        """Read it if it changed; whether `entries` is new."""
+        try:
+            with self.path.open("rb") as file:
+                stat = os.fstat(file.fileno())
+                identity = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                if identity == self._identity:
+                    return False
+                entries = parse(file.read(), self._resources)
+        except FileNotFoundError:
+            return self._set((), None) if self._identity is not None else False
+        except (OSError, CheckpointError) as error:
+            if str(error) != self.problem:
+                self.problem = str(error)
+                log.warning(
+                    "kubelet's checkpoint %s cannot be read (%s): going on with what it said before; "
+                    "kubelet writes a new one with the next pod",
+                    self.path,
+                    error,
+                )
+            return False
+        return self._set(entries, identity)
+
+    def _set(self, entries: tuple[Entry, ...], identity: tuple[int, int, int] | None) -> bool:
+        self.entries, self._identity, self.problem = entries, identity, ""
+        return True

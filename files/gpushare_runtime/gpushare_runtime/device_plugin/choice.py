@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Which of the free ids a container should get. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpushare_runtime.inventory import Card
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A card that may be given from.
+
+    ids: of this card that kubelet has free, lowest slot first (for whole cards: its UUID); promised: units that the scheduler
+    gave to pods which have not got their ids yet.
+    """
+
+    card: Card
+    ids: Sequence[str]
+    promised: int = 0
+
+
+def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int]) -> list[str] | None:
+    """`size` unit ids with `must` among them; None if no single card has them.
+
+    wanted: card index → units that the scheduler chose. If it cannot be had, the best other card: one whose promised units
+    stay free, then the fullest.
+    """
+    by_index = {offer.card.index: offer for offer in offers}
+    if wanted and sum(wanted.values()) == size:
+        parts = [(by_index.get(index), units) for index, units in wanted.items()]
+        ids = [i for offer, units in parts if offer and len(offer.ids) >= units for i in _take(offer.ids, units, must)]
+        if len(ids) == size and set(must) <= set(ids):
+            return ids
+    fitting = [o for o in offers if len(o.ids) >= size and set(must) <= set(o.ids)]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda o: (len(o.ids) - o.promised < size, len(o.ids), o.card.index))
+    return _take(best.ids, size, must)
+
+
+def choose_cards(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int]) -> list[str] | None:
+    """`size` card UUIDs with `must` among them; None if there are not that many.
+
+    First those that the scheduler chose (`wanted`, by index), then cards that nothing is promised on, smallest first.
+    """
+    ranked = sorted(
+        offers,
+        key=lambda o: (o.card.uuid not in must, o.card.index not in wanted, o.promised > 0, o.card.units, o.card.index),
+    )
+    chosen = [offer.card.uuid for offer in ranked[:size]]
+    return chosen if len(chosen) == size and set(must) <= set(chosen) else None
+
+
+def _take(ids: Sequence[str], count: int, must: Collection[str]) -> list[str]:
+    first = [i for i in ids if i in must]
+    return (first + [i for i in ids if i not in must])[:count]

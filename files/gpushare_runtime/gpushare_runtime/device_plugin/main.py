@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare-device-plugin: offer the cards of this node to kubelet, by memory and whole."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from gpushare_runtime import protocol, systemd
+from gpushare_runtime.device_plugin.assigner import Assigner
+from gpushare_runtime.device_plugin.cards import CardReader, Nvml
+from gpushare_runtime.device_plugin.checkpoint import CheckpointFile
+from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable
+from gpushare_runtime.device_plugin.kubelet import Registration
+from gpushare_runtime.device_plugin.node import NodeState
+from gpushare_runtime.device_plugin.pods import LocalPod, PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.publisher import CardsPublisher
+from gpushare_runtime.device_plugin.service import SOCKETS, Counters, ResourceService
+from gpushare_runtime.device_plugin.status import Status
+from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
+from gpushare_runtime.kube.client import KubeClient, path
+from gpushare_runtime.kube.credentials import CredentialsError, load
+from gpushare_runtime.kube.reflector import Reflector
+from gpushare_runtime.quantity import GIB, UNITS, Unit, parse_unit
+
+log = logging.getLogger(__name__)
+
+EXIT_STOPPED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_SETTINGS: Final = 2
+"""What is set is wrong: starting again with the same does not help."""
+
+# The API server sends a bookmark about every minute.
+_API_SILENCE_SECONDS: Final = 150.0
+# The first list takes less; only then its absence is worth a word.
+_API_FIRST_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account."""
+
+    node: str
+    unit: Unit = GIB
+    kubeconfig: str | None = None
+    kubelet_root: Path = Path(protocol.KUBELET_ROOT)
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
+    """The settings and the log level; ends the process with a message if they cannot be used."""
+    parser = argparse.ArgumentParser(prog="gpushare-device-plugin", description="Share the NVIDIA GPUs of this node by memory.")
+    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="name of this node in Kubernetes (or NODE_NAME)")
+    parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG") or None, help="(or KUBECONFIG); without: in-cluster")
+    parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="what one unit of gpu-mem is (default %(default)s)")
+    parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
+    # Flags of the original, so that its command lines go on working.
+    parser.add_argument("-logtostderr", "--logtostderr", nargs="?", const=True, help=argparse.SUPPRESS)
+    parser.add_argument("--mps", nargs="?", type=_boolean, const=True, default=False, help=argparse.SUPPRESS)
+    parser.add_argument("--health-check", nargs="?", type=_boolean, const=True, default=False, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if not given.node_name:
+        parser.error("the name of this node is not known: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
+    for flag, wanted in (("--mps", given.mps), ("--health-check", given.health_check)):
+        if wanted:
+            parser.error(f"{flag} is not there in this release: leave it out (cards that no longer answer are noticed without it)")
+    level = logging.DEBUG if given.verbosity >= 4 else getattr(logging, given.log_level.upper())
+    return Settings(given.node_name, parse_unit(given.memory_unit), given.kubeconfig, given.kubelet_root), level
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+class DevicePlugin:
+    """The whole plugin, with what it stands on passed in. card_interval: seconds between two readings of the cards."""
+
+    def __init__(self, settings: Settings, nvml: Nvml, client: KubeClient, *, card_interval: float = INTERVAL_SECONDS) -> None:
+        self._client = client
+        self._settings = settings
+        self.status = Status(needed=SOCKETS)
+        self.counters = Counters()
+        self.node = NodeState(PodTable(), time.monotonic)
+        self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
+        self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
+        self._cards = CardFollower(CardReader(nvml, settings.unit), self.node, self.status, card_interval)
+
+    def refresh(self) -> None:
+        """Bring the state up to kubelet's checkpoint on disk."""
+        if self._checkpoint.refresh():
+            self.node.holders.set_checkpoint(self._checkpoint.entries)
+
+    async def run(self) -> NoReturn:
+        """Until cancelled, or until a part of it fails: then that part's exception."""
+        publisher = CardsPublisher(self.node, self._client, self._settings.node)
+        assigner = Assigner(self.node, self._client, self.counters, time.time_ns)
+        pods = self._pods()
+        async with DirectoryWatch(self._directory) as watch:
+            self.refresh()
+            registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
+            await run_all(
+                [
+                    self._cards.run(),
+                    self._follow_checkpoint(watch),
+                    *(registration.run() for registration in registrations),
+                    pods.run(),
+                    publisher.reflector().run(),
+                    publisher.run(),
+                    assigner.run(),
+                    self._report_api(pods),
+                    _feed_watchdog(),
+                ]
+            )
+        raise AssertionError("a part of the plugin ended by itself")
+
+    def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
+        return lambda: ResourceService(resource, self.node, self.refresh, self.counters)
+
+    def _pods(self) -> Reflector[LocalPod]:
+        return Reflector(
+            self._client,
+            path("api/v1", "pods"),
+            on_replace=self.node.pods.replace,
+            on_event=self.node.pods.event,
+            field_selector=f"spec.nodeName={self._settings.node}",
+            transform=parse_local_pod,
+        )
+
+    async def _follow_checkpoint(self, watch: DirectoryWatch) -> NoReturn:
+        while True:
+            seen = watch.changes.count
+            self.refresh()
+            await watch.changes.after(seen)
+
+    async def _report_api(self, pods: Reflector[LocalPod]) -> NoReturn:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(pods.synced.wait(), _API_FIRST_SECONDS)
+        while True:
+            contact = pods.last_contact
+            if not self.node.pods.synced:
+                self.status.bad("API server", "not reached yet; until then containers get a card without the scheduler's choice")
+            elif contact is None or time.monotonic() - contact > _API_SILENCE_SECONDS:
+                self.status.bad("API server", "silent for minutes; until it is back, pods that it still sends may get another card")
+            else:
+                self.status.good("API server", "watching the pods of this node")
+            await asyncio.sleep(1.0)
+
+
+async def _feed_watchdog() -> NoReturn:
+    interval = systemd.watchdog_interval()
+    while True:
+        if interval is not None:
+            systemd.notify("WATCHDOG=1")
+        await asyncio.sleep(interval or 3600)
+
+
+async def run_all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all until the first ends; then the others are cancelled, and its exception, if any, is raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(settings: Settings, nvml: Nvml) -> int:
+    """Run the plugin until SIGTERM or SIGINT; the exit status."""
+    try:
+        credentials = load(settings.kubeconfig)
+    except CredentialsError as error:
+        return _give_up(str(error), EXIT_SETTINGS)
+    async with KubeClient(credentials, user_agent="gpushare-device-plugin") as client:
+        plugin = asyncio.ensure_future(DevicePlugin(settings, nvml, client).run())
+
+        def stop() -> None:
+            systemd.notify("STOPPING=1")
+            plugin.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        try:
+            await plugin
+        except Unusable as error:
+            return _give_up(str(error), EXIT_FAILED if error.restart else EXIT_SETTINGS)
+        except asyncio.CancelledError:
+            log.info("stopped")
+    return EXIT_STOPPED
+
+
+def _give_up(why: str, code: int) -> int:
+    log.error("%s", why)
+    systemd.notify(f"STATUS={why}")
+    return code
+
+
+def main() -> int:
+    """The console command."""
+    settings, level = parse_arguments(sys.argv[1:])
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    # Only here: everything else can be tested where there is no pynvml.
+    from gpushare_runtime.device_plugin.nvml import Pynvml
+
+    return asyncio.run(serve(settings, Pynvml()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""NVML by way of pynvml, as `cards` wants it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import pynvml
+
+from gpushare_runtime.device_plugin.cards import CardFacts, NvmlError
+
+_SENTENCES: Final = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "libnvidia-ml.so.1 was not found: install the NVIDIA driver on this host (in a container: run it with the nvidia "
+        "runtime and NVIDIA_DRIVER_CAPABILITIES=utility)"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "the NVIDIA kernel driver is not loaded: run `modprobe nvidia` and look at `dmesg` if that fails"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "libnvidia-ml.so.1 and the loaded kernel driver are of different versions, as after a driver upgrade: "
+        "reboot the host, or stop what uses the cards and reload the nvidia modules"
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: "access to the NVIDIA driver is denied: run as root, with /dev/nvidia* visible",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the card is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "the card wants a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
+}
+
+
+class Pynvml:
+    """NVML of this host."""
+
+    def __init__(self) -> None:
+        self._loaded: tuple[str, tuple[int, int]] | None = None
+
+    def start(self) -> None:
+        try:
+            _call(pynvml.nvmlInit)
+        except NvmlError as error:
+            raise NvmlError(str(error), reload=self._replaced()) from None
+        finally:
+            if self._loaded is None:
+                self._loaded = _loaded_library()
+
+    def stop(self) -> None:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def count(self) -> int:
+        return int(_call(pynvml.nvmlDeviceGetCount))
+
+    def _replaced(self) -> bool:
+        """Whether the library on disk is another one than this process has loaded, as after a driver upgrade."""
+        return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
+
+    def facts(self, index: int) -> CardFacts:
+        handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+        return CardFacts(
+            uuid=_text(_call(pynvml.nvmlDeviceGetUUID, handle)),
+            minor=int(_call(pynvml.nvmlDeviceGetMinorNumber, handle)),
+            pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
+            model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
+            mib=int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024),
+            numa=_numa(handle),
+        )
+
+
+def _call(function: Callable[..., Any], *arguments: object) -> Any:
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        sentence = _SENTENCES.get(error.value)
+        if sentence is None:
+            sentence = f"NVML says {str(error)!r} (code {error.value}) to {function.__name__}: run `nvidia-smi` on this host to see more"
+        raise NvmlError(sentence) from None
+
+
+def _loaded_library() -> tuple[str, tuple[int, int]] | None:
+    """The library that this process has loaded: the loader's name for it, and which file that name leads to."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and "/libnvidia-ml.so" in fields[5]:
+                name = os.path.join(os.path.dirname(fields[5]), "libnvidia-ml.so.1")
+                identity = _identity(name)
+                return (name, identity) if identity else None
+    return None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _pci(info: Any) -> str:
+    bus_id = _text(info.busId)
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.{bus_id.rpartition('.')[2] or '0'}".lower()
+
+
+def _numa(handle: object) -> int | None:
+    """The NUMA node, None if the platform does not say or it is not exactly one."""
+    try:
+        words = list(pynvml.nvmlDeviceGetMemoryAffinity(handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE))
+    except pynvml.NVMLError:
+        return None
+    nodes = [bit for bit in range(64) if words[0] >> bit & 1]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

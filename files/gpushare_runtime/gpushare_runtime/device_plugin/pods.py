@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The pods of this node as the API server shows them, in the order in which kubelet learns of them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpushare_runtime import protocol
+from gpushare_runtime.allocation import Allocation, AllocationError, read_allocation
+from gpushare_runtime.device_plugin.changes import Changes
+from gpushare_runtime.request import Kind, Request, RequestError, parse_request
+
+log = logging.getLogger(__name__)
+
+# More than a node has at once, many times over.
+_REMEMBERED: Final = 1000
+_FINISHED: Final = ("Succeeded", "Failed")
+# On the API's copy of a static pod: the UID that kubelet knows the pod by.
+_STATIC_UID: Final = "kubernetes.io/config.mirror"
+_OURS: Final = (
+    protocol.ANNOTATION_INDEX,
+    protocol.ANNOTATION_CARD_UNITS,
+    protocol.ANNOTATION_POD_UNITS,
+    protocol.ANNOTATION_ASSIGNED,
+    protocol.ANNOTATION_ASSUME_TIME,
+    protocol.ANNOTATION_ALLOCATION,
+)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What kubelet asks for one container: `size` ids of `resource`.
+
+    index: in spec.containers, None for an init container or sidecar; cards: NVML card index → units that the scheduler
+    chose, empty if it chose nothing.
+    """
+
+    container: str
+    index: int | None
+    resource: str
+    size: int
+    cards: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LocalPod:
+    """A pod of this node.
+
+    uid: as kubelet knows it; static: from a file on the node, the API has only a copy; request: None if it asks for nothing
+    of ours, or in a way that cannot be meant; annotations: only ours; asks: in the order in which kubelet asks (init
+    containers first).
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    created: str
+    phase: str
+    static: bool = False
+    request: Request | None = None
+    allocation: Allocation | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    asks: tuple[Ask, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in _FINISHED
+
+    @property
+    def assigned(self) -> bool:
+        """Whether a device plugin has said that the containers have their cards."""
+        return self.annotations.get(protocol.ANNOTATION_ASSIGNED) == "true"
+
+    @property
+    def waiting(self) -> bool:
+        """Whether kubelet is still to admit it, as far as the API server knows."""
+        return self.phase == "Pending" and not self.assigned
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
+    """From a v1.Pod as JSON. What cannot be read in request or allocation is logged and left out."""
+    metadata = pod["metadata"]
+    annotations = metadata.get("annotations") or {}
+    where = f"{metadata['namespace']}/{metadata['name']}"
+    request, allocation = None, None
+    try:
+        request = parse_request(pod, bound=True)
+        allocation = read_allocation(annotations, request) if request else None
+    except (RequestError, AllocationError) as error:
+        log.warning("pod %s: %s", where, error)
+    return LocalPod(
+        uid=annotations.get(_STATIC_UID) or metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=metadata.get("creationTimestamp") or "",
+        phase=(pod.get("status") or {}).get("phase") or "Pending",
+        static=_STATIC_UID in annotations,
+        request=request,
+        allocation=allocation,
+        annotations={key: annotations[key] for key in _OURS if key in annotations},
+        asks=tuple(_asks(request, allocation)) if request else (),
+    )
+
+
+def _asks(request: Request, allocation: Allocation | None) -> Iterator[Ask]:
+    for container in request.containers:
+        index = container.index if container.kind is Kind.APP else None
+        cards = allocation.container(index) if allocation is not None and index is not None else {}
+        if container.units:
+            yield Ask(container.name, index, protocol.RESOURCE_MEMORY, container.units, cards)
+        if container.cards:
+            yield Ask(container.name, index, protocol.RESOURCE_CARDS, container.cards, cards)
+
+
+class PodTable:
+    """This node's pods by kubelet's UID. Iterates in kubelet's admission order: by arrival, those of one list by age.
+
+    kubelet watches the same pods through the same API: it takes bound pods as they arrive, and sorts a list by creation.
+    """
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self.synced = False
+        self._pods: dict[str, LocalPod] = {}
+        self._removed: deque[str] = deque(maxlen=_REMEMBERED)
+
+    def __iter__(self) -> Iterator[LocalPod]:
+        return iter(self._pods.values())
+
+    def get(self, uid: str) -> LocalPod | None:
+        return self._pods.get(uid)
+
+    def removed(self, uid: str) -> bool:
+        """Whether the API server had this pod not long ago and has it no more."""
+        return uid not in self._pods and uid in self._removed
+
+    def replace(self, pods: Iterable[LocalPod]) -> None:
+        """A fresh list of all pods of this node. Those known before keep their place."""
+        listed = {pod.uid: pod for pod in sorted(pods, key=lambda pod: pod.created)}
+        self._removed.extend(uid for uid in self._pods if uid not in listed)
+        self._pods = {uid: listed.pop(uid) for uid in self._pods if uid in listed}
+        self._pods.update(listed)
+        self.synced = True
+        self.changes.notify()
+
+    def event(self, kind: str, pod: LocalPod) -> None:
+        """A pod was "ADDED", "MODIFIED" or "DELETED"."""
+        if kind == "DELETED":
+            self._pods.pop(pod.uid, None)
+            self._removed.append(pod.uid)
+        else:
+            self._pods[pod.uid] = pod
+        self.changes.notify()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""One extended resource as kubelet sees it: the gRPC service DevicePlugin over the shared state of the node."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from gpushare_runtime import protocol
+from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.changes import Changes, any_after
+from gpushare_runtime.device_plugin.deviceplugin_pb2_grpc import DevicePluginServicer
+from gpushare_runtime.device_plugin.node import Granted, NodeState, Refused
+
+log = logging.getLogger(__name__)
+
+# kubelet admits no other pod of the node while it waits for an answer.
+STEERING_SECONDS: Final = 0.5
+
+_Context = Any  # grpc.aio.ServicerContext has no types
+
+
+@dataclass
+class Counters:
+    """What happened since the start."""
+
+    allocations: int = 0
+    refusals: int = 0
+    unsteered: int = 0
+    corrections: int = 0
+
+
+class ResourceService(DevicePluginServicer):
+    """Belongs to one registration. refresh: brings the node's state up to kubelet's checkpoint on disk; streams: open lists."""
+
+    def __init__(self, resource: str, node: NodeState, refresh: Callable[[], None], counters: Counters) -> None:
+        self.resource = resource
+        self.streams = 0
+        self._closing = Changes()
+        self._node = node
+        self._refresh = refresh
+        self._counters = counters
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
+        return options()
+
+    async def ListAndWatch(self, request: pb.Empty, context: _Context) -> AsyncIterator[pb.ListAndWatchResponse]:
+        self.streams += 1
+        told: list[tuple[str, bool]] | None = None
+        try:
+            while not self._closing.count:
+                seen = (self._closing, 0), (self._node.inventory_changes, self._node.inventory_changes.count)
+                devices = self._node.devices(self.resource)
+                if devices != told:
+                    yield self._list(devices)
+                    told = devices
+                await any_after(*seen)
+        finally:
+            self.streams -= 1
+
+    def _list(self, devices: list[tuple[str, bool]]) -> pb.ListAndWatchResponse:
+        log.info("%s: telling kubelet of %d ids, %d of them healthy", self.resource, len(devices), sum(good for _, good in devices))
+        return pb.ListAndWatchResponse(
+            devices=[pb.Device(ID=device_id, health="Healthy" if good else "Unhealthy") for device_id, good in devices]
+        )
+
+    def close(self) -> None:
+        """End the lists, so that kubelet sees at once that we go."""
+        self._closing.notify()
+
+    async def GetPreferredAllocation(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
+        answers = []
+        for asked in request.container_requests:
+            started, size = time.monotonic(), asked.allocation_size
+            await self._wait_for_turn(size, started + STEERING_SECONDS)
+            try:
+                ids, turn = self._node.prefer(self.resource, asked.available_deviceIDs, asked.must_include_deviceIDs, size)
+            except Refused as refusal:
+                await self._refuse(context, refusal)
+            if turn is None:
+                log.warning("%s: kubelet asks for %d ids for a pod that is not known here; choosing a card for it", self.resource, size)
+            log.debug("%s: %d ids preferred for %s in %.1f ms", self.resource, len(ids), turn, (time.monotonic() - started) * 1000)
+            answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
+        return pb.PreferredAllocationResponse(container_responses=answers)
+
+    async def _wait_for_turn(self, size: int, deadline: float) -> None:
+        """Until a pod is known that this question can be about: kubelet may have seen it a moment before us."""
+        pods = self._node.pods
+        while True:
+            self._refresh()
+            seen = pods.changes.count
+            if self._node.turn(self.resource, size) is not None:
+                return
+            if not await pods.changes.after(seen, max(0.0, deadline - time.monotonic())):
+                return
+
+    async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
+        answers = []
+        self._refresh()
+        for asked in request.container_requests:
+            try:
+                granted = self._node.allocate(self.resource, asked.devices_ids)
+            except Refused as refusal:
+                await self._refuse(context, refusal)
+            self._report(granted, len(asked.devices_ids))
+            answers.append(pb.ContainerAllocateResponse(envs=dict(granted.environment)))
+        return pb.AllocateResponse(container_responses=answers)
+
+    def _report(self, granted: Granted, size: int) -> None:
+        cards = ", ".join(f"card {card.index} ({card.uuid})" for card in granted.cards)
+        self._counters.allocations += 1
+        if granted.steered:
+            log.info("%s: %d ids of %s for pod %s, as the scheduler chose", self.resource, size, cards, granted.turn)
+            return
+        self._counters.unsteered += 1
+        why = "which the scheduler did not place" if granted.steered is None else "for which the scheduler chose otherwise"
+        log.warning("%s: %d ids of %s for %s, %s", self.resource, size, cards, f"pod {granted.turn}" if granted.turn else "a pod", why)
+
+    async def _refuse(self, context: _Context, refusal: Refused) -> NoReturn:
+        self._counters.refusals += 1
+        log.warning("refused: %s", refusal)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
+        raise AssertionError("abort returned")
+
+    async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: _Context) -> pb.PreStartContainerResponse:
+        return pb.PreStartContainerResponse()
+
+
+def options() -> pb.DevicePluginOptions:
+    """What kubelet is to ask: which ids we prefer; nothing before a container starts."""
+    return pb.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
+
+
+SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_CARDS: protocol.SOCKET_CARDS}
+"""The resources and the names of their sockets in kubelet's plugin directory."""

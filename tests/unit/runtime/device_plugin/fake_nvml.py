@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Cards behind the NVML boundary, which tests exchange, break and bring back."""
+
+from __future__ import annotations
+
+from gpushare_runtime.device_plugin.cards import CardFacts, NvmlError
+
+
+def facts(index: int, mib: int, **changes: object) -> CardFacts:
+    fields: dict[str, object] = {
+        "uuid": f"GPU-{index:08d}-0000-0000-0000-000000000000",
+        "minor": index,
+        "pci": f"0000:{0x3B + index:02x}:00.0",
+        "model": "Tesla T4",
+        "mib": mib,
+        "numa": 0,
+    }
+    return CardFacts(**(fields | changes))  # type: ignore[arg-type]
+
+
+class FakeNvml:
+    """cards: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls."""
+
+    def __init__(self, *mib: int) -> None:
+        self.cards = [facts(index, size) for index, size in enumerate(mib)]
+        self.lost: set[int] = set()
+        self.failure: NvmlError | None = None
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+        self._check()
+
+    def stop(self) -> None: ...
+
+    def count(self) -> int:
+        self._check()
+        return len(self.cards)
+
+    def facts(self, index: int) -> CardFacts:
+        self._check()
+        if index in self.lost:
+            raise NvmlError("the card is lost")
+        return self.cards[index]
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The whole device plugin between a fake kubelet, a fake API server and fake cards, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare_runtime.device_plugin.main import DevicePlugin, Settings
+from gpushare_runtime.inventory import Inventory
+from gpushare_runtime.quantity import GIB, Unit
+from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
+from unit.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
+
+NODE = "/api/v1/nodes/gpu1"
+RESOURCES = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
+
+
+@dataclass
+class World:
+    """Everything around one plugin. task: its run."""
+
+    nvml: FakeNvml
+    api: FakeApi
+    kubelet: FakeKubelet
+    plugin: DevicePlugin
+    task: asyncio.Task[Any]
+
+    @property
+    def inventory(self) -> Inventory:
+        assert self.plugin.node.inventory is not None
+        return self.plugin.node.inventory
+
+    async def registered(self) -> None:
+        """Both resources are registered and kubelet has their ids."""
+        await until(lambda: {resource for resource, _ in self.kubelet.registrations} == RESOURCES and set(self.kubelet.lists) == RESOURCES)
+
+    async def bind(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The scheduler bound the pod to this node: the API server has it."""
+        await self.api.put(path_of(pod), pod)
+        return pod
+
+    def annotations(self, pod: dict[str, Any]) -> dict[str, str]:
+        """As the API server has them now."""
+        found: dict[str, str] = self.api.objects[path_of(pod)]["metadata"]["annotations"]
+        return found
+
+    def patches(self, pod: dict[str, Any]) -> int:
+        """How often the pod was patched."""
+        return sum(method == "PATCH" and path == path_of(pod) for method, path, _ in self.api.requests)
+
+    async def stop(self) -> None:
+        if self.task.cancel():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+
+
+def path_of(pod: dict[str, Any]) -> str:
+    return f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+
+
+@asynccontextmanager
+async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = True) -> AsyncIterator[World]:
+    """A plugin with cards of these sizes; unless told otherwise kubelet runs and its node exists."""
+    # pytest's own temporary directories make paths that are too long for a unix socket.
+    with tempfile.TemporaryDirectory(prefix="gpushare-") as name:
+        root = Path(name)
+        async with serving(FakeApi()) as api, connected(api, root) as client:
+            if node:
+                await api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
+            fake_kubelet = FakeKubelet(root)
+            if kubelet:
+                await fake_kubelet.start()
+            nvml = FakeNvml(*mib)
+            plugin = DevicePlugin(Settings("gpu1", unit, kubelet_root=root), nvml, client, card_interval=0.05)
+            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()))
+            try:
+                yield made
+            finally:
+                await made.stop()
+                await fake_kubelet.stop()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""kubelet's checkpoint in all the states in which it is found on a host."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.device_plugin.checkpoint import CheckpointError, CheckpointFile, Entry, parse
+
+MEMORY = "aliyun.com/gpu-mem"
+IDS = ["GPU-a-_-0", "GPU-a-_-1"]
+ENTRY = {"PodUID": "u", "ContainerName": "c", "ResourceName": MEMORY, "DeviceIDs": {"-1": IDS}, "AllocResp": "CgA="}
+PARSED = Entry("u", "c", MEMORY, frozenset(IDS))
+
+
+def document(*entries: dict[str, Any]) -> bytes:
+    return json.dumps({"Data": {"PodDeviceEntries": list(entries), "RegisteredDevices": {MEMORY: IDS}}, "Checksum": 7}).encode()
+
+
+def test_the_form_of_today() -> None:
+    assert parse(document(ENTRY), [MEMORY]) == (PARSED,)
+
+
+def test_ids_of_several_numa_nodes_are_one_set() -> None:
+    assert parse(document(ENTRY | {"DeviceIDs": {"0": IDS[:1], "1": IDS[1:]}}), [MEMORY]) == (PARSED,)
+
+
+def test_the_list_of_kubelets_before_1_20_and_the_document_without_a_wrapper() -> None:
+    old = ENTRY | {"DeviceIDs": IDS}
+    assert parse(document(old), [MEMORY]) == (PARSED,)
+    assert parse(json.dumps({"PodDeviceEntries": [old]}).encode(), [MEMORY]) == (PARSED,)
+
+
+def test_other_resources_are_left_out() -> None:
+    assert parse(document(ENTRY | {"ResourceName": "nvidia.com/gpu", "DeviceIDs": 5}), [MEMORY]) == ()
+
+
+def test_no_entries_is_null_in_the_file() -> None:
+    assert parse(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}', [MEMORY]) == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (document(ENTRY)[:40], "not JSON"),
+        (b"", "not JSON"),
+        (b"[]", "no list Data.PodDeviceEntries"),
+        (b'{"Data":{"PodDeviceEntries":{"a":1}}}', "no list Data.PodDeviceEntries"),
+        (document({"ResourceName": MEMORY, "PodUID": "u"}), "has no ContainerName"),
+        (document(ENTRY | {"DeviceIDs": {"-1": "x"}}), "must be lists of ids"),
+    ],
+)
+def test_what_is_none_is_said(data: bytes, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        parse(data, [MEMORY])
+
+
+def test_it_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    file = CheckpointFile(path, [MEMORY])
+    assert not file.refresh()
+    assert file.entries == ()
+    path.write_bytes(document(ENTRY))
+    assert (file.refresh(), file.refresh(), list(file.entries)) == (True, False, [PARSED])
+    newer = path.with_name("new")
+    newer.write_bytes(document())
+    os.replace(newer, path)
+    assert (file.refresh(), list(file.entries)) == (True, [])
+
+
+def test_half_a_file_leaves_what_was_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(document(ENTRY))
+    file = CheckpointFile(path, [MEMORY])
+    file.refresh()
+    path.write_bytes(document(ENTRY)[:50])
+    assert not file.refresh()
+    assert not file.refresh()
+    assert list(file.entries) == [PARSED]
+    assert "not JSON" in file.problem
+    assert len(caplog.records) == 1
+    path.write_bytes(document())
+    assert file.refresh()
+    assert (list(file.entries), file.problem) == ([], "")
+
+
+def test_a_lost_file_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(document(ENTRY))
+    file = CheckpointFile(path, [MEMORY])
+    file.refresh()
+    path.unlink()
+    assert (file.refresh(), list(file.entries), file.refresh()) == (True, [], False)

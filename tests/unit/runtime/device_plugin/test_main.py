@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The command: its flags and environment, what it says when they cannot be used, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare_runtime.device_plugin.main import EXIT_SETTINGS, Settings, parse_arguments
+from gpushare_runtime.device_plugin.status import Status
+from gpushare_runtime.quantity import UNITS
+from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
+from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+
+# The command itself, with cards from the fake NVML.
+_COMMAND = """
+import asyncio, logging, sys
+from gpushare_runtime.device_plugin import main
+from unit.runtime.device_plugin.fake_nvml import FakeNvml
+settings, level = main.parse_arguments(sys.argv[1:])
+logging.basicConfig(level=level)
+sys.exit(asyncio.run(main.serve(settings, FakeNvml(16384, 16384))))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NODE_NAME", "KUBECONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_environment_of_the_original_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "gpu1")
+    monkeypatch.setenv("KUBECONFIG", "/etc/kubernetes/x.conf")
+    assert parse_arguments([]) == (Settings("gpu1", UNITS["GiB"], "/etc/kubernetes/x.conf", Path("/var/lib/kubelet")), logging.INFO)
+
+
+def test_the_command_line_of_the_original_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "gpu1")
+    line = ["-logtostderr", "--v=5", "--memory-unit=MiB", "--health-check=false", "--mps=false"]
+    assert parse_arguments(line) == (Settings("gpu1", UNITS["MiB"]), logging.DEBUG)
+
+
+def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "gpu1")
+    given = ["--node-name", "gpu2", "--kubelet-root", "/k", "--memory-unit", "256MiB", "--log-level", "warning"]
+    assert parse_arguments(given) == (Settings("gpu2", UNITS["256MiB"], None, Path("/k")), logging.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "set NODE_NAME or --node-name"),
+        (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', 'MiB', '64MiB', '128MiB', '256MiB'|choose from GiB"),
+        (["--node-name=a", "--mps"], "--mps is not there in this release"),
+        (["--node-name=a", "--health-check=true"], "--health-check is not there in this release"),
+    ],
+)
+def test_what_cannot_be_used_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(arguments)
+    assert ended.value.code == EXIT_SETTINGS
+    assert any(part in capsys.readouterr().err for part in said.split("|"))
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="gpushare-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def systemd(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What systemd would receive."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(root / "notify"))
+        receiver.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(root / "notify"))
+        yield receiver
+
+
+def received(receiver: socket.socket) -> list[str]:
+    messages = []
+    while True:
+        try:
+            messages.append(receiver.recv(65536).decode())
+        except BlockingIOError:
+            return messages
+
+
+def start(root: Path, **environment: str) -> subprocess.Popen[str]:
+    given = os.environ | {"NODE_NAME": "gpu1", "KUBECONFIG": str(root / "kubeconfig"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", _COMMAND, "--kubelet-root", str(root)]
+    return subprocess.Popen(command, env=given | environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket) -> None:
+    async def scenario() -> None:
+        async with serving(FakeApi()) as api:
+            (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+            kubelet = FakeKubelet(root)
+            process = start(root, WATCHDOG_USEC="300000")
+            messages: list[str] = []
+
+            def said(text: str) -> bool:
+                messages.extend(received(systemd))
+                return any(text in message for message in messages)
+
+            try:
+                await until(lambda: said("waiting for kubelet"), seconds=20)
+                await until(lambda: said("WATCHDOG=1"))
+                assert not said("READY=1")
+                await kubelet.start()
+                await until(lambda: said("READY=1\nSTATUS="))
+                assert {resource for resource, _ in kubelet.registrations} == {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
+                process.send_signal(signal.SIGTERM)
+                await until(lambda: process.poll() is not None)
+                assert (process.returncode, said("STOPPING=1")) == (0, True)
+                assert not (root / "device-plugins" / "aliyungpushare.sock").exists()
+            finally:
+                process.kill()
+                process.communicate()
+                await kubelet.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_missing_kubeconfig_ends_it_with_the_reason(root: Path) -> None:
+    process = start(root)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == EXIT_SETTINGS
+    assert f"kubeconfig {root}/kubeconfig: no such file" in errors
+
+
+def test_what_is_wrong_comes_first_and_ready_comes_once(systemd: socket.socket) -> None:
+    status = Status(needed=["memory", "whole"])
+    status.good("memory", "registered")
+    status.bad("cards", "lost")
+    status.good("whole", "registered")
+    status.good("whole", "registered")
+    status.bad("whole", "gone")
+    status.good("whole", "registered")
+    assert received(systemd) == [
+        "STATUS=memory: registered",
+        "STATUS=cards: lost; memory: registered",
+        "READY=1\nSTATUS=cards: lost; memory: registered; whole: registered",
+        "STATUS=cards: lost; whole: gone; memory: registered",
+        "STATUS=cards: lost; memory: registered; whole: registered",
+    ]

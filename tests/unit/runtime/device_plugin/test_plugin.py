@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The plugin as a whole: it registers, steers, corrects, publishes, and comes back from what goes wrong around it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+
+import pytest
+
+from gpushare_runtime.device_plugin.cards import NvmlError
+from gpushare_runtime.device_plugin.follow_cards import Unusable
+from gpushare_runtime.quantity import UNITS
+from unit.runtime.device_plugin.device_manager import AdmissionError
+from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
+from unit.runtime.device_plugin.fake_nvml import facts
+from unit.runtime.device_plugin.local_pods import memory, whole
+from unit.runtime.device_plugin.plugin import NODE, RESOURCES, world
+from unit.runtime.kube.fake_api import fail, until
+
+MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+GIB = 1024
+# Five times what is aimed at: 1 s after kubelet's socket appears; 500 ms of waiting for the watch.
+REGISTERED_WITHIN = 5.0
+ANSWERED_WITHIN = 2.5
+
+
+def running(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    del run.__wrapped__
+    return run
+
+
+@running
+async def test_both_resources_are_registered_with_their_ids() -> None:
+    async with world(16 * GIB, 24 * GIB) as it:
+        await it.registered()
+        assert len(it.kubelet.lists[MEMORY][0]) == 40
+        assert list(it.kubelet.lists[CARDS][0]) == [card.uuid for card in it.inventory.cards]
+        assert f"{it.inventory.cards[1].uuid}-_-23" in it.kubelet.lists[MEMORY][0]
+        assert set(it.kubelet.lists[MEMORY][0].values()) == {"Healthy"}
+        assert {(o.get_preferred_allocation_available, o.pre_start_required) for o in it.kubelet.options.values()} == {(True, False)}
+        await until(lambda: it.plugin.status.ready)
+        sockets = {path.name for path in it.kubelet.directory.iterdir() if path.is_socket()}
+        assert sockets == {"kubelet.sock", "aliyungpushare.sock", "aliyungpushare-cards.sock"}
+
+
+@running
+async def test_a_pod_gets_its_card_and_is_marked_assigned_with_one_patch() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        await it.registered()
+        pod = await it.bind(memory(it.inventory, 1, 6))
+        got = await it.kubelet.manager.admit(pod)
+        annotations = pod["metadata"]["annotations"]
+        assert got["main"] == {
+            "NVIDIA_VISIBLE_DEVICES": it.inventory.cards[1].uuid,
+            "ALIYUN_COM_GPU_MEM_IDX": "1",
+            "ALIYUN_COM_GPU_MEM_DEV": "16",
+            "ALIYUN_COM_GPU_MEM_POD": "6",
+            "ALIYUN_COM_GPU_MEM_CONTAINER": "6",
+        }
+        await until(lambda: it.annotations(pod)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true")
+        assert it.annotations(pod) == annotations | {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+        assert it.api.bodies[-1]["metadata"]["uid"] == pod["metadata"]["uid"]
+        await asyncio.sleep(0.1)
+        assert it.patches(pod) == 1
+        assert (it.plugin.counters.allocations, it.plugin.counters.corrections, it.plugin.counters.unsteered) == (1, 0, 0)
+
+
+@running
+async def test_kubelet_may_ask_before_the_watch_has_shown_the_pod() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        await it.registered()
+        await until(lambda: it.plugin.node.pods.synced)
+        pod = memory(it.inventory, 1, 6)
+        admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
+        await asyncio.sleep(0.1)
+        assert not admission.done()
+        await it.bind(pod)
+        assert (await admission)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+
+
+@running
+async def test_a_pod_on_another_card_than_annotated_is_corrected_once() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        await it.registered()
+        await until(lambda: it.plugin.node.pods.synced)
+        pod = memory(it.inventory, 1, 6, name="late")
+        started = time.monotonic()
+        got = await it.kubelet.manager.admit(pod)
+        assert time.monotonic() - started < ANSWERED_WITHIN
+        assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        await it.bind(pod)
+        await until(lambda: it.annotations(pod)["ALIYUN_COM_GPU_MEM_IDX"] == "0")
+        corrected = it.annotations(pod)
+        assert json.loads(corrected["scheduler.framework.gpushare.allocation"]) == {"0": {"0": 6}}
+        assert corrected["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+        assert corrected["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]
+        await asyncio.sleep(0.1)
+        assert (it.patches(pod), it.plugin.counters.corrections) == (1, 1)
+
+
+@running
+async def test_marking_waits_for_an_api_server_that_fails_and_holds_up_nobody() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        await it.registered()
+        first = await it.bind(memory(it.inventory, 1, 6))
+        await until(lambda: len(list(it.plugin.node.pods)) == 1)
+        it.api.faults += [fail(500), fail(503)]
+        await it.kubelet.manager.admit(first)
+        second = await it.bind(memory(it.inventory, 0, 6))
+        assert (await it.kubelet.manager.admit(second))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        for pod in (first, second):
+            await until(lambda pod=pod: it.annotations(pod)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true")  # type: ignore[misc]
+
+
+@running
+async def test_a_refusal_reaches_kubelet_in_words() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0, name="big")))
+        with pytest.raises(
+            AdmissionError,
+            match=r"FAILED_PRECONDITION: aliyun.com/gpu-mem: asked for 2 units of 1 GiB .* card 0 is held whole by pod default/big",
+        ):
+            await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 2)))
+        assert it.plugin.counters.refusals == 1
+
+
+@running
+async def test_after_a_restart_of_kubelet_it_is_registered_again_and_what_was_given_stays_given() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        await it.registered()
+        await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0)))
+        for _ in range(3):
+            await it.kubelet.restart()
+            await it.registered()
+            assert max(seconds for _, seconds in it.kubelet.registrations) < REGISTERED_WITHIN
+            assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted(RESOURCES)
+        got = await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 16)))
+        assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+
+
+@running
+async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        await it.kubelet.stop()
+        it.kubelet.registrations.clear()
+        await it.kubelet.start(sweep=False)
+        # Sooner than by its silence, which takes 3 s.
+        await until(lambda: {resource for resource, _ in it.kubelet.registrations} == RESOURCES, seconds=2.5)
+
+
+@running
+async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
+    async with world(16 * GIB, kubelet=False) as it:
+        await until(lambda: it.plugin.node.inventory)
+        await asyncio.sleep(0.1)
+        assert not it.plugin.status.ready
+        it.kubelet.refuse_registration = True
+        await it.kubelet.start()
+        await asyncio.sleep(0.3)
+        assert not it.plugin.status.ready
+        it.kubelet.refuse_registration = False
+        await it.registered()
+        await until(lambda: it.plugin.status.ready)
+
+
+@running
+async def test_a_socket_that_somebody_removed_is_made_again() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        it.kubelet.lists.clear()
+        (it.kubelet.directory / "aliyungpushare.sock").unlink()
+        await until(lambda: MEMORY in it.kubelet.lists)
+        assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted([*RESOURCES, MEMORY])
+
+
+@running
+async def test_a_kubelet_that_has_hung_up_is_registered_with_again() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        it.kubelet.lists.clear()
+        it.kubelet.drop_lists()
+        await until(lambda: set(it.kubelet.lists) == RESOURCES, seconds=25)
+
+
+@running
+async def test_without_nvml_nothing_is_registered_until_it_answers() -> None:
+    async with world(kubelet=True) as it:
+        it.nvml.failure = NvmlError("the NVIDIA kernel driver is not loaded")
+        await asyncio.sleep(0.3)
+        assert it.kubelet.registrations == []
+        assert not it.plugin.status.ready
+        it.nvml.failure = None
+        await asyncio.sleep(0.2)
+        assert it.kubelet.registrations == []
+        it.nvml.cards = [facts(0, 16 * GIB)]
+        await it.registered()
+
+
+@running
+async def test_cards_that_are_exchanged_reach_kubelet_and_the_annotation() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        it.nvml.cards = [facts(0, 8 * GIB, uuid="GPU-new"), facts(1, 4 * GIB)]
+        await until(lambda: len(it.kubelet.lists[MEMORY][-1]) == 12)
+        await until(lambda: len(it.kubelet.lists[CARDS][-1]) == 2)
+        await until(lambda: "GPU-new" in it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"])
+
+
+@running
+async def test_a_lost_card_and_a_lost_driver_make_ids_unhealthy_and_they_recover() -> None:
+    async with world(4 * GIB, 4 * GIB) as it:
+        await it.registered()
+        it.nvml.lost = {1}
+        await until(lambda: sorted(it.kubelet.lists[MEMORY][-1].values()) == ["Healthy"] * 4 + ["Unhealthy"] * 4)
+        it.nvml.failure = NvmlError("gone")
+        await until(lambda: set(it.kubelet.lists[MEMORY][-1].values()) == {"Unhealthy"})
+        await until(lambda: it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"].count('"health":"gone"') == 2)
+        it.nvml.failure, it.nvml.lost = None, set()
+        await until(lambda: set(it.kubelet.lists[MEMORY][-1].values()) == {"Healthy"})
+
+
+@running
+async def test_the_annotation_is_written_once_and_again_when_others_change_it() -> None:
+    async with world(16 * GIB) as it:
+
+        def writes() -> int:
+            return sum(method == "PATCH" and path == NODE for method, path, _ in it.api.requests)
+
+        await until(lambda: writes() == 1)
+        wanted = it.inventory.to_json()
+        assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/cards": wanted}
+        await asyncio.sleep(0.3)
+        assert writes() == 1
+        await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/cards": "{}", "other": "stays"}}})
+        await until(lambda: writes() == 2)
+        assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/cards": wanted, "other": "stays"}
+
+
+@running
+async def test_a_node_that_joins_later_gets_its_annotation_then() -> None:
+    async with world(16 * GIB, node=False) as it:
+        await it.registered()
+        await it.api.put(NODE, {"metadata": {"name": "gpu1"}})
+        await until(lambda: it.api.objects[NODE]["metadata"].get("annotations"))
+
+
+@running
+async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
+    async with world(*[15360] * 8, unit=UNITS["MiB"]) as it:
+        with pytest.raises(Unusable, match="use --memory-unit 64MiB"):
+            await asyncio.wait_for(it.task, 5)
+
+
+@running
+async def test_questions_larger_than_grpcs_default_are_answered() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        free = [f"{it.inventory.cards[0].uuid}-_-{slot}" for slot in range(100_000)]
+        assert sum(map(len, free)) > MESSAGE_BYTES
+        assert len(await it.kubelet.prefer(MEMORY, free, [], 2)) == 2
+
+
+@running
+async def test_when_stopped_it_takes_its_sockets_away_and_nothing_else() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        started = time.monotonic()
+        await it.stop()
+        assert time.monotonic() - started < ANSWERED_WITHIN
+        left: set[Path] = set(it.kubelet.directory.iterdir())
+        assert {path.name for path in left} == {"kubelet.sock", "kubelet_internal_checkpoint"}
+        await until(lambda: it.kubelet.manager.healthy == {MEMORY: set(), CARDS: set()})
+
+
+@running
+async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        old = await it.bind(memory(it.inventory, 0, 2, name="same", uid="old"))
+        await until(lambda: it.plugin.node.pods.get("old"))
+        it.api.faults.append(fail(409, "Conflict"))
+        await it.kubelet.manager.admit(old)
+        await until(lambda: it.patches(old) == 1)
+        await it.bind(memory(it.inventory, 0, 3))
+        await asyncio.sleep(0.3)
+        assert it.patches(old) == 1
+
+
+@running
+async def test_the_copy_of_a_static_pod_is_left_to_kubelet() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        static = memory(None, 0, 2, uid="of-the-copy", annotations={"kubernetes.io/config.mirror": "of-the-file"})
+        await it.bind(static)
+        await until(lambda: it.plugin.node.pods.get("of-the-file"))
+        got = await it.kubelet.manager.admit({**static, "metadata": {**static["metadata"], "uid": "of-the-file"}})
+        assert got["main"]["ALIYUN_COM_GPU_MEM_POD"] == "2"
+        await asyncio.sleep(0.3)
+        assert it.patches(static) == 0
