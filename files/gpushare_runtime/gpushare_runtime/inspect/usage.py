@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What the nodes and pods of a cluster say about who holds which card. Pure: JSON in, dataclasses out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from gpushare_runtime import protocol
+from gpushare_runtime.allocation import Allocation, AllocationError, read_allocation
+from gpushare_runtime.inventory import Inventory, InventoryError
+from gpushare_runtime.quantity import parse_quantity
+from gpushare_runtime.request import Request, RequestError, parse_request
+
+FINISHED: Final = ("Succeeded", "Failed")
+
+# The original's guess: no card of its time had more GiB than this, and none fewer MiB.
+_MOST_GIB: Final = 100
+
+
+@dataclass(frozen=True)
+class PodUsage:
+    """What one bound pod holds: units per card index, and units whose card is not known."""
+
+    namespace: str
+    name: str
+    by_card: Mapping[int, int]
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class NodeUsage:
+    """One node. unit: the name of what is counted ("GiB"); total: units of all cards; cards: units by index."""
+
+    name: str
+    address: str
+    unit: str
+    total: int
+    cards: Mapping[int, int]
+    pods: Sequence[PodUsage] = ()
+
+    @cached_property
+    def columns(self) -> int:
+        """How many columns GPU0 … its cards need."""
+        return max(self.cards, default=-1) + 1
+
+    @cached_property
+    def by_card(self) -> Mapping[int, int]:
+        """Units held per card index."""
+        return {index: sum(pod.by_card.get(index, 0) for pod in self.pods) for index in self.cards}
+
+    @cached_property
+    def pending(self) -> int:
+        """Units held on cards that are not known."""
+        return sum(pod.pending for pod in self.pods)
+
+    @property
+    def allocated(self) -> int:
+        return sum(self.by_card.values()) + self.pending
+
+
+@dataclass(frozen=True)
+class Usage:
+    """All nodes that have shared cards, by name, and what could not be read, in words."""
+
+    nodes: Sequence[NodeUsage]
+    warnings: Sequence[str]
+
+
+def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Usage:
+    """From v1.Node and v1.Pod objects as JSON. Pods that are finished or not bound hold nothing."""
+    warnings: list[str] = []
+    found = {node.name: node for node in (_node(raw, warnings) for raw in nodes) if node.total > 0}
+    held: dict[str, list[PodUsage]] = {}
+    for raw in pods:
+        name = (raw.get("spec") or {}).get("nodeName")
+        if name in found and (raw.get("status") or {}).get("phase") not in FINISHED:
+            pod = _pod(raw, found[name], warnings)
+            if pod is not None:
+                held.setdefault(name, []).append(pod)
+    units = {node.name: node.unit for node in found.values()}
+    if len(set(units.values())) > 1:
+        each = ", ".join(f"{name}: {units[name]}" for name in sorted(units))
+        warnings.append(f"the nodes count in different units ({each}): the cluster's totals add unlike numbers")
+    usages = [
+        NodeUsage(node.name, node.address, node.unit, node.total, node.cards, tuple(held.get(name, ())))
+        for name, node in sorted(found.items())
+    ]
+    return Usage(usages, warnings)
+
+
+def _node(raw: Mapping[str, Any], warnings: list[str]) -> NodeUsage:
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    name = metadata["name"]
+    addresses = (a["address"] for a in status.get("addresses") or () if a.get("type") == "InternalIP")
+    address = next(addresses, "unknown")
+    text = (metadata.get("annotations") or {}).get(protocol.ANNOTATION_CARDS)
+    if text is not None:
+        try:
+            inventory = Inventory.from_json(text)
+        except InventoryError as error:
+            warnings.append(
+                f"node {name}: annotation {protocol.ANNOTATION_CARDS} cannot be used ({error}); its cards are taken to be of equal size"
+            )
+        else:
+            cards = {card.index: card.units for card in inventory.cards}
+            return NodeUsage(name, address, inventory.unit.name, inventory.units, cards)
+    # A node of the original plugin says only how much there is, and on how many cards.
+    total, count = (_allocatable(status, resource) for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS))
+    size = total // count if count else 0
+    return NodeUsage(name, address, "MiB" if size > _MOST_GIB else "GiB", total, dict.fromkeys(range(count), size))
+
+
+def _allocatable(status: Mapping[str, Any], resource: str) -> int:
+    return parse_quantity((status.get("allocatable") or {}).get(resource, 0))
+
+
+def _pod(raw: Mapping[str, Any], node: NodeUsage, warnings: list[str]) -> PodUsage | None:
+    """What the pod holds, None if that is nothing."""
+    metadata = raw["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
+    try:
+        request = parse_request(raw)
+    except RequestError as error:
+        warnings.append(f"pod {namespace}/{name} on {node.name} is not counted: {error}")
+        return None
+    if request is None or not (request.units or request.cards):
+        return None
+    allocation: Allocation | None = None
+    try:
+        allocation = read_allocation(metadata.get("annotations") or {}, request)
+    except AllocationError as error:
+        warnings.append(f"pod {namespace}/{name} on {node.name}: its card is not known: {error}")
+    if allocation is None:
+        return PodUsage(namespace, name, {}, _unplaced(request, node))
+    known = {index: units for index, units in allocation.by_card.items() if index in node.cards}
+    if len(known) < len(allocation.by_card):
+        gone = sorted(set(allocation.by_card) - set(known))
+        warnings.append(f"pod {namespace}/{name}: node {node.name} has no card {', '.join(map(str, gone))} that its annotation names")
+    return PodUsage(namespace, name, known, allocation.units - sum(known.values()))
+
+
+def _unplaced(request: Request, node: NodeUsage) -> int:
+    """The units that such a pod holds somewhere; whole cards count as the largest that the node has."""
+    return request.units + request.cards * max(node.cards.values(), default=0)
