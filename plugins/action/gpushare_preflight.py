@@ -1,0 +1,91 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Gather the facts of one host in one call and judge them, with its variables, on the controller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _preflight, _preflight_values
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR, Judgement, Reason
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._variables import of_type, variables
+
+_SUBSETS = {True: ["system", "cards", "runtimes", "managers"], False: ["system"]}
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "gpu_node": {"type": "bool", "required": True},
+    "control_plane": {"type": "bool", "required": True},
+    "install_dir": {"type": "path", "default": "/opt/gpushare"},
+    "python": {"type": "str", "default": ""},
+    "kubectl": {"type": "str", "default": "kubectl"},
+    "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
+    "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+    "root": {"type": "path", "default": "/"},
+}
+
+
+class ActionModule(ActionBase):
+    """Never fails because of the host: whatever is wrong with it, even that it is gone, is a reason in the result."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        known = task_vars or {}
+        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+        host = str(known["inventory_hostname"])
+        judgement, facts = self._host(host, arguments, known)
+        judgement = replace(judgement, reasons=(*judgement.reasons, *self._variables(host, known)))
+        return {"changed": False, **judgement.as_dict(), "facts": facts}
+
+    def _host(self, host: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:
+        options = {"gather": _SUBSETS[arguments["gpu_node"]], "install_dir": arguments["install_dir"], "root": arguments["root"]}
+        try:
+            result = self._execute_module(module_name="gpushare.kubernetes.gpu_node_info", module_args=options, task_vars=task_vars)
+        except AnsibleConnectionFailure as error:
+            return _preflight.unreachable(host, _line(error)), {}
+        except AnsibleError as error:
+            return _preflight.not_gathered(host, _line(error)), {}
+        if result.get("failed") or "kubelet" not in result:
+            return _preflight.not_gathered(host, _line(result.get("module_stderr") or result.get("msg") or result)), {}
+        facts = NodeFacts.from_dict(result)
+        names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest")
+        return judge(host, facts, Wanted(**{name: arguments[name] for name in names})), facts.as_dict()
+
+    def _variables(self, host: str, task_vars: dict[str, Any]) -> list[Reason]:
+        """Reasons in the variables that this host has, from wherever they come."""
+        known = variables()
+        given = [name for name in task_vars if name.startswith(_preflight_values.PREFIX)]
+        reasons = _preflight_values.unknown(host, given, known)
+        values = {}
+        for name in given:
+            if name not in known:
+                continue
+            try:
+                value = self._templar.template(task_vars[name])
+            except AnsibleError as error:
+                reasons.append(_of_variable(host, name, _line(error), "a value that can be evaluated"))
+                continue
+            values[name], wrong = of_type(name, value, known[name].spec)
+            if wrong:
+                kind = known[name].spec.get("type", "str")
+                reasons.append(
+                    _of_variable(host, name, f"{value!r} ({wrong})", f"a value of type {kind} as docs/variables.md describes it")
+                )
+                del values[name]
+        return reasons + _preflight_values.impossible(host, values, {name: known[name].spec for name in values})
+
+
+def _of_variable(host: str, name: str, found: str, expected: str) -> Reason:
+    return Reason(host, "variables", ERROR, f"{name}: {found}", expected, f"correct {name} in the inventory")
+
+
+def _line(words: object) -> str:
+    return " ".join(str(words).split())[-300:]

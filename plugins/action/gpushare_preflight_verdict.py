@@ -1,0 +1,61 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Put what was found on all hosts together, and stop the run if there is a reason to."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import (
+    ERROR,
+    Judgement,
+    accept,
+    judge_inventory,
+    not_gathered,
+    summary,
+    unreachable,
+)
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "hosts": {"type": "list", "elements": "str", "required": True},
+    "result": {"type": "str", "required": True},
+    "control_plane_group": {"type": "str", "required": True},
+    "gpu_group": {"type": "str", "required": True},
+    "accept": {"type": "list", "elements": "str", "default": []},
+}
+
+
+class ActionModule(ActionBase):
+    """Reaches no host."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        known = task_vars or {}
+        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+        judgements = [self._judgement(known, host, arguments["result"]) for host in arguments["hosts"]]
+        groups = {name: list(hosts) for name, hosts in known["groups"].items()}
+        of_inventory = judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"])
+        reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
+        errors = [reason for reason in reasons if reason.severity == ERROR]
+        result = {
+            "changed": False,
+            "ok": not errors,
+            "reasons": [asdict(reason) for reason in reasons],
+            "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
+        }
+        return dict(result, failed=True, msg=summary(reasons)) if errors else result
+
+    @staticmethod
+    def _judgement(task_vars: dict[str, Any], host: str, name: str) -> Judgement:
+        found = task_vars["hostvars"][host].get(name)
+        if found is not None and "reasons" in found:
+            return Judgement.from_dict(found)
+        why = str((found or {}).get("msg", f"it has no {name}"))
+        return unreachable(host, why) if "timedout" in (found or {}) else not_gathered(host, why)

@@ -1,0 +1,59 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Build the runtime's wheel on the controller and send it to a host that does not have it yet."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import Wheel, WheelError, build_wheel
+
+
+class ActionModule(ActionBase):
+    """Ask the module whether the host has the environment; only if not, send what it is made of and have it built."""
+
+    _requires_connection = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        source = Path(str(arguments.get("source", ""))).resolve()
+        try:
+            wheel, requirements = build_wheel(source), (source / "requirements.txt").read_bytes()
+        except (WheelError, OSError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        artifact = {
+            "version": wheel.version,
+            "wheel_sha256": wheel.sha256,
+            "requirements_sha256": hashlib.sha256(requirements).hexdigest(),
+        }
+        result = self._module(arguments, artifact, task_vars)
+        if not result.pop("missing", False):
+            return result
+        return self._module(arguments, {**artifact, **self._send(wheel, requirements)}, task_vars)
+
+    def _module(self, arguments: dict[str, Any], artifact: dict[str, str], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        result: dict[str, Any] = self._execute_module(
+            module_name="gpushare.kubernetes.gpushare_runtime_env",
+            module_args={**arguments, "artifact": artifact},
+            task_vars=task_vars,
+        )
+        return result
+
+    def _send(self, wheel: Wheel, requirements: bytes) -> dict[str, str]:
+        # Ansible removes the folder at the end of the task; without pipelining the first call has made it already.
+        folder = self._connection._shell.tmpdir or self._make_tmp_path()
+        paths = {
+            "wheel_path": self._connection._shell.join_path(folder, wheel.filename),
+            "requirements_path": self._connection._shell.join_path(folder, "requirements.txt"),
+        }
+        self._transfer_data(paths["wheel_path"], wheel.content)
+        self._transfer_data(paths["requirements_path"], requirements)
+        self._fixup_perms2([folder, *paths.values()])
+        return paths

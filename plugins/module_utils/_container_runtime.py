@@ -1,0 +1,129 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings a host's containerd to have, or not to have, nvidia as its default runtime. No Ansible here."""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, masked
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation, Plan, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import (
+    ContainerdService,
+    Run,
+    arguments_of,
+    check_program,
+    find_unit,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction, TransactionError
+
+OWNER = "container_runtime"
+
+
+class Wanted(NamedTuple):
+    """The module's options. config None: the file that the unit's command line names; timeout in seconds."""
+
+    state: str
+    program: str
+    unit: str
+    config: Optional[str]
+    timeout: float
+    allow_container_kill: bool
+
+
+class Result(NamedTuple):
+    """What was done, or would be. why_restart: what the running process lacked, empty if nothing."""
+
+    changed: bool
+    why_restart: str
+    files: List[str]
+    notes: List[str]
+    warnings: List[str]
+    diff: List[Dict[str, str]]
+
+
+def converge(wanted: Wanted, check: bool, run: Run = _command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
+    """Do it, or with `check` say what would be done. Refused if nothing was changed; TransactionError if it was put back."""
+    entries = [entry for entry in Transaction(OWNER).journal.entries() if entry.owner == OWNER]
+    if wanted.state == "absent" and not entries:
+        return Result(False, "", [], ["nothing of ours is recorded on this host"], [], [])
+    unit = find_unit(wanted.unit, run, arguments_of)
+    unit.check_running(bool(entries))
+    installation = Installation(unit.containerd(run), wanted.config or unit.config)
+    warnings: List[str] = []
+    if wanted.state == "present":
+        warnings = _check_program(wanted.program, check, run)
+        plan, transaction = installation.present(wanted.program), Transaction(OWNER, point=point)
+        _fill(transaction, plan, [])
+    else:
+        plan, transaction = installation.absent(entries), Transaction(OWNER, point=point)
+        _fill(transaction, plan, entries)
+    service = ContainerdService(unit, installation, run, wanted.timeout)
+    why = service.lacks(plan.after) or ""
+    unit.check_restart(bool(why), wanted.allow_container_kill)
+    if why:
+        warnings += _brought_along(installation, unit.since, entries)
+    diff = [dict(one, before=masked(one["before"]), after=masked(one["after"])) for one in transaction.diff()]
+    files = [change.path for change in transaction.changes]
+    if not check:
+        _apply(wanted, transaction, installation, service, entries)
+    return Result(bool(files or why), why, files, plan.notes, warnings, diff)
+
+
+def _check_program(path: str, check: bool, run: Run) -> List[str]:
+    problem = check_program(path, run)
+    if problem and not check:
+        raise Refused(problem)
+    # In check mode an earlier step of the same run may have only said that it would install it.
+    return ["%s. Outside check mode this stops the run, unless an earlier step of it installs the program" % problem] if problem else []
+
+
+def _brought_along(installation: Installation, since: float, entries: Sequence[Entry]) -> List[str]:
+    """What a restart brings besides our change: edits that others made and did not load."""
+    ours = {entry.path for entry in entries if entry.untouched((read_text(entry.path) or "").encode())}
+    return [
+        "%s was changed after containerd was started, and not by us: its restart brings that change, too" % path
+        for path in installation.read({})
+        if path not in ours and os.stat(path).st_mtime > since
+    ]
+
+
+def _fill(transaction: Transaction, plan: Plan, entries: Sequence[Entry]) -> None:
+    """Plan the files. entries: of those that go back to what they were, whose old mode goes back too."""
+    modes = {entry.path: entry.original.mode for entry in entries if entry.original is not None}
+    for path, text in plan.files.items():
+        if text is None:
+            transaction.remove(path)
+        else:
+            transaction.write(path, text.encode(), modes.get(path))
+
+
+def _apply(
+    wanted: Wanted, transaction: Transaction, installation: Installation, service: ContainerdService, entries: Sequence[Entry]
+) -> None:
+    try:
+        transaction.apply(service)
+    except TransactionError as error:
+        if transaction.changes or wanted.state == "absent" or not entries:
+            raise
+        # The files were written by an earlier run, which was killed before it could see that containerd does not run with them.
+        undo = Transaction(OWNER)
+        _fill(undo, installation.absent(entries), entries)
+        undo.apply(service)
+        _forget(undo, installation, entries)
+        raise TransactionError(
+            "%s. The files were those of an earlier run that did not end; put back what was there before it" % error, True
+        ) from error
+    if wanted.state == "absent":
+        _forget(transaction, installation, entries)
+
+
+def _forget(transaction: Transaction, installation: Installation, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        transaction.journal.forget(entry.path)
+    installation.tidy()

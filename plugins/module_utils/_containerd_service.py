@@ -1,0 +1,220 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""containerd under systemd, as what a transaction restarts and proves. No Ansible here.
+
+Whether a restart is due, and whether it worked, is asked of the running process: its CRI status tells the configuration that
+it really has. So a restart that was lost to a kill is made up for, and files that were put back by hand need none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import (
+    Refused,
+    Runtimes,
+    dump_section,
+    not_running,
+    running_runtimes,
+    socket_address,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Containerd, Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service
+
+# argv and seconds to what it answered.
+Run = Callable[[List[str], float], Outcome]
+
+CONFIG = "/etc/containerd/config.toml"
+POLL_SECONDS = 0.3
+# So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.
+STEADY_SECONDS = 1.0
+ASK_SECONDS = 10.0
+
+
+class RestartError(RuntimeError):
+    """systemctl refused or did not end; the message has its words and the daemon's."""
+
+
+class Unit(NamedTuple):
+    """containerd's systemd unit. program and arguments: what it starts.
+
+    main_pid: of what runs, 0 if nothing does; since: when that was started, in Unix time.
+    """
+
+    name: str
+    active: str
+    kill_mode: str
+    main_pid: int
+    since: float
+    program: str
+    arguments: List[str]
+
+    @property
+    def config(self) -> str:
+        """The configuration file that its command line names, or containerd's own default."""
+        return flag(self.arguments, "config") or flag(self.arguments, "c") or CONFIG
+
+    @property
+    def address(self) -> Optional[str]:
+        """The socket that its command line names."""
+        return flag(self.arguments, "address") or flag(self.arguments, "a")
+
+    def containerd(self, run: Run) -> Containerd:
+        """Calls of the program that the next restart starts."""
+
+        def call(arguments: Sequence[str]) -> Tuple[int, str, str]:
+            outcome = run([self.program, *arguments], ASK_SECONDS)
+            return (1 if outcome.status is None else outcome.status), outcome.out, outcome.err or "it did not end"
+
+        return call
+
+    def check_running(self, ours: bool) -> None:
+        """Refused if it does not run, unless what it does not run with may be ours."""
+        if self.active != "active" and not ours:
+            raise Refused(
+                "%s is %s, expected active; nothing was changed: see `journalctl -u %s`, start it, and run again"
+                % (self.name, self.active or "unknown", self.name)
+            )
+
+    def check_restart(self, due: bool, allowed: bool) -> None:
+        """Refused if it would have to be restarted and took containers with it."""
+        if due and not allowed and self.kill_mode not in ("process", "none"):
+            raise Refused(
+                "%s has KillMode=%s, so restarting containerd would end the shims of all containers on this host; nothing was changed: "
+                "give it KillMode=process, as containerd's own unit has, or drain the node and set "
+                "gpushare_container_runtime_allow_container_kill" % (self.name, self.kill_mode)
+            )
+
+
+def find_unit(name: str, run: Run, arguments_of: Callable[[int], List[str]]) -> Unit:
+    """The unit as systemd knows it. Refused if there is none. arguments_of: the arguments of a process, [] if it is gone."""
+    properties = _show(name, run)
+    start = re.search(r"path=(\S+) ; argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
+    if properties.get("LoadState") != "loaded" or start is None:
+        raise Refused(
+            "systemd has no service %s that starts containerd (LoadState is %s): set gpushare_container_runtime_unit to the one "
+            "that kubelet's container runtime runs as" % (name, properties.get("LoadState", "unknown"))
+        )
+    pid = int(properties.get("MainPID") or 0)
+    # Of the process, if there is one: variables of the environment are filled in there.
+    arguments = (arguments_of(pid) if pid else []) or start.group(2).split()
+    since = time.time() - time.monotonic() + int(properties.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+    return Unit(name, properties.get("ActiveState", ""), properties.get("KillMode", ""), pid, since, start.group(1), arguments[1:])
+
+
+def arguments_of(pid: int) -> List[str]:
+    """The command line of a process of this host."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            return [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
+def check_program(path: str, run: Run) -> Optional[str]:
+    """Why NVIDIA's container runtime cannot be used, None if it can. It is started, because a broken one would break every pod."""
+    cure = "install NVIDIA's container toolkit (package nvidia-container-toolkit), or set gpushare_container_runtime_program"
+    if not os.access(path, os.X_OK):
+        return "%s does not exist or cannot be executed: %s" % (path, cure)
+    outcome = run([path, "--version"], ASK_SECONDS)
+    if not outcome.ok:
+        return "%s --version does not work (%s): %s" % (path, outcome.words or "it did not end", cure)
+    return None
+
+
+class ContainerdService(Service):
+    """One host's containerd. timeout: seconds that it has to become healthy."""
+
+    def __init__(self, unit: Unit, installation: Installation, run: Run, timeout: float) -> None:
+        super(ContainerdService, self).__init__(self.is_due, self.restart_now, self.problem)
+        self.unit = unit
+        self._installation = installation
+        self._run = run
+        self._timeout = timeout
+        self._restarted_at = time.time()
+        self._address = unit.address or socket_address(installation.dump())
+        self._held = self._conditions()
+
+    def is_due(self) -> bool:
+        """Whether the process does not run what the files on the disk say, as far as it concerns us."""
+        return self.lacks(self._wanted()) is not None
+
+    def lacks(self, wanted: Runtimes) -> Optional[str]:
+        """What the process lacks of `wanted`, in words; None if nothing."""
+        try:
+            return not_running(wanted, running_runtimes(_cri.status(self._address, ASK_SECONDS).config))
+        except _cri.CriError as error:
+            return str(error)
+
+    def restart_now(self) -> None:
+        """Restart it; RestartError if systemd says no or does not end within the timeout."""
+        self._restarted_at = time.time()
+        # A daemon that failed a few times in a row would not be started again otherwise.
+        self._run(["systemctl", "reset-failed", self.unit.name], ASK_SECONDS)
+        outcome = self._run(["systemctl", "restart", self.unit.name], self._timeout)
+        if not outcome.ok:
+            why = "did not end within %g s" % outcome.timed_out if outcome.timed_out else "failed: %s" % outcome.words
+            raise RestartError("systemctl restart %s %s. It said:\n%s" % (self.unit.name, why, self.journal()))
+
+    def problem(self) -> Optional[str]:
+        """None once it runs with the files on the disk and is as ready as it was; what is wrong when the time is over."""
+        deadline = time.monotonic() + self._timeout
+        wanted, steady, since = self._wanted(), 0, 0.0
+        while True:
+            unit = find_unit(self.unit.name, self._run, arguments_of)
+            reason = self._reason(unit, wanted)
+            if reason is not None or unit.main_pid != steady:
+                steady, since = (unit.main_pid if reason is None else 0), time.monotonic()
+            elif time.monotonic() - since >= STEADY_SECONDS:
+                return None
+            if time.monotonic() > deadline:
+                reason = reason or "it restarts again and again"
+                return "%s is not healthy after %g s: %s. It said:\n%s" % (self.unit.name, self._timeout, reason, self.journal())
+            time.sleep(POLL_SECONDS)
+
+    def journal(self) -> str:
+        """Its last words since the restart: those that complain, if any do."""
+        since = "--since=@%d" % self._restarted_at
+        outcome = self._run(["journalctl", "--unit", self.unit.name, since, "--no-pager", "--output=cat"], ASK_SECONDS)
+        lines = outcome.out.splitlines()
+        complaints = [line for line in lines if re.search(r"level=(warn|error|fatal|panic)|^containerd: |panic:", line)]
+        return "\n".join((complaints or lines)[-12:]) or "(its journal is empty)"
+
+    def _reason(self, unit: Unit, wanted: Runtimes) -> Optional[str]:
+        if unit.active != "active":
+            return "systemd says that it is %s" % (unit.active or "unknown")
+        try:
+            status = _cri.status(self._address, ASK_SECONDS)
+        except _cri.CriError as error:
+            return str(error)
+        for name in ("RuntimeReady", "NetworkReady"):
+            holds, words = status.conditions.get(name, (False, "it does not say"))
+            if not holds and self._held.get(name, name == "RuntimeReady"):
+                return "%s is false: %s" % (name, words)
+        return not_running(wanted, running_runtimes(status.config))
+
+    def _conditions(self) -> Dict[str, bool]:
+        """What holds before we do anything: a node without a network yet need not have one after us."""
+        try:
+            return {name: holds for name, (holds, _dummy) in _cri.status(self._address, ASK_SECONDS).conditions.items()}
+        except _cri.CriError:
+            return {}
+
+    def _wanted(self) -> Runtimes:
+        return Runtimes.of(dump_section(self._installation.dump()))
+
+
+def _show(name: str, run: Run) -> Dict[str, str]:
+    properties = "--property=LoadState,ActiveState,KillMode,MainPID,ExecStart,ExecMainStartTimestampMonotonic"
+    outcome = run(["systemctl", "show", name, properties], ASK_SECONDS)
+    if not outcome.ok:
+        raise Refused("systemctl show %s failed: %s; a host with systemd was expected" % (name, outcome.words))
+    return {key: value for key, _equals, value in (line.partition("=") for line in outcome.out.splitlines())}

@@ -1,0 +1,41 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The health reports that our daemons give on this host as JSON. No Ansible here."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+
+def fetch_json(url: str, timeout: float = 5.0) -> Tuple[Optional[Dict[str, Any]], str]:
+    """(the JSON object at a URL of this host whatever its HTTP status, "") or (None, why not). Never through a proxy."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as reply:
+            body = reply.read()
+    except urllib.error.HTTPError as error:
+        body = error.read()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return None, f"{url} cannot be read: {error}"
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None, f"{url} must answer JSON; it answers {body[:200]!r}"
+    if not isinstance(found, dict):
+        return None, f"{url} must answer a JSON object; it answers {body[:200]!r}"
+    return found, ""
+
+
+def unhealthy(health: Optional[Mapping[str, Any]], why: str, key: str) -> Optional[str]:
+    """Why a daemon is not healthy yet, None if it is: its report must have `key` true. Takes what `fetch_json` returned."""
+    if health is None:
+        return why
+    if health.get(key) is not True:
+        return f"its health report must say {key}: true; it says {json.dumps(dict(health))}"
+    return None

@@ -1,0 +1,69 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The API server, reached through the host's own kubectl: JSON in, JSON out.
+
+Private to this collection.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+# (argv, standard input) to (exit status, standard output, standard error).
+Run = Callable[[List[str], Optional[str]], Tuple[int, str, str]]
+
+ARGUMENTS: Dict[str, Dict[str, Any]] = {
+    "kubectl": {"type": "str", "default": "kubectl"},
+    "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
+}
+
+
+class KubectlError(RuntimeError):
+    """kubectl failed; the message has its arguments and its own words."""
+
+
+class Kubectl:
+    """kubectl with one kubeconfig. `run` executes it."""
+
+    def __init__(self, run: Run, binary: str, kubeconfig: str) -> None:
+        self._run = run
+        self._command = [binary, "--kubeconfig", kubeconfig, "--request-timeout=20s"]
+
+    def text(self, args: Sequence[str], data: Optional[str] = None) -> str:
+        """Standard output. KubectlError if kubectl fails."""
+        status, out, err = self._run([*self._command, *args], data)
+        if status != 0:
+            raise KubectlError(f"kubectl {' '.join(args)} failed with exit status {status}: {err.strip() or out.strip()}")
+        return out
+
+    def json(self, args: Sequence[str], data: Optional[str] = None) -> Any:
+        """The object that kubectl prints, None if it prints nothing."""
+        out = self.text([*args, "-o", "json"], data)
+        return json.loads(out) if out.strip() else None
+
+    def items(self, args: Sequence[str], data: Optional[str] = None) -> List[Dict[str, Any]]:
+        """The objects that kubectl prints, whether it wraps them in a List or prints a single one."""
+        found = self.json(args, data)
+        if found is None:
+            return []
+        if found.get("kind") == "List":
+            return list(found["items"])
+        return [found]
+
+
+def as_list(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Objects as one JSON document for `kubectl -f -`."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def for_module(module: Any) -> Kubectl:
+    """Kubectl for an AnsibleModule that has ARGUMENTS; fails the module where there is no kubectl."""
+
+    def run(argv: List[str], data: Optional[str]) -> Tuple[int, str, str]:
+        status, out, err = module.run_command(argv, data=data)
+        return status, out, err
+
+    return Kubectl(run, module.get_bin_path(module.params["kubectl"], required=True), module.params["kubeconfig"])

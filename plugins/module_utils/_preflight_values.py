@@ -1,0 +1,96 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether the inventory's variables are ones that exist, with values that can be.
+
+Private to this collection. Pure. What a type cannot say (a port, a percentage, an absolute path) is said here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR, WARNING, Reason
+
+PREFIX = "gpushare_"
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Longest time for which a dead extender may hold up a pod that asks for a GPU.
+LONGEST_HTTP_TIMEOUT = 1.0
+
+# A value to (what is expected, how bad it is if not), None if the value is good.
+Rule = Callable[[Any], Optional[Tuple[str, str]]]
+
+
+def unknown(host: str, names: Collection[str], known: Collection[str]) -> List[Reason]:
+    """Variables that look like ours and are not: typing errors, or those of another release."""
+    found = []
+    for name in sorted(name for name in names if name.startswith(PREFIX) and name not in known):
+        near = difflib.get_close_matches(name, known, 1, 0.75)
+        cure = f"did you mean {near[0]}?" if near else "remove it; docs/variables.md lists all"
+        found.append(Reason(host, "variables", ERROR, f"the variable {name}, which does not exist", "a variable of this collection", cure))
+    return found
+
+
+def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> List[Reason]:
+    """Values of the right type that nevertheless cannot be. specs: the variables' argument specifications."""
+    found = []
+    for name, value in sorted(values.items()):
+        rule = _rule(name, specs.get(name, {}))
+        wrong = rule(value) if rule is not None else None
+        if wrong is not None:
+            expected, severity = wrong
+            found.append(Reason(host, "variables", severity, f"{name}: {value!r}", expected, f"correct {name} in the inventory"))
+    return found
+
+
+def seconds(duration: str) -> Optional[float]:
+    """A duration as Go writes it ("1s", "1m30s", "800ms") in seconds; None if it is none."""
+    if not _DURATION.fullmatch(duration):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))
+
+
+def _between(least: int, most: int) -> Rule:
+    return lambda value: None if least <= value <= most else (f"a number from {least} to {most}", ERROR)
+
+
+def _absolute(value: Any) -> Optional[Tuple[str, str]]:
+    return None if str(value).startswith("/") else ("an absolute path on the hosts", ERROR)
+
+
+def _http_timeout(value: Any) -> Optional[Tuple[str, str]]:
+    found = seconds(str(value))
+    if not found:
+        return "a duration such as 1s or 800ms", ERROR
+    return (
+        None
+        if found <= LONGEST_HTTP_TIMEOUT
+        else ("at most 1s: a dead extender holds the scheduler up for so long at each GPU pod", WARNING)
+    )
+
+
+def _url(value: Any) -> Optional[Tuple[str, str]]:
+    return None if value == "" or re.match(r"https?://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
+
+
+_RULES: Dict[str, Rule] = {
+    "gpushare_extender_port": _between(1, 65535),
+    "gpushare_extender_weight": _between(1, 1000),
+    "gpushare_extender_http_timeout": _http_timeout,
+    "gpushare_api_server": _url,
+}
+
+
+def _rule(name: str, spec: Mapping[str, Any]) -> Optional[Rule]:
+    if name in _RULES:
+        return _RULES[name]
+    if spec.get("type") == "path" and str(spec.get("default") or "").startswith("/"):
+        return _absolute
+    if spec.get("type") == "int" and name.endswith("_timeout"):
+        return _between(1, 86400)
+    return None

@@ -1,0 +1,152 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The runtime's virtual environments under one folder: which one is wanted, whether it is whole, building and switching.
+
+Private to this collection. An environment is built where it stays, because its scripts name its path; a marker that is
+written last tells a whole one from one whose building was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+# argv to (exit status, standard output, standard error).
+Run = Callable[[List[str]], Tuple[int, str, str]]
+
+MARKER = ".gpushare-complete.json"
+LINK = "current"
+OLDEST = (3, 10)
+# The distribution's own first: its venv package is the one that is installed.
+CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10")
+_NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
+
+
+class RuntimeEnvError(RuntimeError):
+    """An environment cannot be made; the message says what was found and what to do."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What goes into the environment, by hash (hexadecimal SHA-256)."""
+
+    version: str
+    wheel_sha256: str
+    requirements_sha256: str
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python of this host; version such as "3.11"."""
+
+    path: str
+    version: str
+
+
+def find_python(run: Run, which: Callable[[str], Optional[str]], wanted: str) -> Interpreter:
+    """The Python to build with: `wanted` if it is not empty, else the first candidate that is new enough."""
+    seen = []
+    for name in [wanted] if wanted else CANDIDATES:
+        path = which(name)
+        if path is None:
+            continue
+        status, out, _dummy = run([path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+        version = out.strip()
+        if status == 0 and tuple(int(part) for part in version.split(".")) >= OLDEST:
+            return Interpreter(path, version)
+        seen.append(f"{path} is {version or 'not usable'}")
+    raise RuntimeEnvError(
+        f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed on this host; found {', '.join(seen) or 'none'}: "
+        "install one from the distribution, or name its path in gpushare_python"
+    )
+
+
+def environment_name(artifact: Artifact, python_version: str) -> str:
+    """The folder's name: the version, and a hash over all that the environment is made of."""
+    parts = "\n".join([artifact.wheel_sha256, artifact.requirements_sha256, python_version])
+    return f"{artifact.version}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
+
+
+class Environments:
+    """The environments under `root` and the link `current` to the one in use."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def path(self, name: str) -> str:
+        """Absolute path of an environment, whether it exists or not."""
+        return os.path.join(self.root, name)
+
+    def current(self) -> Optional[str]:
+        """The name of the environment in use, None if there is none."""
+        try:
+            return os.path.basename(os.readlink(self.path(LINK)))
+        except OSError:
+            return None
+
+    def is_whole(self, name: str) -> bool:
+        """Whether it was built to the end and its interpreter is still there."""
+        path = self.path(name)
+        return os.path.isfile(os.path.join(path, MARKER)) and os.access(os.path.join(path, "bin", "python"), os.X_OK)
+
+    def build(self, name: str, python: Interpreter, steps: Sequence[Sequence[str]], run: Run, contents: Mapping[str, Any]) -> None:
+        """Make it anew: a virtual environment, then each step (arguments of its pip), then the marker."""
+        path = self.path(name)
+        if os.path.lexists(path):
+            shutil.rmtree(path)
+        os.makedirs(self.root, exist_ok=True)
+        pip = [os.path.join(path, "bin", "python"), "-m", "pip"]
+        self._must(run, [python.path, "-m", "venv", path], "; install the distribution's package with Python's venv (python3-venv)")
+        for step in steps:
+            self._must(run, [*pip, *step], "")
+        temporary = os.path.join(path, MARKER + ".new")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(dict(contents), file, indent=2, sort_keys=True)
+        os.replace(temporary, os.path.join(path, MARKER))
+
+    def switch(self, name: str) -> None:
+        """Point the link at it; whoever follows the link sees the old one or the new one, never none."""
+        temporary = self.path(LINK + ".new")
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        os.symlink(name, temporary)
+        os.replace(temporary, self.path(LINK))
+
+    def remove_all_but(self, kept: Sequence[Optional[str]]) -> List[str]:
+        """Remove the environments that are not in `kept`; nothing else in the folder is touched. The names removed."""
+        removed = []
+        for name in sorted(os.listdir(self.root)):
+            if _NAME.fullmatch(name) and name not in kept:
+                shutil.rmtree(self.path(name))
+                removed.append(name)
+        return removed
+
+    def _must(self, run: Run, argv: List[str], cure: str) -> None:
+        status, out, err = run(argv)
+        if status != 0:
+            raise RuntimeEnvError(f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()[-2000:]}{cure}")
+
+
+def pip_steps(
+    requirements_path: str, wheel_path: str, wheel_sha256: str, extra_args: Sequence[str]
+) -> Tuple[Dict[str, str], List[List[str]]]:
+    """The pip calls that fill an environment, and the files that they read besides (path to content).
+
+    Every file that pip installs has its hash checked; nothing is compiled from sources, whose build tools have none.
+    """
+    own = wheel_path + ".txt"
+    common = ["install", "--disable-pip-version-check", "--no-input", "--quiet", "--require-hashes"]
+    return (
+        {own: f"{wheel_path} --hash=sha256:{wheel_sha256}\n"},
+        [
+            [*common, "--only-binary=:all:", *extra_args, "-r", requirements_path],
+            [*common, "--no-index", "--no-deps", "-r", own],
+        ],
+    )

@@ -1,0 +1,182 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host's kube-scheduler as what a transaction restarts and proves. No Ansible here.
+
+kubelet restarts the static pod by itself when its manifest changes: restarting means to wait until it has. The scheduler is
+healthy when it holds its lease, or stands by for another one that does, and has called the extender.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import time
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, TypeVar
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state, remove, replace
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service
+
+T = TypeVar("T")
+# There while a change has not been proven: a run that was killed meanwhile leaves it to the next one.
+UNPROVEN = "/var/lib/gpushare/scheduler-unproven"
+POLL_SECONDS = 0.5
+PROBE_REMOVAL_SECONDS = 20
+LOGS = "/var/log/pods"
+
+
+class Missing(Exception):
+    """A condition that is waited for does not hold yet; the message says what is missing."""
+
+
+class NotRunningError(RuntimeError):
+    """The scheduler did not come up within its time; the message has its own log."""
+
+
+class Host(NamedTuple):
+    """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds."""
+
+    name: str
+    node: str
+    manifest: str
+    health_url: str
+    timeout: float
+
+
+class Expected(NamedTuple):
+    """What the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name."""
+
+    lease: Optional[Mapping[str, str]]
+    scheduler_name: str
+    image: str
+    resource: str
+
+
+class SchedulerService(Service):
+    """The kube-scheduler of one host. After `healthy`, `proof` says who holds the lease and whether that is another host."""
+
+    def __init__(self, host: Host, kubectl: Kubectl, expected: Optional[Expected] = None) -> None:
+        super().__init__(self.is_due, self.await_restart, self.prove)
+        self.proof: Dict[str, Any] = {}
+        self._host = host
+        self._kubectl = kubectl
+        self._expected = expected
+
+    def is_due(self) -> bool:
+        """Whether the scheduler that runs is another one than the manifest on the disk says, or none does, or it is unproven."""
+        if os.path.exists(UNPROVEN):
+            return True
+        try:
+            self._running()
+        except (Missing, _scheduler_proof.HopelessError):
+            return True
+        return False
+
+    def begin(self) -> None:
+        """From here on the scheduler is unproven."""
+        replace(UNPROVEN, b"", 0o600, os.getuid(), os.getgid(), None)
+
+    def end(self) -> None:
+        """It is proven, or as it was before."""
+        remove(UNPROVEN)
+
+    def await_restart(self) -> None:
+        """Return when kubelet runs the manifest on the disk; NotRunningError if it does not within the timeout."""
+        try:
+            self._wait(self._running)
+        except (Missing, _scheduler_proof.HopelessError, KubectlError) as error:
+            raise NotRunningError(f"{error}. The scheduler said:\n{scheduler_log()}") from error
+
+    def prove(self) -> Optional[str]:
+        """None, or what is missing with the scheduler's log. A manifest without our configuration need not call the extender."""
+        expected = self._expected
+        if expected is None:
+            return None
+        try:
+            pod = self._wait(self._running)
+            holder = self._wait(lambda: self._holder(pod, expected))
+            self.proof = {"holder": holder.identity if holder else "", "standby": bool(holder and not holder.ours)}
+            if self.proof["standby"]:
+                self._wait(self._ready)  # it will not call the extender before it is active
+            elif self._annotation() is not None:
+                self._see_a_call(expected)
+        except (Missing, _scheduler_proof.HopelessError, KubectlError) as error:
+            return f"{error}. The scheduler said:\n{scheduler_log()}"
+        return None
+
+    def _annotation(self) -> Optional[str]:
+        state = read_state(self._host.manifest)
+        return None if state is None else _kube_scheduler.annotation_in(state.content.decode())
+
+    def _running(self) -> Mapping[str, Any]:
+        selector = f"spec.nodeName={self._host.node}"
+        pods = self._kubectl.items(["get", "pods", "--namespace", "kube-system", "--field-selector", selector])
+        pod = _scheduler_proof.find_static_pod(pods)
+        reason = _scheduler_proof.not_running(pod, self._annotation())
+        if reason is not None or pod is None:
+            raise Missing(f"kube-scheduler does not run as its manifest says: {reason}")
+        return pod
+
+    def _ready(self) -> None:
+        reason = _scheduler_proof.not_ready(self._running())
+        if reason is not None:
+            raise Missing(f"the new scheduler stands by for another one, but {reason}")
+
+    def _holder(self, pod: Mapping[str, Any], expected: Expected) -> Optional[_scheduler_proof.Holder]:
+        lease = expected.lease
+        if lease is None:
+            return None
+        found = self._kubectl.json(["get", "lease", "--namespace", lease["namespace"], lease["name"], "--ignore-not-found"])
+        holder = _scheduler_proof.holder(found, self._host.name, _scheduler_proof.started_at(pod))
+        if holder is None:
+            identity = ((found or {}).get("spec") or {}).get("holderIdentity")
+            raise Missing(f"the new scheduler does not hold its lease {lease['namespace']}/{lease['name']}: its holder is {identity!r}")
+        return holder
+
+    def _see_a_call(self, expected: Expected) -> None:
+        """Let a pod be scheduled that names our resource, and see the extender be asked."""
+        health, _dummy = fetch_json(self._host.health_url)
+        calls = int((health or {}).get("filter_calls", 0))
+        probe = _scheduler_proof.probe_pod(self._host.node, expected.scheduler_name, expected.image, expected.resource)
+        name = probe["metadata"]["name"]
+        self._remove(name, "--wait=true", "--timeout=15s")  # of a run that was killed
+        self._kubectl.text(["create", "-f", "-"], json.dumps(probe))
+        try:
+            self._wait(lambda: self._called(calls, name))
+        finally:
+            self._wait(lambda: self._remove(name, "--wait=false"), PROBE_REMOVAL_SECONDS)
+
+    def _called(self, calls: int, name: str) -> None:
+        reason = _scheduler_proof.not_called(*fetch_json(self._host.health_url), calls)
+        if reason is None:
+            return
+        pod = self._kubectl.json(["get", "pod", "--namespace", "kube-system", name, "--ignore-not-found"])
+        words = _scheduler_proof.scheduling_message(pod)
+        raise Missing(f"the new scheduler has not called the extender for pod kube-system/{name}: {reason}; {words}")
+
+    def _remove(self, name: str, *how: str) -> None:
+        self._kubectl.text(["delete", "pod", "--namespace", "kube-system", name, "--ignore-not-found", "--now", *how])
+
+    def _wait(self, condition: Callable[[], T], timeout: Optional[float] = None) -> T:
+        deadline = time.monotonic() + (self._host.timeout if timeout is None else timeout)
+        while True:
+            try:
+                return condition()
+            except (Missing, KubectlError):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
+
+
+def scheduler_log(folder: str = LOGS) -> str:
+    """The last lines of the newest log of a kube-scheduler container on this host, as kubelet keeps it."""
+    logs = glob.glob(os.path.join(folder, "kube-system_kube-scheduler-*", "kube-scheduler", "*.log"))
+    if not logs:
+        return f"(no log under {folder})"
+    with open(max(logs, key=os.path.getmtime), encoding="utf-8", errors="replace") as stream:
+        return "".join(stream.readlines()[-15:]).strip() or "(its log is empty)"

@@ -1,0 +1,151 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One of our daemons under systemd, as what a transaction restarts and proves. No Ansible here.
+
+The unit gives its process a hash of all that it reads at its start. So the running process itself says whether it is older
+than the files, also after a run that was killed between writing and restarting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service
+
+# argv to (exit status, standard output, standard error).
+Run = Callable[[List[str]], Tuple[int, str, str]]
+
+VARIABLE = "GPUSHARE_GENERATION"
+UNITS = "/etc/systemd/system"
+POLL_SECONDS = 0.3
+
+
+class SystemdError(RuntimeError):
+    """systemctl refused; the message has its words."""
+
+
+def generation(parts: Sequence[Optional[str]]) -> str:
+    """A short hash of everything that the process reads at its start; changes when any of it does."""
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]
+
+
+def stamped(unit: str, stamp: str) -> str:
+    """The unit with the generation as a variable of the process, right after [Service]."""
+    head, section, rest = unit.partition("[Service]\n")
+    if not section:
+        raise SystemdError("the unit must have a line [Service]")
+    return f"{head}{section}Environment={VARIABLE}={stamp}\n{rest}"
+
+
+class Health:
+    """Where the daemon reports its health, which key must be true, and how many seconds it has. url None: systemd's word counts."""
+
+    def __init__(self, url: Optional[str], key: str, timeout: float) -> None:
+        self.url = url
+        self.key = key
+        self.timeout = timeout
+
+
+class Daemon(Service):
+    """A systemd service of ours. `run` executes systemctl and journalctl, `environ` reads a process's environment."""
+
+    def __init__(self, name: str, health: Health, run: Run, environ: Callable[[str], bytes], units: str = UNITS) -> None:
+        super().__init__(self.is_due, self.restart_now, self.problem)
+        self.unit = f"{name}.service"
+        self.path = os.path.join(units, self.unit)
+        self._health = health
+        self._run = run
+        self._environ = environ
+
+    def is_due(self) -> bool:
+        """Whether what runs was not started from the unit on the disk, whose hash covers all that it reads."""
+        return self.wanted_generation() != self.running_generation()
+
+    def restart_now(self) -> None:
+        """Run the unit on the disk, at boot too, or nothing if there is none. SystemdError if it does not come up."""
+        if self.wanted_generation() is None:
+            self._run(["systemctl", "disable", "--now", "--quiet", self.unit])
+            self._must("daemon-reload")
+            return
+        self._must("daemon-reload")
+        self.enable()
+        self._must("restart", self.unit)
+
+    def enable(self) -> None:
+        """Have it started at boot."""
+        self._must("enable", "--quiet", self.unit)
+
+    def is_enabled(self) -> bool:
+        """Whether it is started at boot."""
+        return self._show().get("UnitFileState") == "enabled"
+
+    def problem(self) -> Optional[str]:
+        """None once it runs and its health report is good; what is wrong, in its own words, when its time is over."""
+        deadline = time.monotonic() + self._health.timeout
+        while True:
+            reason = self._reason()
+            if reason is None:
+                return None
+            if time.monotonic() > deadline:
+                return f"{self.unit} is not healthy after {self._health.timeout} s: {reason}. It said:\n{self.journal()}"
+            time.sleep(POLL_SECONDS)
+
+    def wanted_generation(self) -> Optional[str]:
+        """The generation in the unit on the disk, None if there is no unit."""
+        state = read_state(self.path)
+        if state is None:
+            return None
+        found = re.search(rf"^Environment={VARIABLE}=(\S+)$", state.content.decode(), re.MULTILINE)
+        return found.group(1) if found else ""
+
+    def running_generation(self) -> Optional[str]:
+        """The generation that the running process was started with, "" if it has none, None if nothing runs."""
+        properties = self._show()
+        if properties.get("ActiveState") != "active":
+            return None
+        for variable in self._environ(properties.get("MainPID", "0")).split(b"\0"):
+            key, _dummy, value = variable.partition(b"=")
+            if key == VARIABLE.encode():
+                return value.decode("ascii", "replace")
+        return ""
+
+    def journal(self) -> str:
+        """Its last words."""
+        _dummy, out, _err = self._run(["journalctl", "--unit", self.unit, "--lines=25", "--no-pager", "--output=cat"])
+        return out.strip() or "(its journal is empty)"
+
+    def _reason(self) -> Optional[str]:
+        if self.is_due():
+            return "systemd does not run it from its unit file"
+        if self.wanted_generation() is None or self._health.url is None:
+            return None
+        return unhealthy(*fetch_json(self._health.url), self._health.key)
+
+    def _show(self) -> Dict[str, str]:
+        argv = ["systemctl", "show", self.unit, "--property=ActiveState,MainPID,UnitFileState"]
+        _dummy, out, _err = self._run(argv)
+        return {key: value for key, _equals, value in (line.partition("=") for line in out.splitlines())}
+
+    def _must(self, *args: str) -> None:
+        status, out, err = self._run(["systemctl", *args])
+        if status != 0:
+            words = (err or out).strip()
+            raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {words}. It said:\n{self.journal()}")
+
+
+def read_environ(pid: str) -> bytes:
+    """/proc/PID/environ, b"" if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""

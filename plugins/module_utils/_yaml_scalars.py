@@ -1,0 +1,72 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plain values in a YAML or JSON file, on hosts that have no YAML library.
+
+Private to this collection. Pure. Understands block mappings of scalars, as Kubernetes' and k3s' own configuration files are
+written; lists and multi-line text are passed over, never misread as something else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, List, Tuple
+
+_LINE = re.compile(r"( *)([A-Za-z0-9_.\-/]+|\"[^\"]+\"|'[^']+') *:(?: +(.*))?$")
+
+
+def scalars(text: str) -> Dict[str, str]:
+    """Dotted path to value, both as text: {"kind": "KubeletConfiguration", "featureGates.DevicePlugins": "true"}."""
+    if text.lstrip().startswith("{"):
+        try:
+            found: Dict[str, str] = {}
+            _flatten("", json.loads(text), found)
+            return found
+        except (ValueError, RecursionError):
+            return {}
+    return _block(text.splitlines())
+
+
+def _flatten(path: str, value: Any, found: Dict[str, str]) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _flatten(f"{path}.{key}" if path else str(key), inner, found)
+    elif isinstance(value, (str, int, float)):
+        found[path] = str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _block(lines: List[str]) -> Dict[str, str]:
+    found: Dict[str, str] = {}
+    parents: List[Tuple[int, str]] = []
+    opaque = -1  # indentation of a list or a text block: what is deeper belongs to it
+    for line in lines:
+        bare = line.strip()
+        indent = len(line) - len(line.lstrip(" "))
+        if not bare or bare.startswith("#") or (0 <= opaque < indent):
+            continue
+        opaque = -1
+        match = _LINE.match(line.rstrip())
+        if match is None or bare.startswith("- "):
+            opaque = indent
+            continue
+        key, value = match.group(2).strip("\"'"), match.group(3) or ""
+        while parents and parents[-1][0] >= indent:
+            parents.pop()
+        path = ".".join([*(name for dummy, name in parents), key])
+        if value.startswith(("|", ">", "[", "{", "&", "*", "!")):
+            opaque = indent
+        elif not value or value.startswith("#"):
+            parents.append((indent, key))
+        else:
+            found[path] = _value(value)
+    return found
+
+
+def _value(text: str) -> str:
+    quote = text[0]
+    if quote in "\"'":
+        end = text.find(quote, 1)
+        return text[1:end] if end > 0 else text[1:]
+    return re.split(r"\s#", text, maxsplit=1)[0].strip()

@@ -1,0 +1,155 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_mem_capacity
+short_description: Compare the memory of a node's cards with what Kubernetes offers of it
+version_added: 0.1.0
+description:
+  - Compares, for each node, the cards that nvidia-smi lists, the annotation C(gpushare/cards) of the device plugin, and capacity and
+    allocatable of C(aliyun.com/gpu-mem) and C(aliyun.com/gpu-count). Says which of them differs and what to do.
+  - Memory on cards that are unhealthy or cordoned is not allocatable; that is a warning, not an error.
+  - One call on a control plane serves any number of nodes. Called on a GPU node without O(nodes), it looks at that node only, for which
+    kubelet's own kubeconfig is enough.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+  - gpushare.kubernetes.kubectl
+options:
+  nodes:
+    description:
+      - Name of each node to what M(gpushare.kubernetes.nvidia_smi_info) returned on its host.
+      - By default the node that the module runs on, where it asks nvidia-smi itself.
+    type: dict
+  unit:
+    description: The unit of memory that is wanted, such as V(GiB). By default any.
+    type: str
+    default: ""
+  timeout:
+    description: How many seconds kubelet and the device plugin have until all is equal. With V(0) the module looks once.
+    type: int
+    default: 0
+  fail_on_difference:
+    description: Whether a difference that is an error fails the module.
+    type: bool
+    default: true
+"""
+
+EXAMPLES = r"""
+- name: List the cards of every GPU node
+  gpushare.kubernetes.nvidia_smi_info:
+  register: cards
+
+- name: Compare them with what Kubernetes offers
+  gpushare.kubernetes.gpu_mem_capacity:
+    nodes: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, 'cards'))) }}"
+    timeout: 30
+  delegate_to: cp1
+  run_once: true
+
+- name: Compare on the node itself
+  gpushare.kubernetes.gpu_mem_capacity:
+    kubeconfig: /etc/kubernetes/kubelet.conf
+"""
+
+RETURN = r"""
+ok:
+  description: Whether nothing differs, warnings apart.
+  returned: always
+  type: bool
+nodes:
+  description: The sums of each node. Null where a place says nothing.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    node: {description: Name of the node., type: str, sample: gpu1}
+    unit: {description: The published unit., type: str, sample: GiB}
+    nvml: {description: Units of all cards by nvidia-smi., type: int, sample: 32}
+    published: {description: Units in the annotation., type: int, sample: 32}
+    capacity: {description: Units in the node's capacity., type: int, sample: 32}
+    allocatable: {description: Units in the node's allocatable., type: int, sample: 32}
+    cards_nvml: {description: Cards by nvidia-smi., type: int, sample: 2}
+    cards_published: {description: Cards in the annotation., type: int, sample: 2}
+    cards_capacity: {description: C(aliyun.com/gpu-count) in the capacity., type: int, sample: 2}
+    cards_allocatable: {description: C(aliyun.com/gpu-count) in allocatable., type: int, sample: 2}
+differences:
+  description: What is not as it should be.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    node: {description: Name of the node., type: str, sample: gpu1}
+    what: {description: Which place differs., type: str, sample: capacity aliyun.com/gpu-mem}
+    severity: {description: V(error) or V(warning)., type: str}
+    found: {description: What was found., type: str, sample: "0"}
+    expected: {description: What was expected., type: str, sample: "32"}
+    cure: {description: What to do., type: str}
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import compare
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import gather
+
+# Above this many, one list is cheaper than one request for each name.
+MANY = 20
+
+
+def reports(module: AnsibleModule) -> dict:
+    """Node name to the report of nvidia-smi there."""
+    if module.params["nodes"] is None:
+        facts = gather(Host(), ["cards"])
+        return {facts.kubelet.node_name: facts.nvidia_smi}
+    found = {}
+    for name, values in module.params["nodes"].items():
+        try:
+            found[name] = _nvidia_smi.SmiReport.from_dict(values)
+        except (KeyError, TypeError) as error:
+            seen = f"{str(values)[:200]!r} ({type(error).__name__} {error})"
+            module.fail_json(msg=f"nodes.{name} must be what nvidia_smi_info returned on that host; found {seen}")
+    return found
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            _kubectl.ARGUMENTS,
+            nodes={"type": "dict"},
+            unit={"type": "str", "default": ""},
+            timeout={"type": "int", "default": 0},
+            fail_on_difference={"type": "bool", "default": True},
+        ),
+        supports_check_mode=True,
+    )
+    kubectl = _kubectl.for_module(module)
+    wanted = reports(module)
+    names = sorted(wanted) if len(wanted) <= MANY else []
+    deadline = time.monotonic() + module.params["timeout"]
+    while True:
+        try:
+            nodes = kubectl.items(["get", "nodes", *names, "--ignore-not-found"]) if wanted else []
+        except _kubectl.KubectlError as error:
+            module.fail_json(msg=str(error))
+        comparison = compare(wanted, nodes, module.params["unit"])
+        if comparison.ok or time.monotonic() >= deadline:
+            break
+        time.sleep(1)
+    result = dict(comparison.as_dict(), changed=False)
+    if not comparison.ok and module.params["fail_on_difference"]:
+        errors = [str(difference) for difference in comparison.differences if difference.severity == "error"]
+        module.fail_json(msg="\n".join(errors), **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

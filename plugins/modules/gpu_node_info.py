@@ -1,0 +1,221 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_node_info
+short_description: Tell which Kubernetes node this host is, and what it has
+version_added: 0.1.0
+description:
+  - Gathers what must be known of a host before its GPUs are shared, in one call. Works on any host, with or without cards, driver or
+    Kubernetes. A value that cannot be found out is null.
+  - Reads files; runs only C(kubelet), C(containerd) and the like with C(--version), C(modinfo), and C(nvidia-smi -q -x).
+  - What the node is called is always returned; it may differ from the host's name in the inventory.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+options:
+  gather:
+    description:
+      - What to gather besides the node, its kubelet and its control plane. An empty list is the fastest.
+      - V(cards) asks the driver, which can take seconds where no persistence daemon runs.
+    type: list
+    elements: str
+    choices: [system, cards, runtimes, managers]
+    default: [system, cards, runtimes, managers]
+  install_dir:
+    description: Folder of the runtime. Its disk space is returned, and processes from it are no other GPU managers.
+    type: path
+    default: /opt/gpushare
+  root:
+    description: Folder that stands for the host's V(/), for tests. Programs are then run from below it as well.
+    type: path
+    default: /
+  timeout:
+    description: How many seconds each program has to answer with its version.
+    type: int
+    default: 20
+"""
+
+EXAMPLES = r"""
+- name: Ask the host which node it is
+  gpushare.kubernetes.gpu_node_info:
+    gather: []
+  register: node
+
+- name: Gather everything
+  gpushare.kubernetes.gpu_node_info:
+  register: facts
+"""
+
+RETURN = r"""
+node_name:
+  description: Name of the Kubernetes node. Without a running kubelet the one that it would take.
+  returned: success
+  type: str
+  sample: gpu1
+kubelet_root:
+  description: Root folder of kubelet.
+  returned: success
+  type: str
+  sample: /var/lib/kubelet
+kubelet_running:
+  description: Whether a kubelet runs on this host.
+  returned: success
+  type: bool
+kubelet:
+  description: The running kubelet; where none runs, what its files say.
+  returned: success
+  type: dict
+  contains:
+    installed: {description: Whether there is one., type: bool}
+    running: {description: Whether it runs., type: bool}
+    version: {description: Version., type: str, sample: v1.36.3}
+    binary: {description: Path of the program., type: str, sample: /usr/bin/kubelet}
+    node_name: {description: Name of its node., type: str, sample: gpu1}
+    node_name_overridden: {description: Whether a flag gives the name., type: bool}
+    root: {description: Root folder., type: str, sample: /var/lib/kubelet}
+    config: {description: Configuration file., type: str, sample: /var/lib/kubelet/config.yaml}
+    endpoint: {description: Socket of the container runtime., type: str, sample: unix:///run/containerd/containerd.sock}
+    runtime: {description: "V(containerd), V(cri-o), V(docker) or V(unknown).", type: str, sample: containerd}
+    feature_gates: {description: Feature gates that are set., type: dict}
+    unit_files: {description: systemd unit and its drop-ins., type: list, elements: str}
+distribution:
+  description: What installed Kubernetes.
+  returned: success
+  type: dict
+  contains:
+    name: {description: "V(kubeadm), V(k3s), V(rke2), V(openshift), V(microk8s), V(k0s), V(unknown) or V(none).", type: str}
+    kubespray: {description: Whether kubespray did., type: bool}
+    version: {description: Its own version where it has one., type: str}
+control_plane:
+  description: What of a control plane is on the host.
+  returned: success
+  type: dict
+  contains:
+    present: {description: Whether an API server is run here., type: bool}
+    manifests: {description: Manifest of each static pod by component., type: dict}
+    kubeconfig: {description: The administrator's kubeconfig., type: str, sample: /etc/kubernetes/admin.conf}
+    kubectl: {description: Path of kubectl., type: str}
+system:
+  description: The distribution.
+  returned: when gathered
+  type: dict
+  contains:
+    id: {description: As in os-release., type: str, sample: debian}
+    like: {description: As in os-release., type: list, elements: str}
+    version: {description: As in os-release., type: str, sample: "12"}
+    name: {description: In words., type: str, sample: Debian GNU/Linux 12 (bookworm)}
+    architecture: {description: Of the kernel., type: str, sample: x86_64}
+    init: {description: V(systemd) or V(other)., type: str}
+    selinux: {description: "V(enforcing), V(permissive) or V(disabled).", type: str}
+    cgroup_version: {description: 1 or 2., type: int}
+kernel:
+  description: The running kernel.
+  returned: when V(system) is gathered
+  type: dict
+  contains:
+    release: {description: Release., type: str, sample: 6.1.0-30-amd64}
+    headers: {description: Folder of its headers., type: str}
+    secure_boot: {description: "V(enabled), V(disabled), V(none) for a host without EFI, or V(unknown).", type: str}
+    signed_modules_only: {description: Whether it refuses modules that are not signed., type: bool}
+pythons:
+  description: Pythons from 3.10 on, newest first.
+  returned: when V(system) is gathered
+  type: list
+  elements: dict
+  contains:
+    path: {description: Path., type: str, sample: /usr/bin/python3}
+    version: {description: Version., type: str, sample: "3.11"}
+    venv: {description: Whether it can make virtual environments with pip., type: bool}
+disk:
+  description: The file system of O(install_dir).
+  returned: when V(system) is gathered
+  type: dict
+  contains:
+    path: {description: The folder., type: str}
+    free_mib: {description: Free space in MiB., type: int}
+pci:
+  description: NVIDIA's devices on the PCI bus. A hint only, since a host may hide the bus.
+  returned: when V(cards) is gathered
+  type: dict
+  contains:
+    cards: {description: "Each with C(address), C(device), C(driver) and C(numa_node).", type: list, elements: dict}
+    switches: {description: Addresses of NVSwitches., type: list, elements: str}
+driver:
+  description: NVIDIA's driver by its parts, which must be of one version.
+  returned: when V(cards) is gathered
+  type: dict
+  contains:
+    loaded: {description: Version of the loaded kernel module., type: str}
+    open_module: {description: Whether that is the open one., type: bool}
+    installed: {description: Version of the kernel module on disk for the running kernel., type: str}
+    installed_path: {description: Its path., type: str}
+    library: {description: Version of libnvidia-ml., type: str}
+    library_path: {description: Its path., type: str}
+    nvidia_smi: {description: Path of nvidia-smi., type: str}
+    nouveau_loaded: {description: Whether nouveau is loaded., type: bool}
+    device_nodes: {description: Numbers of C(/dev/nvidia<number>)., type: list, elements: int}
+nvidia_smi:
+  description: What M(gpushare.kubernetes.nvidia_smi_info) returns.
+  returned: when V(cards) is gathered
+  type: dict
+runtimes:
+  description: Container runtimes that are installed.
+  returned: when gathered
+  type: list
+  elements: dict
+  contains:
+    name: {description: "V(containerd), V(docker), V(cri-o) or V(cri-dockerd).", type: str}
+    binary: {description: Path of the program., type: str}
+    version: {description: Version., type: str}
+    socket: {description: Its socket., type: str}
+    running: {description: Whether it runs., type: bool}
+    config_files: {description: Configuration files and folders that exist., type: list, elements: str}
+managers:
+  description: Other managers of the cards, such as another device plugin.
+  returned: when gathered
+  type: list
+  elements: dict
+  contains:
+    name: {description: Its project., type: str, sample: NVIDIA device plugin}
+    active: {description: Whether it has the cards now., type: bool}
+    evidence: {description: What was seen., type: list, elements: str}
+registered:
+  description: Extended resource to the number of healthy devices, as kubelet has recorded them.
+  returned: when V(managers) is gathered
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import SUBSETS, gather
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "gather": {"type": "list", "elements": "str", "choices": list(SUBSETS), "default": list(SUBSETS)},
+            "install_dir": {"type": "path", "default": "/opt/gpushare"},
+            "root": {"type": "path", "default": "/"},
+            "timeout": {"type": "int", "default": 20},
+        },
+        supports_check_mode=True,
+    )
+    facts = gather(Host(module.params["root"], module.params["timeout"]), module.params["gather"], module.params["install_dir"])
+    module.exit_json(
+        changed=False,
+        node_name=facts.kubelet.node_name,
+        kubelet_root=facts.kubelet.root,
+        kubelet_running=facts.kubelet.running,
+        **facts.as_dict(),
+    )
+
+
+if __name__ == "__main__":
+    main()

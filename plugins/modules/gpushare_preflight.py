@@ -1,0 +1,113 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_preflight
+short_description: Find every reason why a host must not be changed
+version_added: 0.1.0
+description:
+  - Gathers the facts of a host with M(gpushare.kubernetes.gpu_node_info), in one call, and judges them and the host's C(gpushare_*)
+    variables on the controller.
+  - Never fails because of the host. Whatever is wrong with it, even that it cannot be reached, is a reason in the result, which
+    M(gpushare.kubernetes.gpushare_preflight_verdict) puts together with those of the other hosts.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+options:
+  gpu_node:
+    description: Whether the host's cards are to be shared.
+    type: bool
+    required: true
+  control_plane:
+    description: Whether the host's kube-scheduler is to call the extender.
+    type: bool
+    required: true
+  install_dir:
+    description: Folder of the runtime.
+    type: path
+    default: /opt/gpushare
+  python:
+    description: Name or path of the Python for the runtime. By default the distribution's own or the newest.
+    type: str
+    default: ""
+  kubectl:
+    description: Name or path of kubectl.
+    type: str
+    default: kubectl
+  kubeconfig:
+    description: The administrator's kubeconfig.
+    type: path
+    default: /etc/kubernetes/admin.conf
+  scheduler_manifest:
+    description: Manifest of kube-scheduler's static pod.
+    type: path
+    default: /etc/kubernetes/manifests/kube-scheduler.yaml
+  root:
+    description: Folder that stands for the host's V(/), for tests.
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Look at a GPU node
+  gpushare.kubernetes.gpushare_preflight:
+    gpu_node: true
+    control_plane: false
+  register: found
+"""
+
+RETURN = r"""
+host:
+  description: The host's name in the inventory.
+  returned: always
+  type: str
+node_name:
+  description: Name of its Kubernetes node, null where nothing could be asked.
+  returned: always
+  type: str
+reasons:
+  description: What speaks against changing the host.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    host: {description: The host's name in the inventory., type: str}
+    check: {description: A word for the kind of reason., type: str, sample: cards}
+    severity: {description: V(error) or V(warning)., type: str}
+    found: {description: What was found., type: str}
+    expected: {description: What was expected., type: str}
+    cure: {description: What to do., type: str}
+facts:
+  description: What M(gpushare.kubernetes.gpu_node_info) returned, empty where nothing could be asked.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "gpu_node": {"type": "bool", "required": True},
+            "control_plane": {"type": "bool", "required": True},
+            "install_dir": {"type": "path", "default": "/opt/gpushare"},
+            "python": {"type": "str", "default": ""},
+            "kubectl": {"type": "str", "default": "kubectl"},
+            "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
+            "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    module.fail_json(msg="gpushare_preflight works on the controller; call it by its full name gpushare.kubernetes.gpushare_preflight")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_preflight_verdict
+short_description: Stop the run if there is a reason to, with all reasons of all hosts
+version_added: 0.1.0
+description:
+  - Puts together what M(gpushare.kubernetes.gpushare_preflight) found on each host, adds what speaks against the inventory as a whole,
+    and fails with the whole list if there is an error in it. Warnings are shown and do not fail.
+  - Works on the controller and reaches no host. Use it with C(run_once).
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+options:
+  hosts:
+    description: The hosts of the run, usually V(ansible_play_hosts_all), so that one that is gone is named.
+    type: list
+    elements: str
+    required: true
+  result:
+    description: Name of the variable in which each host's result was registered.
+    type: str
+    required: true
+  control_plane_group:
+    description: Inventory group of the control planes.
+    type: str
+    required: true
+  gpu_group:
+    description: Inventory group of the GPU nodes.
+    type: str
+    required: true
+  accept:
+    description: Checks whose errors are to be warnings.
+    type: list
+    elements: str
+    default: []
+"""
+
+EXAMPLES = r"""
+- name: Stop with every reason, if there is one
+  gpushare.kubernetes.gpushare_preflight_verdict:
+    hosts: "{{ ansible_play_hosts_all }}"
+    result: found
+    control_plane_group: kube_control_plane
+    gpu_group: gpu_nodes
+  run_once: true
+"""
+
+RETURN = r"""
+ok:
+  description: Whether there is no error.
+  returned: always
+  type: bool
+reasons:
+  description: All reasons, errors first, as M(gpushare.kubernetes.gpushare_preflight) describes them. An empty host means the inventory.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "hosts": {"type": "list", "elements": "str", "required": True},
+            "result": {"type": "str", "required": True},
+            "control_plane_group": {"type": "str", "required": True},
+            "gpu_group": {"type": "str", "required": True},
+            "accept": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    module.fail_json(
+        msg="gpushare_preflight_verdict works on the controller; call it by its full name gpushare.kubernetes.gpushare_preflight_verdict"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_runtime_env
+short_description: Install the gpushare runtime into a versioned virtual environment
+version_added: 0.1.0
+description:
+  - Builds a wheel from the runtime's sources on the controller, the same bytes every time, and installs it with its locked
+    dependencies into O(root)/E(VERSION)-E(HASH) on the host.
+  - The hash is over the wheel, the locked requirements and the version of Python, so an environment is never changed once it is whole.
+  - Switches the link O(root)/current to it, keeps the environment that was in use before, and removes older ones.
+  - The wheel travels to the host only if the host does not have the environment yet.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+options:
+  source:
+    description: Folder on the controller with the runtime's C(pyproject.toml), C(requirements.txt) and sources.
+    type: path
+    required: true
+  root:
+    description: Folder on the host that holds the environments and the link C(current).
+    type: path
+    default: /opt/gpushare
+  python:
+    description:
+      - Python of the host to build with, 3.10 or newer, by name or path.
+      - By default the distribution's C(python3), or the newest other one if that is too old.
+    type: str
+    default: ""
+  pip_extra_args:
+    description:
+      - More arguments for C(pip install) of the dependencies, such as V(--index-url) and its value.
+      - By default the host's own configuration of pip decides where packages come from.
+    type: list
+    elements: str
+    default: []
+  artifact:
+    description: What is to be installed. Filled in by this module's action plugin on the controller, not by users.
+    type: dict
+    suboptions:
+      version:
+        description: Version of the runtime.
+        type: str
+        required: true
+      wheel_sha256:
+        description: Hash of the wheel.
+        type: str
+        required: true
+      requirements_sha256:
+        description: Hash of the locked requirements.
+        type: str
+        required: true
+      wheel_path:
+        description: Where the wheel lies on the host, once it has been sent.
+        type: path
+      requirements_path:
+        description: Where the locked requirements lie on the host, once they have been sent.
+        type: path
+"""
+
+EXAMPLES = r"""
+- name: Install the runtime
+  gpushare.kubernetes.gpushare_runtime_env:
+    source: "{{ role_path }}/../../files/gpushare_runtime"
+"""
+
+RETURN = r"""
+environment:
+  description: Path of the environment that is in use (in check mode, that would be).
+  returned: success
+  type: str
+  sample: /opt/gpushare/0.1.0-3f2a9c0d1e4b
+python:
+  description: Path of the Python that it is built with.
+  returned: success
+  type: str
+  sample: /usr/bin/python3
+removed:
+  description: Names of older environments that were removed.
+  returned: when the link was switched
+  type: list
+  elements: str
+"""
+
+import hashlib
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import (
+    Artifact,
+    Environments,
+    RuntimeEnvError,
+    environment_name,
+    find_python,
+    pip_steps,
+)
+
+
+def install(module: AnsibleModule, run, environments: Environments, name: str, python) -> None:
+    """Build the environment from the files that the action plugin has sent."""
+    artifact = module.params["artifact"]
+    for path, wanted in (
+        (artifact["wheel_path"], artifact["wheel_sha256"]),
+        (artifact["requirements_path"], artifact["requirements_sha256"]),
+    ):
+        with open(path, "rb") as file:
+            found = hashlib.sha256(file.read()).hexdigest()
+        if found != wanted:
+            raise RuntimeEnvError(f"{path} arrived with SHA-256 {found}, expected {wanted}: the transfer was damaged, run again")
+    files, steps = pip_steps(
+        artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], module.params["pip_extra_args"]
+    )
+    for path, content in files.items():
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    contents = {key: artifact[key] for key in ("version", "wheel_sha256", "requirements_sha256")}
+    environments.build(name, python, steps, run, {**contents, "python": python.version})
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "source": {"type": "path", "required": True},
+            "root": {"type": "path", "default": "/opt/gpushare"},
+            "python": {"type": "str", "default": ""},
+            "pip_extra_args": {"type": "list", "elements": "str", "default": []},
+            "artifact": {
+                "type": "dict",
+                "options": {
+                    "version": {"type": "str", "required": True},
+                    "wheel_sha256": {"type": "str", "required": True},
+                    "requirements_sha256": {"type": "str", "required": True},
+                    "wheel_path": {"type": "path"},
+                    "requirements_path": {"type": "path"},
+                },
+            },
+        },
+        supports_check_mode=True,
+    )
+    # Daemons that do not run as root read these files, whatever root's own mask is.
+    os.umask(0o022)
+    given = module.params["artifact"]
+    if given is None:
+        module.fail_json(msg="gpushare_runtime_env was run without its action plugin; call it by its full name gpushare.kubernetes.…")
+    artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
+    environments = Environments(module.params["root"])
+
+    def run(argv):
+        return module.run_command(argv)
+
+    try:
+        python = find_python(run, lambda name: module.get_bin_path(name), module.params["python"])
+        name, before = environment_name(artifact, python.version), environments.current()
+        whole = environments.is_whole(name)
+        result = {
+            "changed": not whole or before != name,
+            "environment": environments.path(name),
+            "python": python.path,
+            "diff": {"before": f"{before or 'none'}\n", "after": f"{name}\n"},
+        }
+        if result["changed"] and not module.check_mode:
+            if not whole and not given["wheel_path"]:
+                module.exit_json(changed=False, missing=True)
+            if not whole:
+                install(module, run, environments, name, python)
+            if before != name:
+                environments.switch(name)
+                result["removed"] = environments.remove_all_but([name, before])
+    except (RuntimeEnvError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Change a YAML text as little as possible: comments, order and quoting of all else stay.
+
+Private to this collection, used on the controller only (it needs PyYAML, which hosts may not have).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+
+class _CannotSplice(Exception):
+    """This text has a form that is not edited in place."""
+
+
+@dataclass(frozen=True)
+class _Edit:
+    start: int
+    end: int
+    text: str
+
+
+def dump(value: Any) -> str:
+    """The value as YAML in block style, keys in the order they have."""
+    return yaml.safe_dump(value, sort_keys=False, default_flow_style=False, width=10**6, allow_unicode=True)
+
+
+def splice(text: str, wanted: Any) -> str:
+    """`text`, changed so that it loads as `wanted`. Where that cannot be done in place, `wanted` written anew."""
+    try:
+        spliced = _Splicer(text).result(wanted)
+        if _same(yaml.safe_load(spliced), wanted):
+            return spliced
+    except (_CannotSplice, yaml.YAMLError):
+        pass
+    return dump(wanted)
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal, and of equal types (to Python, True equals 1); the order of keys does not count."""
+    return json.dumps(left, sort_keys=True, default=repr) == json.dumps(right, sort_keys=True, default=repr)
+
+
+class _Splicer:
+    def __init__(self, text: str) -> None:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise _CannotSplice("an alias would change in two places")
+        self.text = text
+        self.edits: list[_Edit] = []
+
+    def result(self, wanted: Any) -> str:
+        root = yaml.compose(self.text, Loader=yaml.SafeLoader)
+        if root is None:
+            raise _CannotSplice("nothing there")
+        self._value(root, yaml.safe_load(self.text), wanted)
+        text = self.text
+        # Later edits first; of two insertions at one place, the outer one first, so that the inner one comes before it.
+        for _place, edit in sorted(enumerate(self.edits), key=lambda one: (one[1].start, one[0]), reverse=True):
+            text = text[: edit.start] + edit.text + text[edit.end :]
+        return text
+
+    def _value(self, node: yaml.Node, current: Any, wanted: Any) -> None:
+        if _same(current, wanted):
+            return
+        if isinstance(node, yaml.MappingNode) and isinstance(wanted, dict) and self._is_block(node):
+            self._mapping(node, current, wanted)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(wanted, list) and self._is_block(node):
+            self._sequence(node, current, wanted)
+        elif self._is_block(node):
+            raise _CannotSplice("a block becomes something else")
+        else:
+            inline = yaml.safe_dump(wanted, default_flow_style=True, sort_keys=False, width=10**6)
+            self.edits.append(_Edit(node.start_mark.index, node.end_mark.index, inline.removesuffix("...\n").rstrip("\n")))
+
+    def _mapping(self, node: yaml.MappingNode, current: dict[Any, Any], wanted: dict[Any, Any]) -> None:
+        if set(current) - set(wanted) or len(node.value) != len(current):
+            raise _CannotSplice("a key goes, or is merged in")
+        column = node.start_mark.column
+        for (key, value), name in zip(node.value, current, strict=True):
+            if not _same(current[name], wanted[name]):
+                if self._is_empty(value) and isinstance(wanted[name], (dict, list)) and wanted[name]:
+                    self.edits.append(_Edit(self._colon(key), self._end(value), "\n" + self._block(wanted[name], column + 2)))
+                else:
+                    self._value(value, current[name], wanted[name])
+        added = {name: value for name, value in wanted.items() if name not in current}
+        if added:
+            self._insert_after(node, self._block(added, column))
+
+    def _sequence(self, node: yaml.SequenceNode, current: list[Any], wanted: list[Any]) -> None:
+        if len(wanted) < len(current) or self.text[node.start_mark.index] != "-":
+            raise _CannotSplice("an element goes")
+        for element, now, then in zip(node.value, current, wanted, strict=False):
+            self._value(element, now, then)
+        if len(wanted) > len(current):
+            self._insert_after(node, self._block(wanted[len(current) :], node.start_mark.column))
+
+    def _insert_after(self, node: yaml.Node, block: str) -> None:
+        end = self._end(node)
+        line_end = self.text.find("\n", end)
+        line_end = len(self.text) if line_end < 0 else line_end
+        rest = self.text[end:line_end].strip()
+        if rest and not rest.startswith("#"):
+            raise _CannotSplice("something follows on the same line")
+        self.edits.append(_Edit(line_end, line_end, "\n" + block))
+
+    def _colon(self, key: yaml.Node) -> int:
+        return self.text.index(":", key.end_mark.index) + 1
+
+    def _end(self, node: yaml.Node) -> int:
+        """Where the node's last character is; PyYAML ends a block only at the next token, after any comments."""
+        while self._is_block(node):
+            last = node.value[-1]
+            node = last[1] if isinstance(node, yaml.MappingNode) else last
+        end: int = node.end_mark.index
+        while end > node.start_mark.index and self.text[end - 1] in "\r\n":
+            end -= 1
+        return end
+
+    @staticmethod
+    def _is_block(node: yaml.Node) -> bool:
+        return isinstance(node, yaml.CollectionNode) and not node.flow_style and bool(node.value)
+
+    @staticmethod
+    def _is_empty(node: yaml.Node) -> bool:
+        return (isinstance(node, yaml.CollectionNode) and not node.value) or node.tag == "tag:yaml.org,2002:null"
+
+    @staticmethod
+    def _block(value: Any, column: int) -> str:
+        lines = dump(value).rstrip("\n").split("\n")
+        return "\n".join(" " * column + line if line else line for line in lines)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What containerd makes of its configuration files: a model of 1.x and of 2.x, and real ones where there are any.
+
+The model says what was seen of 1.6.20, 1.7.24, 2.0.5, 2.1.4 and 2.4.2: 1.x replaces a plugin's whole section by that of an imported
+file, and a table of runtimes in a file replaces the built-in one; 2.x merges both. GPUSHARE_CONTAINERDS=PATH:PATH… adds real
+programs, which every test that takes `containerd` then runs with as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import glob
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tomllib
+
+OLD, NEW = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+Answer = tuple[int, str, str]
+Containerd = Callable[[Sequence[str]], Answer]
+
+
+def real(program: str) -> Containerd:
+    """The program itself."""
+
+    def call(arguments: Sequence[str]) -> Answer:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, cwd="/", check=False, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+def real_programs() -> list[str]:
+    return [path for path in os.environ.get("GPUSHARE_CONTAINERDS", "").split(":") if path]
+
+
+def model(release: str) -> Containerd:
+    """containerd of this release, such as "1.6.20", as far as its configuration goes."""
+    major = int(release.split(".")[0])
+    newest = 2 if major == 1 else 4 if release >= "2.4" else 3
+
+    def call(arguments: Sequence[str]) -> Answer:
+        if list(arguments) == ["--version"]:
+            return 0, f"containerd github.com/containerd/containerd {release} \n", ""
+        if list(arguments) == ["config", "default"]:
+            return 0, dumped(effective(None, major, newest)), ""
+        option, config, section, how = arguments
+        assert (option, section, how) == ("--config", "config", "dump" if major == 1 else "migrate")
+        try:
+            return 0, dumped(effective(config, major, newest)), ""
+        except (tomllib.TOMLDecodeError, OSError) as error:
+            return 1, "", f"containerd: failed to load TOML: {error}"
+
+    return call
+
+
+def effective(config: str | None, major: int, newest: int) -> dict[str, Any]:
+    name = OLD if major == 1 else NEW
+    data: dict[str, Any] = {"version": newest, "imports": [], "grpc": {"address": "/run/containerd/containerd.sock"}, "plugins": {}}
+    pending = [config] if config and (major == 1 or os.path.exists(config)) else []
+    files = []
+    while pending:
+        path = pending.pop(0)
+        if path in files:
+            continue
+        files.append(path)
+        with open(path, "rb") as stream:
+            loaded = tomllib.load(stream)
+        if major > 1 and loaded.get("version", 1) == 2:
+            loaded["plugins"] = {NEW if key == OLD else key: value for key, value in loaded.get("plugins", {}).items()}
+        for key, value in loaded.get("plugins", {}).items():
+            data["plugins"][key] = value if major == 1 else merged(data["plugins"].get(key, {}), value)
+        data.update({key: value for key, value in loaded.items() if key not in ("plugins", "imports", "version")})
+        for pattern in loaded.get("imports", []):
+            data["imports"] += [pattern] if major > 1 else []
+            pattern = os.path.join(os.path.dirname(path), pattern)
+            pending += sorted(glob.glob(pattern)) if "*" in pattern else [pattern]
+    if major == 1:
+        data["imports"] = files
+    data["plugins"] = {**data["plugins"], name: decoded(data["plugins"].get(name, {}), major)}
+    return data
+
+
+def merged(old: Any, new: Any) -> Any:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {key: merged(old[key], new[key]) if key in old and key in new else {**old, **new}[key] for key in {**old, **new}}
+
+
+def decoded(section: dict[str, Any], major: int) -> dict[str, Any]:
+    """A plugin's section over its defaults; on 1.x a table of runtimes is taken as a whole."""
+    empty = {"runtime_type": "", "base_runtime_spec": "", "pod_annotations": [], "cni_max_conf_num": 0, "options": {}}
+    options = {"BinaryName": "", "Root": "", "IoUid": 0, "SystemdCgroup": False}
+    runc = {**empty, "runtime_type": "io.containerd.runc.v2", "sandboxer": "podsandbox", "options": options}
+    defaults: dict[str, Any] = {
+        "enable_selinux": False,
+        "sandbox_image": "pause:3.6",
+        "containerd": {"default_runtime_name": "runc", "snapshotter": "overlayfs", "runtimes": {"runc": runc}},
+    }
+    if major == 1 and "runtimes" in section.get("containerd", {}):
+        defaults["containerd"]["runtimes"] = {}
+    found: dict[str, Any] = merged(copy.deepcopy(defaults), section)
+    runtimes = found["containerd"]["runtimes"]
+    found["containerd"]["runtimes"] = {name: {**empty, **entry} for name, entry in runtimes.items()}
+    return found
+
+
+def dumped(data: dict[str, Any], path: tuple[str, ...] = ()) -> str:
+    """TOML with a header for each table."""
+    lines = [f"[{'.'.join(json.dumps(part) for part in path)}]"] if path else []
+    lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in data.items() if not isinstance(value, dict)]
+    text = "\n".join(lines) + "\n"
+    return text + "".join(dumped(value, (*path, key)) for key, value in data.items() if isinstance(value, dict))

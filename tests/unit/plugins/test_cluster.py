@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What we say to a cluster: the exact calls of kubectl, what applying would change, and the kubeconfigs of our daemons."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _kubeconfig, _kubelet
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
+
+
+class Answers:
+    """Answers each call with the next of (exit status, standard output, standard error), and remembers them."""
+
+    def __init__(self, *answers: tuple[int, str, str]) -> None:
+        self.answers = list(answers)
+        self.calls: list[list[str]] = []
+
+    def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        self.calls.append(argv)
+        return self.answers.pop(0)
+
+
+def role(verbs: list[str], **metadata: Any) -> dict[str, Any]:
+    return {"kind": "ClusterRole", "metadata": {"name": "x", **metadata}, "rules": [{"verbs": verbs}]}
+
+
+def test_kubectl_is_called_with_its_kubeconfig_and_a_bound() -> None:
+    run = Answers((0, '{"kind": "List", "items": [{"kind": "Pod"}]}', ""), (0, "", ""), (1, "", "no route to host\n"))
+    kubectl = Kubectl(run, "/usr/bin/kubectl", "/etc/kubernetes/admin.conf")
+    assert kubectl.items(["get", "pods"]) == [{"kind": "Pod"}]
+    assert run.calls[0] == [
+        *("/usr/bin/kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf", "--request-timeout=20s"),
+        *("get", "pods", "-o", "json"),
+    ]
+    assert kubectl.items(["get", "pods"]) == []
+    with pytest.raises(KubectlError, match=r"kubectl get pods -o json failed with exit status 1: no route to host"):
+        kubectl.json(["get", "pods"])
+
+
+def test_only_what_the_server_would_change_counts() -> None:
+    live = role(["get"], resourceVersion="7", uid="u", managedFields=[{}], creationTimestamp="t", annotations={"of": "others"})
+    same = role(["get"], resourceVersion="8", annotations={"of": "others"})
+    assert _cluster_objects.changes([live], [same]) == []
+    (change,) = _cluster_objects.changes([live], [role(["get", "list"], annotations={"of": "others"})])
+    assert change.title == "ClusterRole x"
+    (new,) = _cluster_objects.changes([], [same])
+    assert new.before is None
+
+
+def test_the_values_of_a_secret_are_in_no_diff() -> None:
+    secret = {"kind": "Secret", "metadata": {"name": "x", "namespace": "kube-system"}, "data": {"token": "c2VjcmV0"}}
+    (change,) = _cluster_objects.changes([], [secret])
+    assert change.title == "Secret kube-system/x"
+    assert "c2VjcmV0" not in json.dumps(_cluster_objects.diff([change]))
+
+
+def test_a_kubeconfig_waits_for_the_token() -> None:
+    secret: dict[str, Any] = {"metadata": {"name": "x"}, "data": {"ca.crt": "Q0E="}}
+    assert _kubeconfig.kubeconfig(secret, "https://api:6443", "x") is None
+    secret["data"]["token"] = base64.b64encode(b"a.b.c").decode()
+    made = json.loads(_kubeconfig.kubeconfig(secret, "https://api:6443", "x") or "")
+    assert made["users"] == [{"name": "x", "user": {"token": "a.b.c"}}]
+    assert made["clusters"][0]["cluster"] == {"server": "https://api:6443", "certificate-authority-data": "Q0E="}
+
+
+def test_the_api_server_is_the_one_of_the_administrator() -> None:
+    assert _kubeconfig.api_server({"clusters": [{"cluster": {"server": "https://api:6443"}}]}) == "https://api:6443"
+    with pytest.raises(_kubeconfig.NoClusterError, match="gpushare_api_server"):
+        _kubeconfig.api_server({"clusters": None})
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "root"),
+    [
+        (["kubelet"], "host", "/var/lib/kubelet"),
+        (["kubelet", "--hostname-override=GPU-7.example", "--root-dir", "/data/kubelet"], "gpu-7.example", "/data/kubelet"),
+        (["kubelet", "--hostname-override", "a", "--hostname-override=b"], "b", "/var/lib/kubelet"),
+        (["kubelet", "--hostname-override="], "host", "/var/lib/kubelet"),
+    ],
+)
+def test_the_node_is_called_as_kubelet_calls_it(argv: list[str], name: str, root: str) -> None:
+    assert _kubelet.from_argv(1, argv, "Host") == _kubelet.Kubelet(1, name, root)
+
+
+IMAGE = "registry.k8s.io/kube-scheduler:v1.36.3"
+ACCEPTED = (0, "kind: KubeSchedulerConfiguration\n", "")
+
+
+def test_the_candidate_is_read_by_the_manifests_own_image() -> None:
+    run = Answers(ACCEPTED)
+    assert _candidate.check(run, "ctr", IMAGE, [("/tmp/c", "/candidate")], ["kube-scheduler", "--config=/candidate"]) is None
+    assert run.calls == [
+        [
+            *("ctr", "--namespace", "k8s.io", "run", "--rm", "--mount=type=bind,src=/tmp/c,dst=/candidate,options=rbind:ro"),
+            *(IMAGE, "gpushare-scheduler-candidate", "kube-scheduler", "--config=/candidate"),
+        ]
+    ]
+
+
+def test_what_a_killed_run_left_is_removed_first() -> None:
+    run = Answers((1, "", 'ctr: container "gpushare-scheduler-candidate": already exists'), (0, "", ""), (0, "", ""), ACCEPTED)
+    assert _candidate.check(run, "ctr", IMAGE, [], []) is None
+
+
+def test_a_refusal_is_told_from_a_check_that_could_not_be_made() -> None:
+    refusal = (1, "", 'E1121 run.go:72] "command failed" err="unknown field \\"bogus\\""\n')
+    with pytest.raises(_candidate.CandidateError, match="unknown field"):
+        _candidate.check(Answers(refusal), "ctr", IMAGE, [], [])
+    why = _candidate.check(Answers((1, "", "ctr: failed to dial: no such file\n")), "ctr", IMAGE, [], [])
+    assert why == "the candidate was not checked: ctr: failed to dial: no such file"
+    why = _candidate.check(Answers((0, "Kubernetes v1.36.3\n", "")), "ctr", IMAGE, [], [])
+    assert "printed no configuration" in (why or "")

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Which facts, inventories and variables are refused, which are warned of, and in which words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import (
+    Judgement,
+    Reason,
+    accept,
+    judge_inventory,
+    not_gathered,
+    summary,
+    unreachable,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import impossible, seconds, unknown
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
+
+GPU_NODE = Wanted(gpu_node=True, control_plane=False)
+CONTROL_PLANE = Wanted(gpu_node=False, control_plane=True)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeRoot:
+    """A GPU node that is fit."""
+    return gpu(kubelet(debian(FakeRoot(tmp_path))))
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> FakeRoot:
+    """A control plane that is fit."""
+    return control_plane(kubelet(debian(FakeRoot(tmp_path))))
+
+
+def reasons(root: FakeRoot, wanted: Wanted = GPU_NODE) -> tuple[Reason, ...]:
+    return judge("h", gather(Host(str(root))), wanted).reasons
+
+
+def found(root: FakeRoot, wanted: Wanted = GPU_NODE) -> list[tuple[str, str]]:
+    """(check, severity) of each reason."""
+    return [(reason.check, reason.severity) for reason in reasons(root, wanted)]
+
+
+def overwrite(root: FakeRoot, path: str, content: str) -> None:
+    root.at(path).unlink()
+    root.file(path, content)
+
+
+def smi(root: FakeRoot, old: str, new: str) -> None:
+    """The same cards, with something replaced in what nvidia-smi says."""
+    assert old in NVIDIA_SMI.read_text()
+    root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text().replace(old, new, 1))
+
+
+def test_fit_hosts_have_no_reason(node: FakeRoot) -> None:
+    assert reasons(node) == ()
+
+
+def test_a_fit_control_plane_has_no_reason(plane: FakeRoot) -> None:
+    assert reasons(plane, CONTROL_PLANE) == ()
+
+
+def test_a_host_may_be_both(node: FakeRoot) -> None:
+    assert reasons(control_plane(node), Wanted(gpu_node=True, control_plane=True)) == ()
+
+
+def test_a_control_plane_needs_no_cards_and_a_gpu_node_no_api_server(node: FakeRoot) -> None:
+    assert {check for check, _ in found(node, CONTROL_PLANE)} == {"control_plane"}
+
+
+def os_release(text: str) -> Callable[[FakeRoot], None]:
+    return lambda root: overwrite(root, "/usr/lib/os-release", text)
+
+
+# What is done to a fit GPU node, and what is then said of it.
+FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
+    ("Debian 11", os_release('ID=debian\nVERSION_ID="11"\n'), [("os", "error")]),
+    ("Debian 14", os_release('ID=debian\nVERSION_ID="14"\n'), [("os", "warning")]),
+    ("Debian sid", os_release("ID=debian\n"), [("os", "warning")]),
+    ("Ubuntu 24.04", os_release('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n'), []),
+    ("Ubuntu 20.04", os_release('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="20.04"\n'), [("os", "error")]),
+    ("Rocky 9", os_release('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'), []),
+    ("CentOS 7", os_release('ID="centos"\nID_LIKE="rhel fedora"\nVERSION_ID="7"\n'), [("os", "error")]),
+    ("Leap 15.6", os_release('ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="15.6"\n'), []),
+    ("Linux Mint", os_release('ID=linuxmint\nID_LIKE="ubuntu debian"\nVERSION_ID="21"\n'), [("os", "warning")]),
+    ("Alpine", os_release('ID=alpine\nVERSION_ID=3.20\nPRETTY_NAME="Alpine Linux v3.20"\n'), [("os", "error")]),
+    ("ppc64le", lambda r: overwrite(r, "/proc/sys/kernel/arch", "ppc64le"), [("os", "error")]),
+    ("no systemd", lambda r: r.at("/run/systemd/system").rmdir(), [("os", "error")]),
+    ("old Python", lambda r: [r.at("/usr/bin/python3").unlink(), r.at("/usr/bin/python3.11").unlink()], [("python", "error")]),
+    ("no ensurepip", lambda r: r.at("/usr/lib/python3.11/ensurepip/__init__.py").unlink(), [("python", "error")]),
+    ("no nvidia-smi", lambda r: r.at("/usr/bin/nvidia-smi").unlink(), [("cards", "error")]),
+    ("no cards", lambda r: r.program("/usr/bin/nvidia-smi", "No devices were found", 6), [("cards", "error")]),
+    ("MIG", lambda r: smi(r, "<current_mig>N/A", "<current_mig>Enabled"), [("cards", "error")]),
+    ("prohibited", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Prohibited"), [("cards", "error")]),
+    ("exclusive", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Exclusive_Process"), [("cards", "warning")]),
+    ("no memory", lambda r: smi(r, "<total>16384 MiB", "<total>N/A"), [("cards", "warning")]),
+    ("old driver", lambda r: smi(r, "535.261.03", "384.59"), [("cards", "error")]),
+    (
+        "other library",
+        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n"),
+        [("driver", "error")],
+    ),
+    ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
+    ("vfio", lambda r: r.pci("0000:0c:00.0", driver="vfio-pci"), [("driver", "warning")]),
+    ("dead kubelet", lambda r: r.at("/proc/30/cmdline").unlink(), [("kubelet", "error")]),
+    (
+        "old kubelet",
+        lambda r: r.program("/usr/bin/kubelet", "Kubernetes v1.19.16"),
+        [("kubelet", "error"), ("runtime", "error"), ("runtime", "warning")],
+    ),
+    ("silent kubelet", lambda r: r.program("/usr/bin/kubelet", "", 1), [("kubelet", "warning")]),
+    (
+        "gate off",
+        lambda r: overwrite(r, "/var/lib/kubelet/config.yaml", "featureGates:\n  DevicePlugins: false\n"),
+        [("kubelet", "error")],
+    ),
+    ("dead containerd", lambda r: r.at("/proc/20/cmdline").unlink(), [("runtime", "error")]),
+    (
+        "strange runtime",
+        lambda r: overwrite(r, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/rkt.sock\n"),
+        [("runtime", "error")],
+    ),
+    (
+        "CRI-O",
+        lambda r: [
+            overwrite(r, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///var/run/crio/crio.sock\n"),
+            r.process(21, "/usr/bin/crio"),
+        ],
+        [("runtime", "warning")],
+    ),
+    ("NVIDIA's plugin", lambda r: r.process(60, "nvidia-device-plugin", namespace="pid:[3]"), [("managers", "error")]),
+    ("HAMi's folder", lambda r: r.file("/usr/local/vgpu/x"), [("managers", "warning")]),
+]
+
+
+@pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+def test_each_planted_fault_is_said_and_nothing_else(node: FakeRoot, plant: Callable[[FakeRoot], Any], expected: list[Any]) -> None:
+    plant(node)
+    assert found(node) == expected
+    for reason in reasons(node):
+        assert reason.found
+        assert reason.expected
+        assert reason.cure
+
+
+PLANE_FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
+    ("worker", lambda r: [p.unlink() for p in r.at("/etc/kubernetes/manifests/x").parent.iterdir()], [("control_plane", "error")]),
+    ("no scheduler", lambda r: r.at("/etc/kubernetes/manifests/kube-scheduler.yaml").unlink(), [("control_plane", "error")]),
+    ("no kubectl", lambda r: r.at("/usr/bin/kubectl").unlink(), [("control_plane", "error")]),
+    ("no kubeconfig", lambda r: r.at("/etc/kubernetes/admin.conf").unlink(), [("control_plane", "error")]),
+    (
+        "kubespray",
+        lambda r: [r.file("/etc/kubernetes/kubelet.env"), r.file("/etc/kubernetes/kubelet-config.yaml")],
+        [("distribution", "warning")],
+    ),
+    ("k3s", lambda r: r.process(50, "/usr/local/bin/k3s", "server"), [("distribution", "error")]),
+]
+
+
+@pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in PLANE_FAULTS], ids=[fault[0] for fault in PLANE_FAULTS])
+def test_each_fault_of_a_control_plane(plane: FakeRoot, plant: Callable[[FakeRoot], Any], expected: list[Any]) -> None:
+    plant(plane)
+    assert found(plane, CONTROL_PLANE) == expected
+
+
+def test_paths_of_the_inventory_are_followed(plane: FakeRoot) -> None:
+    for path in ("/usr/bin/kubectl", "/etc/kubernetes/admin.conf"):
+        plane.at(path).unlink()
+    assert found(plane, replace(CONTROL_PLANE, kubectl="/opt/bin/kubectl", kubeconfig="/root/config")) == []
+    assert found(plane, replace(CONTROL_PLANE, scheduler_manifest="/x", kubectl="/opt/k", kubeconfig="/c")) == [("control_plane", "error")]
+
+
+def test_a_python_by_name(node: FakeRoot) -> None:
+    node.program("/usr/bin/python3.12", "Python 3.12.1")
+    assert found(node, replace(GPU_NODE, python="python3.12")) == [("python", "error")]  # it has no ensurepip
+    assert found(node, replace(GPU_NODE, python="python3.13")) == [("python", "error")]
+    assert found(node, replace(GPU_NODE, python="python3")) == []
+    assert found(node, replace(GPU_NODE, python="/opt/python/bin/python3.13")) == []
+
+
+def test_too_little_space(node: FakeRoot) -> None:
+    facts = gather(Host(str(node)))
+    assert facts.disk is not None
+    judged = judge("h", replace(facts, disk=replace(facts.disk, free_mib=499)), GPU_NODE)
+    assert [str(reason) for reason in judged.reasons] == [
+        "h: disk: found 499 MiB free for /opt/gpushare; expected 500 MiB or more; free some space, or put gpushare_install_dir elsewhere"
+    ]
+
+
+def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) -> None:
+    for path in ("/proc/driver/nvidia/version", "/etc/ld.so.cache", "/usr/bin/nvidia-smi"):
+        node.at(path).unlink()
+    node.file("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
+    assert found(node) == [("cards", "error"), ("secure_boot", "warning"), ("kernel_headers", "warning")]
+    assert "(2 NVIDIA cards on the PCI bus)" in reasons(node)[0].found
+
+
+def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
+    node.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
+    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n")
+    assert found(node) == [("cards", "error")]
+
+
+def test_an_empty_host_has_every_reason_at_once(tmp_path: Path) -> None:
+    assert {check for check, severity in found(FakeRoot(tmp_path), Wanted(True, True)) if severity == "error"} == {
+        "os",
+        "python",
+        "cards",
+        "kubelet",
+        "control_plane",
+    }
+
+
+def test_the_inventory_as_a_whole() -> None:
+    judged = [
+        Judgement("a", "n1", ()),
+        Judgement("b", "n1", ()),
+        Judgement("c", "n2", ()),
+        unreachable("d", "timed out"),
+        unreachable("e", "x"),
+    ]
+    groups = {"all": ["a", "b", "c"], "kube_control_planes": ["c"], "gpu_nodes": ["a"]}
+    both = judge_inventory(judged, groups, "kube_control_plane", "gpu_nodes")
+    assert [(reason.check, reason.severity) for reason in both] == [("groups", "error"), ("node_names", "error")]
+    assert both[0].found == "no host in the group 'kube_control_plane', but hosts in 'kube_control_planes'"
+    assert both[1].found == "a, b which are all the node 'n1'"
+    assert judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes") == []
+
+
+def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
+    given_reasons = [
+        Reason("b", "os", "error", "f", "e", "c"),
+        Reason("a", "disk", "warning", "f", "e", "c"),
+        Reason("c", "cards", "error", "f", "e", "c"),
+    ]
+    after = accept(given_reasons, ["os"])
+    assert [(reason.host, reason.check, reason.severity) for reason in after] == [
+        ("c", "cards", "error"),
+        ("a", "disk", "warning"),
+        ("b", "os", "warning"),
+    ]
+    assert summary(after) == "nothing was changed, for 1 reason:\nc: cards: found f; expected e; c"
+    assert summary(accept(given_reasons, [])).count("\n") == 2
+
+
+def test_judgements_survive_the_way_through_json() -> None:
+    for judgement in (unreachable("a", "x"), not_gathered("b", "y"), Judgement("c", "n", ())):
+        assert Judgement.from_dict(json.loads(json.dumps(judgement.as_dict()))) == judgement
+
+
+KNOWN = ["gpushare_memory_unit", "gpushare_extender_port", "gpushare_python"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("gpushare_memory_units", "did you mean gpushare_memory_unit?"),
+        ("gpushare_extender_prot", "did you mean gpushare_extender_port?"),
+        ("gpushare_zzz", "remove it; docs/variables.md lists all"),
+    ],
+)
+def test_unknown_variables(name: str, cure: str) -> None:
+    (reason,) = unknown("h", ["ansible_host", "__gpushare_x", name, *KNOWN], KNOWN)
+    assert (reason.check, reason.severity, reason.cure) == ("variables", "error", cure)
+    assert name in reason.found
+
+
+PATH = {"type": "path", "default": "/opt/gpushare"}
+INT = {"type": "int", "default": 60}
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "good", "bad"),
+    [
+        ("gpushare_extender_port", {"type": "int"}, [1, 32766, 65535], [0, -1, 65536]),
+        ("gpushare_extender_weight", {"type": "int"}, [1, 1000], [0, -5, 1001]),
+        ("gpushare_extender_http_timeout", {"type": "str"}, ["1s", "800ms", "0.5s"], ["0s", "1", "", "1s ", "fast", "-1s"]),
+        ("gpushare_api_server", {"type": "str"}, ["", "https://10.0.0.1:6443", "https://[::1]:6443"], ["10.0.0.1:6443", "https://"]),
+        ("gpushare_install_dir", PATH, ["/opt/x"], ["opt/x", ""]),
+        ("gpushare_start_timeout", INT, [1, 600], [0, -1]),
+        ("gpushare_memory_unit", {"type": "str"}, ["anything"], []),
+    ],
+)
+def test_impossible_values(name: str, spec: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
+    assert [value for value in good if impossible("h", {name: value}, {name: spec})] == []
+    assert [value for value in bad if not any(r.severity == "error" for r in impossible("h", {name: value}, {name: spec}))] == []
+
+
+def test_a_long_http_timeout_is_only_warned_of() -> None:
+    (reason,) = impossible("h", {"gpushare_extender_http_timeout": "1.5s"}, {})
+    assert reason.severity == "warning"
+
+
+@pytest.mark.parametrize(("text", "value"), [("1m30s", 90), ("1h", 3600), ("250ms", 0.25), ("1.5s", 1.5), ("100us", 1e-4)])
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@given(st.text())
+def test_no_duration_is_an_exception(text: str) -> None:
+    value = seconds(text)
+    assert value is None or value >= 0

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""playbooks/preflight.yml and its two actions through Ansible itself: every reason at once, and nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
+
+ROOT = Path(__file__).resolve().parents[3]
+LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
+
+
+def play(folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> subprocess.CompletedProcess[str]:
+    """Run a playbook. hosts: group to host to its variables."""
+    inventory = {"all": {"vars": LOCAL | variables, "children": {group: {"hosts": members} for group, members in hosts.items()}}}
+    (folder / "hosts.json").write_text(json.dumps(inventory))
+    return subprocess.run(
+        [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.json", playbook],
+        env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) -> None:
+    done = play(
+        tmp_path,
+        ROOT / "playbooks/preflight.yml",
+        {
+            "kube_control_plane": {"cp1": {"gpushare_extender_prot": 5}},
+            "gpu_nodes": {
+                "gpu1": {"gpushare_memory_unit": "TiB"},
+                "gpu2": {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1},
+                "gpu3": {"ansible_python_interpreter": "/nonexistent/python", "gpushare_api_server": "{{ nowhere }}"},
+                "gpu4": {"gpushare_start_timeout": "soon"},
+            },
+        },
+        gpushare_extender_port=70000,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    wanted = [
+        r"cp1: variables: found the variable gpushare_extender_prot, .* did you mean gpushare_extender_port\?",
+        r"cp1: variables: found gpushare_extender_port: 70000; expected a number from 1 to 65535",
+        r"gpu1: variables: found gpushare_memory_unit: 'TiB' .*must be one of: GiB, MiB",
+        r"gpu2: unreachable: found no connection \(.*refused",
+        r"gpu3: facts: found a module that failed \(.*/nonexistent/python",
+        r"gpu3: variables: found gpushare_api_server: .*nowhere",
+        r"gpu4: variables: found gpushare_start_timeout: 'soon' ",
+    ]
+    output = done.stdout + done.stderr
+    assert [line for line in wanted if not re.search(line, output)] == [], output
+    assert not re.search(r"changed=[1-9]", done.stdout)
+
+
+@pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])
+def test_an_inventory_without_one_of_the_groups_is_refused(tmp_path: Path, group: str) -> None:
+    done = play(tmp_path, ROOT / "playbooks/preflight.yml", {group: {"h1": {}}})
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "has no host in the group" in done.stdout + done.stderr
+
+
+ACTIONS = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - gpushare.kubernetes.gpushare_preflight:
+        gpu_node: "{{ inventory_hostname in groups.gpu_nodes }}"
+        control_plane: "{{ inventory_hostname in groups.kube_control_plane }}"
+        root: "{{ root }}"
+      register: found
+    - gpushare.kubernetes.gpushare_preflight_verdict:
+        hosts: "{{ ansible_play_hosts_all }}"
+        result: found
+        control_plane_group: kube_control_plane
+        gpu_group: gpu_nodes
+        accept: "{{ accept | default([]) }}"
+      run_once: true
+"""
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in folder.rglob("*")}
+
+
+def fleet(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """A control plane and two GPU nodes that are fit."""
+    roots = {name: debian(FakeRoot(folder / name)) for name in ("cp1", "gpu1", "gpu2")}
+    for name, root in roots.items():
+        kubelet(root, "--hostname-override", name)
+    control_plane(roots["cp1"])
+    gpu(roots["gpu1"])
+    gpu(roots["gpu2"])
+    return {
+        "kube_control_plane": {"cp1": {"root": str(roots["cp1"])}},
+        "gpu_nodes": {name: {"root": str(roots[name])} for name in ("gpu1", "gpu2")},
+    }
+
+
+def test_a_fit_fleet_passes_and_not_one_byte_is_written(tmp_path: Path) -> None:
+    hosts = fleet(tmp_path / "hosts")
+    (tmp_path / "play.yml").write_text(ACTIONS)
+    before = snapshot(tmp_path / "hosts")
+    done = play(tmp_path, tmp_path / "play.yml", hosts)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert snapshot(tmp_path / "hosts") == before
+    assert not re.search(r"changed=[1-9]|failed=[1-9]", done.stdout)
+
+
+def test_a_reason_that_is_accepted_is_a_warning(tmp_path: Path) -> None:
+    hosts = fleet(tmp_path / "hosts")
+    FakeRoot(tmp_path / "hosts/gpu2").process(60, "nvidia-device-plugin", namespace="pid:[7]")
+    (tmp_path / "play.yml").write_text(ACTIONS)
+    refused = play(tmp_path, tmp_path / "play.yml", hosts)
+    assert refused.returncode == 2
+    reason = "gpu2: managers: found NVIDIA device plugin on the host (process 60 (nvidia-device-plugin))"
+    assert reason in refused.stdout + refused.stderr
+    warned = play(tmp_path, tmp_path / "play.yml", hosts, accept=["managers"])
+    assert warned.returncode == 0, warned.stdout + warned.stderr
+    assert "[WARNING]: " + reason in warned.stdout + warned.stderr

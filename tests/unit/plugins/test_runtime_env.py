@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The runtime's environments: which one is wanted, what a killed build leaves, and how one follows the other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _runtime_env as core
+
+ARTIFACT = core.Artifact("0.1.0", "w" * 64, "r" * 64)
+PYTHON = core.Interpreter("/usr/bin/python3", "3.11")
+
+
+class Host:
+    """Runs python, venv and pip by name; `fails` is the pip step that does not succeed."""
+
+    def __init__(self, versions: dict[str, str], fails: str = "none") -> None:
+        self.versions, self.fails = versions, fails
+        self.calls: list[list[str]] = []
+
+    def which(self, name: str) -> str | None:
+        return name if name in self.versions else None
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        self.calls.append(argv)
+        if argv[1] == "-c":
+            return 0, self.versions[argv[0]] + "\n", ""
+        if argv[1:3] == ["-m", "venv"]:
+            os.makedirs(os.path.join(argv[3], "bin"))
+            Path(argv[3], "bin", "python").touch(mode=0o755)
+        return (1, "", "no such package") if self.fails in argv else (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("versions", "wanted", "found"),
+    [
+        ({"python3": "3.11", "python3.13": "3.13"}, "", "python3"),
+        ({"python3": "3.9", "python3.11": "3.11", "python3.12": "3.12"}, "", "python3.12"),
+        ({"python3": "3.11", "python3.12": "3.12"}, "python3.12", "python3.12"),
+    ],
+)
+def test_the_distributions_python_is_taken_unless_it_is_too_old(versions: dict[str, str], wanted: str, found: str) -> None:
+    host = Host(versions)
+    assert core.find_python(host.run, host.which, wanted) == core.Interpreter(found, versions[found])
+
+
+@pytest.mark.parametrize(("versions", "words"), [({}, "found none"), ({"python3": "3.9"}, "python3 is 3.9")])
+def test_no_python_is_refused_with_what_was_found(versions: dict[str, str], words: str) -> None:
+    host = Host(versions)
+    with pytest.raises(core.RuntimeEnvError, match=rf"3\.10 or newer is needed.*{words}.*gpushare_python"):
+        core.find_python(host.run, host.which, "")
+
+
+def test_the_name_changes_with_everything_that_is_inside() -> None:
+    names = {
+        core.environment_name(ARTIFACT, "3.11"),
+        core.environment_name(ARTIFACT, "3.12"),
+        core.environment_name(core.Artifact("0.1.0", "x" * 64, "r" * 64), "3.11"),
+        core.environment_name(core.Artifact("0.1.0", "w" * 64, "x" * 64), "3.11"),
+    }
+    assert len(names) == 4
+    assert all(name.startswith("0.1.0-") for name in names)
+
+
+def build(environments: core.Environments, name: str, host: Host) -> None:
+    environments.build(name, PYTHON, [["install", "one"], ["install", "two"]], host.run, {"version": "0.1.0"})
+
+
+def test_an_environment_whose_building_stopped_is_not_whole_and_is_built_anew(tmp_path: Path) -> None:
+    environments = core.Environments(str(tmp_path / "opt"))
+    with pytest.raises(core.RuntimeEnvError, match="no such package"):
+        build(environments, "0.1.0-aaaaaaaaaaaa", Host({}, fails="two"))
+    assert not environments.is_whole("0.1.0-aaaaaaaaaaaa")
+    left_over = tmp_path / "opt" / "0.1.0-aaaaaaaaaaaa" / "left over"
+    left_over.touch()
+    build(environments, "0.1.0-aaaaaaaaaaaa", Host({}))
+    assert environments.is_whole("0.1.0-aaaaaaaaaaaa")
+    assert not left_over.exists()
+    (tmp_path / "opt" / "0.1.0-aaaaaaaaaaaa" / "bin" / "python").unlink()  # the distribution's Python went away
+    assert not environments.is_whole("0.1.0-aaaaaaaaaaaa")
+
+
+def test_switching_keeps_what_was_in_use_before_and_nothing_older(tmp_path: Path) -> None:
+    environments = core.Environments(str(tmp_path))
+    (tmp_path / "of somebody else").mkdir()
+    (tmp_path / "current.new").symlink_to("killed")
+    names = ["0.1.0-aaaaaaaaaaaa", "0.1.0-bbbbbbbbbbbb", "0.2.0-cccccccccccc"]
+    for name in names:
+        build(environments, name, Host({}))
+        before = environments.current()
+        environments.switch(name)
+        removed = environments.remove_all_but([name, before])
+    assert (environments.current(), removed) == (names[2], [names[0]])
+    assert sorted(os.listdir(tmp_path)) == [names[1], names[2], "current", "of somebody else"]
+    assert os.path.realpath(tmp_path / "current") == str(tmp_path / names[2])
+
+
+def test_pip_checks_every_hash_and_asks_no_index_for_our_own_wheel() -> None:
+    files, (dependencies, own) = core.pip_steps("/tmp/r.txt", "/tmp/x.whl", "h" * 64, ["--index-url", "https://mirror.example"])
+    assert files == {"/tmp/x.whl.txt": f"/tmp/x.whl --hash=sha256:{'h' * 64}\n"}
+    assert "--require-hashes" in dependencies
+    assert "--require-hashes" in own
+    assert "--index-url" in dependencies
+    assert {"--no-index", "--no-deps"} <= set(own)
+
+
+def test_the_marker_says_what_is_inside(tmp_path: Path) -> None:
+    environments = core.Environments(str(tmp_path))
+    build(environments, "0.1.0-aaaaaaaaaaaa", Host({}))
+    marker: Any = (tmp_path / "0.1.0-aaaaaaaaaaaa" / core.MARKER).read_text()
+    assert '"version": "0.1.0"' in marker

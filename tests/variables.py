@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The public variables: argument specifications equal defaults, each name means one thing, docs/variables.md lists them all.
+
+`python tests/variables.py` checks; with `--write` it writes docs/variables.md first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / ".collections"))
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._variables import of_type, role_options, variables  # noqa: E402
+
+DOCUMENT = Path("docs/variables.md")
+INTRODUCTION = """\
+# Variables
+
+Every public variable of the collection `gpushare.kubernetes`, made from the roles' argument specifications
+(`python tests/variables.py --write`). Set them for all hosts, for a group or for one host, as Ansible's own precedence has it.
+Any other name that begins with `gpushare_` is refused by `preflight`, as a typing error.
+
+| variable | type | default | roles | what it is |
+|---|---|---|---|---|
+"""
+NAME = re.compile(r"\bgpushare_[a-z0-9_]+\b")
+EXPRESSION = re.compile(
+    r"\{\{.*?\}\}|\{%.*?%\}|^ *(?:-? *(?:when|that|until|failed_when|changed_when): |- [^:]*$).*?$", re.DOTALL | re.MULTILINE
+)
+LITERAL = re.compile(r"'[^'\n]*'")
+SET_BY_TASK = re.compile(r"^ *register: *(gpushare_\w+)|set_fact:\n +(gpushare_\w+):", re.MULTILINE)
+# Made by group_by; groups live in the same expressions.
+GROUPS = {"gpushare_control_planes", "gpushare_gpu_nodes"}
+
+
+def defaults(role: Path) -> dict[str, Any]:
+    path = role / "defaults/main.yml"
+    return (yaml.safe_load(path.read_text()) or {}) if path.is_file() else {}
+
+
+def names_in_expressions(text: str) -> set[str]:
+    """Variables of ours in the Jinja of a task file or template, without those in quotes."""
+    text = text.replace("gpushare.kubernetes.gpushare_", "")
+    return {name for found in EXPRESSION.findall(text) for name in NAME.findall(LITERAL.sub("", found))} - GROUPS
+
+
+def files(folder: Path) -> Iterator[Path]:
+    for part in ("tasks", "handlers", "templates", "vars"):
+        yield from sorted(path for path in (folder / part).rglob("*") if path.is_file())
+
+
+def role_problems(role: Path) -> Iterator[str]:
+    """What is wrong within one role."""
+    options, values = role_options(role), defaults(role)
+    with_default = {name for name, spec in options.items() if "default" in spec}
+    for name in sorted(with_default ^ set(values)):
+        where, missing = ("argument_specs", "defaults") if name in with_default else ("defaults", "the defaults of argument_specs")
+        yield f"roles/{role.name}: {name} is in {where} and not in {missing}"
+    for name in sorted(with_default & set(values)):
+        given, specified = values[name], options[name]["default"]
+        if given != specified or type(given) is not type(specified):
+            yield f"roles/{role.name}: {name} is {given!r} in defaults and {specified!r} in argument_specs"
+        wrong = of_type(name, specified, options[name])[1]
+        if wrong:
+            yield f"roles/{role.name}: the default of {name} is not of its own type: {wrong}"
+    for name, spec in sorted(options.items()):
+        if not name.startswith("gpushare_"):
+            yield f"roles/{role.name}: {name} is public and does not begin with gpushare_"
+        if not spec.get("description"):
+            yield f"roles/{role.name}: {name} has no description"
+    for path in files(role):
+        text = path.read_text()
+        for name in sorted(names_in_expressions(text) - set(options)):
+            yield f"{path.relative_to(ROOT)} reads {name}, which is not in this role's argument_specs"
+        for pair in SET_BY_TASK.findall(text):
+            yield f"{path.relative_to(ROOT)} sets {pair[0] or pair[1]}, which looks like a public variable; let it begin with __"
+
+
+def collection_problems() -> Iterator[str]:
+    """What is wrong between roles, and in playbooks and examples."""
+    known = variables(ROOT)
+    for name, variable in known.items():
+        for role in variable.roles[1:]:
+            other = role_options(ROOT / "roles" / role)[name]
+            if other != variable.spec:
+                yield f"{name} is one thing in roles/{variable.roles[0]} and another in roles/{role}: {variable.spec} and {other}"
+    for path in sorted((ROOT / "playbooks").rglob("*.yml")):
+        for name in sorted(names_in_expressions(path.read_text()) - set(known)):
+            yield f"{path.relative_to(ROOT)} reads {name}, which is in no role's argument_specs"
+    for path in sorted((ROOT / "inventory.example").rglob("*.yml")):
+        for name in sorted(set(re.findall(r"^[# ]*(gpushare_\w+):", path.read_text(), re.MULTILINE)) - set(known)):
+            yield f"{path.relative_to(ROOT)} sets {name}, which is in no role's argument_specs"
+
+
+def cell(spec: Mapping[str, Any]) -> str:
+    """A description for one cell of a Markdown table."""
+    described = spec.get("description", "")
+    text = " ".join(described) if isinstance(described, list) else str(described)
+    text = re.sub(r"\b[CVOEMP]\(([^)]*)\)", r"`\1`", text)
+    choices = ", ".join(f"`{choice}`" for choice in spec.get("choices", ()))
+    return (text + (f" One of {choices}." if choices else "")).replace("|", "\\|")
+
+
+def document() -> str:
+    """docs/variables.md as it should be."""
+    rows = []
+    for name, variable in variables(ROOT).items():
+        spec = variable.spec
+        kind = f"list of {spec['elements']}" if spec.get("elements") else spec.get("type", "str")
+        default = "required" if spec.get("required") else f"`{json.dumps(spec['default'])}`" if "default" in spec else ""
+        rows.append(f"| `{name}` | {kind} | {default} | {', '.join(variable.roles)} | {cell(spec)} |\n")
+    return INTRODUCTION + "".join(rows)
+
+
+def main() -> None:
+    path = ROOT / DOCUMENT
+    if sys.argv[1:] == ["--write"]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(document())
+    problems = [problem for role in sorted((ROOT / "roles").iterdir()) for problem in role_problems(role)]
+    problems += collection_problems()
+    if not path.is_file() or path.read_text() != document():
+        problems.append(f"{DOCUMENT} is not what the argument specifications say; run `python tests/variables.py --write`")
+    if problems:
+        sys.exit("\n".join(problems))
+    print(f"{len(variables(ROOT))} public variables, each with one meaning and documented")
+
+
+if __name__ == "__main__":
+    main()
