@@ -12,6 +12,8 @@ RUNTIME := files/gpushare_runtime
 PYTHON ?= python3
 LAB := $(BIN)/python tests/lab/lab
 LAB_NAME ?= demo
+# Python programs without the suffix.
+SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(RUNTIME)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -48,8 +50,8 @@ check: venv lint unit ## Linters, types, unit and property tests: no root, no la
 .PHONY: lint
 lint: venv ## Linters and types only
 	$(call say,ruff)
-	@ruff check .
-	@ruff format --check .
+	@ruff check . $(SCRIPTS)
+	@ruff format --check . $(SCRIPTS)
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
@@ -68,9 +70,12 @@ unit: venv ## Unit and property tests only
 	@pytest tests/unit
 
 .PHONY: test
-test: check ## Everything: `check`, then the end-to-end suite on a lab cluster of its own (root)
+test: venv lint ## Everything: `check`, then the suites on lab clusters of their own (root)
 	$(call say,lab components: built once, then cached)
 	@$(LAB) prepare
+	@for name in e2e hosts; do $(LAB) --name "$$name" down; done
+	$(call say,unit and property tests, with the real nvidia-smi)
+	@GPUSHARE_LAB_NVIDIA_SMI="$$(ls -d "$${XDG_CACHE_HOME:-$$HOME/.cache}"/gpushare-lab/nvidia-smi-*/nvidia-smi | tail -n 1)" pytest tests/unit
 	$(call say,end-to-end suite on a real cluster)
 	@pytest tests/e2e --timeout 1200
 
