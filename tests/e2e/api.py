@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The API server of a lab as raw JSON, with the administrator's client certificate from a kubeconfig."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import yaml
+
+Json = dict[str, Any]
+
+_PATCH = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """The server refused; status: HTTP status, and the server's words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{message} ({status})")
+        self.status = status
+
+
+class Api:
+    """One request per connection: nothing here is hot, and a control plane that restarts needs no care."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        context = _named(config["contexts"], config["current-context"])["context"]
+        cluster = _named(config["clusters"], context["cluster"])["cluster"]
+        user = _named(config["users"], context["user"])["user"]
+        address = urlsplit(cluster["server"])
+        self._host, self._port = address.hostname or "", address.port or 443
+        self._tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        with tempfile.NamedTemporaryFile() as pem:
+            for key in ("client-certificate-data", "client-key-data"):
+                pem.write(base64.b64decode(user[key]) + b"\n")
+            pem.flush()
+            self._tls.load_cert_chain(pem.name)
+
+    def get(self, path: str, **query: str) -> Json:
+        return self._request("GET", path, query=query)
+
+    def items(self, path: str, **query: str) -> list[Json]:
+        """The items of a list."""
+        return list(self.get(path, **query)["items"])
+
+    def create(self, path: str, body: Json) -> Json:
+        return self._request("POST", path, body)
+
+    def patch(self, path: str, body: Json) -> Json:
+        """A merge patch: None removes a field."""
+        return self._request("PATCH", path, body)
+
+    def delete(self, path: str, **query: str) -> Json:
+        return self._request("DELETE", path, query=query)
+
+    def _request(self, method: str, path: str, body: Json | None = None, query: dict[str, str] | None = None) -> Json:
+        connection = http.client.HTTPSConnection(self._host, self._port, timeout=30, context=self._tls)
+        headers = {"Accept": "application/json", "Content-Type": _PATCH if method == "PATCH" else "application/json"}
+        try:
+            connection.request(method, f"{path}?{urlencode(query or {})}", None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            value: Json = json.loads(answer.read())
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise ApiError(answer.status, str(value.get("message")))
+        return value
+
+
+def _named(entries: list[Json], name: str) -> Json:
+    return next(entry for entry in entries if entry["name"] == name)

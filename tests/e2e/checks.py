@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What must hold on a real cluster. Each check returns the problems that it found, in words; none means that it holds.
+
+test_faults.py shows each of them to find a fault that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from e2e.api import Json
+from e2e.cluster import (
+    CARDS,
+    CONTROL_PLANE,
+    GPU_NODES,
+    MEMORY,
+    REPOSITORY,
+    Cluster,
+    Container,
+    RealCard,
+    WaitedInVain,
+    allocation,
+    annotations_of,
+    asked,
+    is_running,
+    unschedulable,
+    uuids,
+)
+
+# Control nodes that a container with a card may have beside the card's own.
+CONTROL_DEVICES = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}
+REREGISTERED_SECONDS = 5.0
+
+
+def check_devices(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
+    """Each running container that asks has the device nodes of its annotated cards in /dev, and no other card's."""
+    cards = {node: {card.index: card for card in cluster.cards(node)} for node in GPU_NODES}
+    return _each_asking(cluster, pods, lambda container: _device_problems(container, cards[container.pod["spec"]["nodeName"]]))
+
+
+def _device_problems(container: Container, cards: Mapping[int, RealCard]) -> list[str]:
+    annotated = allocation(container.pod)
+    unknown = sorted(set(annotated) - set(cards))
+    if not annotated or unknown:
+        return [f"annotated with cards {sorted(annotated)}, the node has {sorted(cards)}"]
+    wanted = {f"nvidia{cards[index].minor}" for index in annotated}
+    found = set(container.devices) - CONTROL_DEVICES
+    return [] if found == wanted else [f"has {sorted(found)} in /dev, its annotated cards {sorted(annotated)} are {sorted(wanted)}"]
+
+
+def check_environment(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
+    """In each running container that asks, PID 1's variables say what the annotations and the container's limit say."""
+    return _each_asking(cluster, pods, _environment_problems)
+
+
+def _environment_problems(container: Container) -> list[str]:
+    notes = annotations_of(container.pod)
+    wanted = {name: notes.get(name) for name in ("ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_POD")}
+    # Whole cards count with all their units.
+    whole = sum(allocation(container.pod).values()) if asked(container.spec, CARDS) else 0
+    wanted["ALIYUN_COM_GPU_MEM_CONTAINER"] = str(asked(container.spec, MEMORY) or whole)
+    return [
+        f"PID 1 has {name}={container.environment.get(name)}, expected {value}"
+        for name, value in wanted.items()
+        if value is None or container.environment.get(name) != value
+    ]
+
+
+def _each_asking(cluster: Cluster, pods: Iterable[Json], problems: Callable[[Container], list[str]]) -> list[str]:
+    asking = [pod for pod in pods if any(asked(c, MEMORY) or asked(c, CARDS) for c in pod["spec"]["containers"])]
+    idle = [f"{pod['metadata']['name']} does not run" for pod in asking if not is_running(pod)]
+    found = cluster.containers(asking)
+    if not found:
+        return [*idle, "there is no container to look at"]
+    return idle + [f"{container}: {problem}" for container in found for problem in problems(container)]
+
+
+def check_no_card(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
+    """No running container of these pods has anything of NVIDIA in /dev."""
+    found = cluster.containers(pods)
+    if not found:
+        return ["there is no container to look at"]
+    return [f"{container} has {sorted(container.devices)} in /dev" for container in found if container.devices]
+
+
+def check_totals(cluster: Cluster) -> list[str]:
+    """No card is over-booked by the pods that are bound: annotations against what the driver says."""
+    problems = []
+    for node in GPU_NODES:
+        sizes = {card.index: card.mib // 1024 for card in cluster.cards(node)}
+        for card, units in held_on(cluster.pods(), node).items():
+            if units > sizes.get(card, 0):
+                problems.append(f"card {card} of {node} has {sizes.get(card, 0)} units, pods hold {units}")
+    return problems
+
+
+def held_on(pods: Iterable[Json], node: str) -> Counter[int]:
+    """Units per card index that unfinished pods on a node hold."""
+    held: Counter[int] = Counter()
+    for pod in pods:
+        if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            held.update(allocation(pod))
+    return held
+
+
+def check_pods_per_card(cluster: Cluster, expected: Mapping[tuple[str, int], int]) -> list[str]:
+    """So many pods run on each card (node, index), and none on others."""
+    running = [pod for pod in cluster.pods() if is_running(pod)]
+    found = Counter((pod["spec"]["nodeName"], card) for pod in running for card in allocation(pod))
+    return [] if found == Counter(expected) else [f"pods per card are {dict(sorted(found.items()))}, expected {dict(expected)}"]
+
+
+def check_refused(cluster: Cluster, name: str, *words: str, seconds: float = 20) -> list[str]:
+    """The pod stays unplaced, and the scheduler's reason carries all these words."""
+    try:
+        reason = cluster.until_refused(name, seconds)
+    except WaitedInVain:
+        pod = cluster.pod(name)
+        return [f"{name} was not refused; it is on {pod['spec'].get('nodeName')}, phase {pod['status'].get('phase')}"]
+    return [f"the reason does not say {word!r}: {reason}" for word in words if word not in reason]
+
+
+def check_stays_refused(cluster: Cluster, name: str, pods: Collection[str]) -> list[str]:
+    """The pod is refused although all of `pods` run: it had its chance, and there was no card for it."""
+    running = {pod["metadata"]["name"] for pod in cluster.pods() if is_running(pod)}
+    problems = [f"{other} does not run" for other in pods if other not in running]
+    return problems if unschedulable(cluster.pod(name)) else [*problems, f"{name} is not refused"]
+
+
+def check_event(cluster: Cluster, name: str, text: str, seconds: float = 20) -> list[str]:
+    """The pod is Pending and has a Warning whose message contains the text."""
+
+    def said() -> bool:
+        return any(text in event.get("message", "") and event["type"] == "Warning" for event in cluster.events(name))
+
+    try:
+        cluster.until(f"an event of {name} says {text!r}", said, seconds)
+    except WaitedInVain:
+        return [f"no event says {text!r}; there are {[event.get('message') for event in cluster.events(name)]}"]
+    phase = cluster.pod(name)["status"]["phase"]
+    return [] if phase == "Pending" else [f"{name} has the event and is {phase}"]
+
+
+_FILTER = """
+import json, sys, urllib.request
+url = "http://127.0.0.1:32766/gpushare-scheduler/filter"
+request = urllib.request.Request(url, sys.argv[1].encode(), {"Content-Type": "application/json"})
+print(urllib.request.urlopen(request, timeout=5).read().decode())
+"""
+
+
+def check_filter_refuses(cluster: Cluster, pod: Json, *words: str) -> list[str]:
+    """The extender's filter, asked directly on its host, lets no node pass and says these words for each."""
+    question = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(GPU_NODES)})
+    answer = json.loads(cluster.on(CONTROL_PLANE, "python3", "-c", _FILTER, question))
+    problems = []
+    if answer["NodeNames"] or answer["Error"]:
+        problems.append(f"it answers NodeNames {answer['NodeNames']}, Error {answer['Error']!r}; expected none of both")
+    for node in GPU_NODES:
+        reason = (answer["FailedNodes"] or {}).get(node) or (answer["FailedAndUnresolvableNodes"] or {}).get(node) or ""
+        problems += [f"{node}: the reason does not say {word!r}: {reason!r}" for word in words if word not in reason]
+    return problems
+
+
+def check_runs(cluster: Cluster, name: str, seconds: float = 30) -> list[str]:
+    """The pod runs within so many seconds."""
+    try:
+        cluster.until_running(name, seconds=seconds)
+    except WaitedInVain:
+        pod = cluster.pod(name)
+        return [f"{name} does not run after {seconds:g} s: {pod['status'].get('phase')}, {unschedulable(pod) or 'no reason'}"]
+    return []
+
+
+def check_log_lists_its_card(cluster: Cluster, pod: Json) -> list[str]:
+    """The log of a pod that printed `nvidia-smi -L` has exactly the UUID of its annotated card."""
+    cards = {card.index: card.uuid for card in cluster.cards(pod["spec"]["nodeName"])}
+    wanted = [cards.get(index) for index in allocation(pod)]
+    found = uuids(cluster.log(pod["metadata"]["name"]))
+    return [] if found == wanted and wanted else [f"the log lists {found}, the annotation means {wanted}"]
+
+
+def check_registered(cluster: Cluster, node: str) -> list[str]:
+    """kubelet offers all units and all cards of the node."""
+    cards = cluster.cards(node)
+    wanted = {MEMORY: sum(card.mib // 1024 for card in cards), CARDS: len(cards)}
+    status = cluster.node(node)["status"]
+    return [
+        f"{node}: {kind} of {resource} is {status[kind].get(resource)}, its cards make {amount}"
+        for kind in ("capacity", "allocatable")
+        for resource, amount in wanted.items()
+        if status[kind].get(resource) != str(amount)
+    ]
+
+
+def check_inventory(cluster: Cluster, node: str) -> list[str]:
+    """The annotation gpushare/cards says what the driver says."""
+    published = json.loads(annotations_of(cluster.node(node)).get("gpushare/cards", '{"cards":[]}'))["cards"]
+    found = [(card["index"], card["uuid"], card["minor"], card["mib"], card["units"]) for card in published]
+    wanted = [(card.index, card.uuid, card.minor, card.mib, card.mib // 1024) for card in cluster.cards(node)]
+    return [] if found == wanted else [f"{node}: gpushare/cards says {found}, the driver {wanted}"]
+
+
+def check_follows(cluster: Cluster, node: str, seconds: float = 30) -> list[str]:
+    """Annotation and resources of the node say what its cards are, within so many seconds."""
+    try:
+        cluster.until(
+            f"{node} publishes its cards", lambda: not (check_inventory(cluster, node) + check_registered(cluster, node)), seconds
+        )
+    except WaitedInVain:
+        return check_inventory(cluster, node) + check_registered(cluster, node)
+    return []
+
+
+def check_registers_again(cluster: Cluster, node: str) -> tuple[list[str], Mapping[str, float]]:
+    """After a restart of kubelet it has both resources again in time. Also the seconds per resource, from kubelet's own socket on."""
+    restarted = time.time()
+    cluster.on(node, "systemctl", "restart", "kubelet")
+
+    def made() -> float | None:
+        when = float(cluster.on(node, "stat", "-c", "%.9Y", "/var/lib/kubelet/device-plugins/kubelet.sock"))
+        return when if when > restarted else None
+
+    since = cluster.until("kubelet has made its socket", made, 30)
+    seconds: dict[str, float] = {}
+    while len(seconds) < 2 and time.time() < since + REREGISTERED_SECONDS:
+        journal = cluster.on(node, "journalctl", "-o", "json", "-u", "kubelet", "--since", f"@{int(since)}")
+        seconds = _registrations(journal, since)
+    missing = [resource for resource in (MEMORY, CARDS) if seconds.get(resource, REREGISTERED_SECONDS) >= REREGISTERED_SECONDS]
+    return [f"{node}: {resource} is not registered again {REREGISTERED_SECONDS:g} s after kubelet's start" for resource in missing], seconds
+
+
+def _registrations(journal: str, since: float) -> dict[str, float]:
+    """Resource → seconds from `since` until kubelet's journal says that it is registered."""
+    found: dict[str, float] = {}
+    for entry in map(json.loads, journal.splitlines()):
+        said = re.search(r'Got registration request.*resourceName="([^"]+)"', str(entry["MESSAGE"]))
+        after = int(entry["__REALTIME_TIMESTAMP"]) / 1e6 - since
+        if said and after >= 0:
+            found.setdefault(said[1], after)
+    return found
+
+
+def check_whole_card(cluster: Cluster, whole: Json) -> list[str]:
+    """The pod has a card that no other pod holds anything of."""
+    node = whole["spec"]["nodeName"]
+    others = [pod for pod in cluster.pods() if pod["metadata"]["uid"] != whole["metadata"]["uid"]]
+    shared = sorted(set(allocation(whole)) & set(held_on(others, node)))
+    if not allocation(whole):
+        return [f"{whole['metadata']['name']} has no card in its annotation"]
+    return [f"card {card} of {node} is whole for {whole['metadata']['name']}, and another pod holds memory of it" for card in shared]
+
+
+def check_changes_nothing(cluster: Cluster) -> list[str]:
+    """Another run of the playbook changes no task and restarts nothing."""
+    before = _processes(cluster)
+    said = cluster.playbook()
+    recap = re.findall(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", said, re.M)
+    problems = [f"{host}: changed={c} unreachable={u} failed={f}" for host, c, u, f in recap if (c, u, f) != ("0", "0", "0")]
+    if {host for host, *_ in recap} < {CONTROL_PLANE, *GPU_NODES}:
+        problems.append(f"the recap names {sorted(host for host, *_ in recap)} only")
+    if problems:
+        problems.append("\n".join(line for line in said.splitlines() if line.startswith(("TASK", "changed", "fatal"))))
+    return problems + [f"{what} was restarted" for what, pid in _processes(cluster).items() if before[what] != pid]
+
+
+def _processes(cluster: Cluster) -> dict[str, str]:
+    """Main processes that an idle run must leave alone."""
+    units = [(CONTROL_PLANE, "gpushare-extender"), *((node, unit) for node in GPU_NODES for unit in ("gpushare-device-plugin", "kubelet"))]
+    found = {f"{unit} on {node}": cluster.on(node, "systemctl", "show", "-p", "MainPID", unit).strip() for node, unit in units}
+    found["kube-scheduler"] = cluster.on(CONTROL_PLANE, "pgrep", "-x", "kube-scheduler").strip()
+    return found
+
+
+def check_readme(cluster: Cluster, readme: str | None = None) -> list[str]:
+    """`kubectl inspect gpushare` with the samples prints what the README shows, but for addresses and the width that they take."""
+    text = (REPOSITORY / "README.md").read_text() if readme is None else readme
+    shown = re.findall(r"<!-- inspect\b.*?-->\s*```[a-z]*\n(.*?)```", text, re.S)
+    if len(shown) != 1:
+        return [f"README.md has {len(shown)} blocks marked <!-- inspect -->, expected one"]
+    wanted, found = normal(shown[0]), normal(cluster.inspect())
+    return [] if wanted == found else ["README.md shows:\n" + "\n".join(wanted) + "\nreally it is:\n" + "\n".join(found)]
+
+
+def normal(output: str) -> list[str]:
+    """The lines of inspect's output, made equal for clusters with other addresses."""
+    lines = [re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "ADDRESS", line) for line in output.splitlines()]
+    return ["---" if re.fullmatch("-+", line) else "  ".join(line.split()) for line in lines]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What pods may and may not ask for, and what they are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.api import ApiError
+from e2e.checks import check_event, check_filter_refuses, check_no_card, check_refused
+from e2e.cluster import Cluster
+from e2e.manifests import pod
+
+
+def test_a_pod_that_asks_for_nothing_has_no_card(empty: Cluster) -> None:
+    empty.create(pod("plain"))
+    assert check_no_card(empty, empty.until_running("plain")) == []
+
+
+def test_both_resources_at_once_are_refused(empty: Cluster) -> None:
+    empty.create(pod("both", memory=1, cards=1))
+    assert check_refused(empty, "both", "asks for aliyun.com/gpu-mem and aliyun.com/gpu-count at once", "remove one of them") == []
+
+
+def test_bytes_instead_of_units_are_explained(empty: Cluster) -> None:
+    empty.create(pod("bytes", memory="10G"))
+    assert check_event(empty, "bytes", "10G means 10000000000 units of 1 GiB; the largest card has 24; write 10") == []
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        ("-1", ("aliyun.com/gpu-mem", "-1 is negative", "such as 8")),
+        ("9223372036854775808", ("9223372036854775808 is more than any machine has", "such as 8")),
+        ("1.5", ("'1.5' is not a whole number",)),
+        ("many", ("'many' is not a quantity", "such as 8")),
+    ],
+)
+def test_filter_refuses_what_cannot_be_meant(cluster: Cluster, memory: str, words: tuple[str, ...]) -> None:
+    assert check_filter_refuses(cluster, pod("absurd", memory=memory), *words) == []
+
+
+@pytest.mark.parametrize("memory", ["-1", "1.5", "many"])
+def test_such_a_pod_does_not_even_get_into_the_api_server(cluster: Cluster, memory: str) -> None:
+    with pytest.raises(ApiError):
+        cluster.create(pod("absurd", memory=memory))
