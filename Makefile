@@ -57,6 +57,7 @@ lint: venv ## Linters and types only
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
 	@mypy -p gpushare_lab
 	@mypy -p lab.nvml
+	@mypy -p e2e
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
