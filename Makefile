@@ -77,6 +77,8 @@ test: venv lint ## Everything: `check`, then the suites on lab clusters of their
 	@for name in e2e hosts; do $(LAB) --name "$$name" down; done
 	$(call say,unit and property tests, with the real nvidia-smi)
 	@GPUSHARE_LAB_NVIDIA_SMI="$$(ls -d "$${XDG_CACHE_HOME:-$$HOME/.cache}"/gpushare-lab/nvidia-smi-*/nvidia-smi | tail -n 1)" pytest tests/unit
+	$(call say,roles that change hosts, on a cluster whose hosts are not prepared)
+	@pytest tests/hosts --timeout 1200
 	$(call say,end-to-end suite on a real cluster)
 	@pytest tests/e2e --timeout 1200
 

@@ -64,6 +64,8 @@ def converge(wanted: Wanted, check: bool, run: Run = _command.run, point: Callab
         plan, transaction = installation.absent(entries), Transaction(OWNER, point=point)
         _fill(transaction, plan, entries)
     service = ContainerdService(unit, installation, run, wanted.timeout)
+    if service.silent and not entries:
+        raise Refused("%s; nothing was changed: see `journalctl -u %s`, cure it, and run again" % (service.silent, unit.name))
     why = service.lacks(plan.after) or ""
     unit.check_restart(bool(why), wanted.allow_container_kill)
     if why:

@@ -131,7 +131,7 @@ def check_program(path: str, run: Run) -> Optional[str]:
 
 
 class ContainerdService(Service):
-    """One host's containerd. timeout: seconds that it has to become healthy."""
+    """One host's containerd. timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does."""
 
     def __init__(self, unit: Unit, installation: Installation, run: Run, timeout: float) -> None:
         super(ContainerdService, self).__init__(self.is_due, self.restart_now, self.problem)
@@ -141,6 +141,7 @@ class ContainerdService(Service):
         self._timeout = timeout
         self._restarted_at = time.time()
         self._address = unit.address or socket_address(installation.dump())
+        self.silent: Optional[str] = None
         self._held = self._conditions()
 
     def is_due(self) -> bool:
@@ -205,7 +206,8 @@ class ContainerdService(Service):
         """What holds before we do anything: a node without a network yet need not have one after us."""
         try:
             return {name: holds for name, (holds, _dummy) in _cri.status(self._address, ASK_SECONDS).conditions.items()}
-        except _cri.CriError:
+        except _cri.CriError as error:
+            self.silent = str(error)
             return {}
 
     def _wanted(self) -> Runtimes:

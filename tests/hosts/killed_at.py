@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Runs on a node: the module's core, which kills itself at the point named by the first argument. Prints the points passed."""
+
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Wanted, converge
+
+victim, state = sys.argv[1:]
+
+
+def point(name: str) -> None:
+    print(name, flush=True)
+    if name == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(argv: list[str], timeout: float) -> _command.Outcome:
+    if argv[:2] == ["systemctl", "restart"]:
+        if victim == "restarting":
+            os.spawnvp(os.P_NOWAIT, argv[0], argv)
+        point("restarting")
+    return _command.run(argv, timeout)
+
+
+converge(Wanted(state, "/usr/bin/nvidia-container-runtime", "containerd.service", None, 60, False), False, run, point)
