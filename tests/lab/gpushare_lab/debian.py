@@ -13,7 +13,6 @@ from .cache import Cache
 from .process import LabError, environment, run, run_logged, say
 
 SUITE = "bookworm"
-_DEFAULT_MIRROR = "http://deb.debian.org/debian"
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 #: Each package of this machine that the lab needs, with a file that tells whether it is there.
@@ -172,7 +171,21 @@ def _private_apt_configuration(folder: Path, host_configuration: str) -> str:
 
 
 def _mirror() -> str:
-    """The address that this machine's own sources have for the suite, else Debian's."""
+    """The address that this machine's own sources have for the suite; LabError if they have none."""
+    address = _configured_mirror()
+    if address is None:
+        # apt lists only what it has fetched.
+        run(["apt-get", "-q", "update"])
+        address = _configured_mirror()
+    if address is None:
+        raise LabError(
+            f"apt of this machine has no http(s) source for Debian {SUITE}, component main; the nodes are made from it: "
+            "add one to /etc/apt/sources.list"
+        )
+    return address
+
+
+def _configured_mirror() -> str | None:
     fields = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
     listed = run(["apt-get", "indextargets", "--format", fields, "Created-By: Packages"], check=False).stdout
     for line in listed.splitlines():
@@ -180,4 +193,4 @@ def _mirror() -> str:
         # debootstrap does not know apt's other schemes, such as mirror+file.
         if (release, component) == (SUITE, "main") and address.startswith(("http://", "https://")):
             return address.rstrip("/")
-    return _DEFAULT_MIRROR
+    return None
