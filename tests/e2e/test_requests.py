@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from e2e.api import ApiError
 from e2e.checks import check_event, check_filter_refuses, check_no_card, check_refused
-from e2e.cluster import Cluster
+from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
 
 
@@ -44,3 +46,18 @@ def test_filter_refuses_what_cannot_be_meant(cluster: Cluster, memory: str, word
 def test_such_a_pod_does_not_even_get_into_the_api_server(cluster: Cluster, memory: str) -> None:
     with pytest.raises(ApiError):
         cluster.create(pod("absurd", memory=memory))
+
+
+def test_an_annotation_makes_the_scheduler_look_at_a_refused_pod_again(empty: Cluster) -> None:
+    # The extender's `recall` stands on this: otherwise a pod refused a moment too early waits for minutes.
+    empty.create(pod("too-early", memory=25))
+    empty.until_refused("too-early")
+
+    def asked(seconds: float) -> bool:
+        since = f"@{time.time() - seconds:.3f}"
+        return "filter default/too-early" in empty.on(CONTROL_PLANE, "journalctl", "-o", "cat", "-u", "gpushare-extender", "--since", since)
+
+    # Longer than the scheduler's own pause between two attempts.
+    empty.until("nobody asks about the pod any more", lambda: not asked(12), 120)
+    empty.annotate("/api/v1/namespaces/default/pods/too-early", {"gpushare/recalled": "now"})
+    empty.until("the scheduler asks about the pod again", lambda: asked(5), 30)
