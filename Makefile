@@ -12,6 +12,8 @@ RUNTIME := files/gpushare_runtime
 PYTHON ?= python3
 LAB := $(BIN)/python tests/lab/lab
 LAB_NAME ?= demo
+# These two goals install what the machine lacks; the others only name it.
+INSTALLS := $(filter demo test,$(MAKECMDGOALS))
 # Python programs without the suffix.
 SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -100,7 +102,9 @@ $(VENV)/.complete: requirements/dev.txt
 	command -v $(PYTHON) >/dev/null || missing+=(python3); \
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv); \
 	command -v gcc >/dev/null || missing+=(gcc); \
-	if [ "$${#missing[@]}" -gt 0 ]; then \
+	if [ "$${#missing[@]}" -gt 0 ] && [ -n "$(INSTALLS)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $${missing[*]}"; apt-get -q update && apt-get -qy install --no-install-recommends "$${missing[@]}" libc6-dev; \
+	elif [ "$${#missing[@]}" -gt 0 ]; then \
 	  echo "missing on this machine: $${missing[*]}. Install with: apt-get install $${missing[*]}" >&2; exit 1; fi
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=…")'
 	@rm -rf $(VENV); $(PYTHON) -m venv $(VENV)
