@@ -46,6 +46,11 @@ KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
 SOCKET_MEMORY: Final = "aliyungpushare.sock"
 SOCKET_CARDS: Final = "aliyungpushare-cards.sock"
 
+# Phases of a pod that has ended and holds nothing any more.
+FINISHED_PHASES: Final = ("Succeeded", "Failed")
+# The field selector for the others.
+UNFINISHED: Final = ",".join(f"status.phase!={phase}" for phase in FINISHED_PHASES)
+
 # Extender.
 EXTENDER_PREFIX: Final = "/gpushare-scheduler"
 EXTENDER_PORT: Final = 32766

@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 # More than a node has at once, many times over.
 _REMEMBERED: Final = 1000
-_FINISHED: Final = ("Succeeded", "Failed")
 # On the API's copy of a static pod: the UID that kubelet knows the pod by.
 _STATIC_UID: Final = "kubernetes.io/config.mirror"
 _OURS: Final = (
@@ -69,7 +68,7 @@ class LocalPod:
 
     @property
     def finished(self) -> bool:
-        return self.phase in _FINISHED
+        return self.phase in protocol.FINISHED_PHASES
 
     @property
     def assigned(self) -> bool:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gpushare_runtime import protocol
 from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod, PodReader, PodRecord, read_node
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
@@ -18,8 +19,6 @@ log = logging.getLogger(__name__)
 
 _PODS: Final = path("api/v1", "pods")
 _NODES: Final = path("api/v1", "nodes")
-# A pod that ends leaves the watch as if it were deleted.
-_UNFINISHED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class Cluster:
@@ -108,6 +107,7 @@ class Cluster:
             on_replace=self.replace_pods,
             on_event=self.pod_event,
             transform=PodReader(),
-            field_selector=_UNFINISHED,
+            # A pod that ends leaves the watch as if it were deleted.
+            field_selector=protocol.UNFINISHED,
         )
         return nodes, pods

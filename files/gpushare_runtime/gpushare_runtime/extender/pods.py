@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_FINISHED: Final = ("Succeeded", "Failed")
 _REMEMBERED: Final = 10_000
 
 
@@ -80,7 +79,7 @@ class PodReader:
             return None
         if request is None:
             return None
-        if (pod.get("status") or {}).get("phase") in _FINISHED:
+        if (pod.get("status") or {}).get("phase") in protocol.FINISHED_PHASES:
             return FinishedPod(uid)
         request = self._shared(request)
         if not node:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpushare_runtime.inspect.usage import FINISHED
+from gpushare_runtime import protocol
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import Credentials
 
@@ -20,10 +20,9 @@ _EXPIRED: Final = 410
 
 async def read_cluster(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
     """(all nodes, the unfinished bound pods: of the node if `names` has one, else of all). KubeError if that fails."""
-    selectors = [f"status.phase!={phase}" for phase in FINISHED]
-    selectors.append(f"spec.nodeName={names[0]}" if len(names) == 1 else "spec.nodeName!=")
+    bound = f"spec.nodeName={names[0]}" if len(names) == 1 else "spec.nodeName!="
     async with KubeClient(credentials, user_agent="kubectl-inspect-gpushare", timeout=_TIMEOUT_SECONDS) as client:
-        nodes, pods = await asyncio.gather(_list(client, "/api/v1/nodes"), _list(client, "/api/v1/pods", ",".join(selectors)))
+        nodes, pods = await asyncio.gather(_list(client, "/api/v1/nodes"), _list(client, "/api/v1/pods", f"{protocol.UNFINISHED},{bound}"))
     return nodes, pods
 
 

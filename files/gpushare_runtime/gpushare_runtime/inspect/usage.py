@@ -15,8 +15,6 @@ from gpushare_runtime.inventory import Inventory, InventoryError
 from gpushare_runtime.quantity import parse_quantity
 from gpushare_runtime.request import Request, RequestError, parse_request
 
-FINISHED: Final = ("Succeeded", "Failed")
-
 # The original's guess: no card of its time had more GiB than this, and none fewer MiB.
 _MOST_GIB: Final = 100
 
@@ -77,7 +75,7 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
     held: dict[str, list[PodUsage]] = {}
     for raw in pods:
         name = (raw.get("spec") or {}).get("nodeName")
-        if name in found and (raw.get("status") or {}).get("phase") not in FINISHED:
+        if name in found and (raw.get("status") or {}).get("phase") not in protocol.FINISHED_PHASES:
             pod = _pod(raw, found[name], warnings)
             if pod is not None:
                 held.setdefault(name, []).append(pod)
