@@ -78,7 +78,17 @@ def _url(value: Any) -> Optional[Tuple[str, str]]:
     return None if value == "" or re.match(r"https?://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
 
 
+def _serial(value: Any) -> Optional[Tuple[str, str]]:
+    batches = value if isinstance(value, list) else [value]
+    good = batches and all(re.fullmatch(r"0*[1-9][0-9]*|0*(?:100|[1-9][0-9]?)%", str(batch)) for batch in batches)
+    return None if good else ("a number of hosts, a percentage from 1% to 100%, or a list of these", ERROR)
+
+
 _RULES: Dict[str, Rule] = {
+    "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
+    "gpushare_serial": _serial,
+    "gpushare_token_seconds": _between(600, 2**32),
+    "gpushare_max_fail_percentage": _between(0, 100),
     "gpushare_extender_port": _between(1, 65535),
     "gpushare_extender_weight": _between(1, 1000),
     "gpushare_extender_http_timeout": _http_timeout,

@@ -292,6 +292,10 @@ INT = {"type": "int", "default": 60}
         ("gpushare_install_dir", PATH, ["/opt/x"], ["opt/x", ""]),
         ("gpushare_start_timeout", INT, [1, 600], [0, -1]),
         ("gpushare_memory_unit", {"type": "str"}, ["anything"], []),
+        ("gpushare_percentage_of_nodes_to_score", {"type": "int"}, [-1, 0, 100], [-2, 101]),
+        ("gpushare_serial", {"type": "raw"}, [1, "5", "25%", "100%", [1, "50%"]], [0, "0", "0%", "101%", "a third", [], [1, "x"], None]),
+        ("gpushare_max_fail_percentage", {"type": "int"}, [0, 100], [-1, 101]),
+        ("gpushare_token_seconds", {"type": "int"}, [600, 604800], [599, 2**32 + 1]),
     ],
 )
 def test_impossible_values(name: str, spec: dict[str, Any], good: list[Any], bad: list[Any]) -> None:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare_serial and gpushare_max_fail_percentage in playbooks/site.yml, wherever an inventory sets them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+SORTING = {
+    "hosts": "all",
+    "gather_facts": False,
+    "tasks": [{"ansible.builtin.group_by": {"key": "gpushare_gpu_nodes"}, "when": "inventory_hostname is match('gpu')"}],
+}
+TASKS = [
+    {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join('+') }}."}, "run_once": True},
+    {"ansible.builtin.fail": {"msg": "as planned"}, "when": "inventory_hostname in broken | default([])"},
+]
+
+
+def gpu_play() -> dict[str, Any]:
+    """The play that changes the GPU nodes, with other tasks."""
+    (play,) = [
+        play
+        for play in yaml.safe_load((ROOT / "playbooks/site.yml").read_text())
+        if play.get("hosts") == "gpushare_gpu_nodes" and "serial" in play
+    ]
+    return {**play, "become": False, "tasks": TASKS}
+
+
+def batches(folder: Path, group_vars: dict[str, Any], *arguments: str) -> list[str]:
+    """The batches that begin, each as "gpu1+gpu2"."""
+    hosts: dict[str, dict[str, Any]] = {name: {} for name in ("gpu1", "gpu2", "gpu3", "gpu4")}
+    inventory = {
+        "all": {"vars": {"ansible_connection": "local"}, "hosts": {"cp1": {}}, "children": {"gpu": {"hosts": hosts, "vars": group_vars}}}
+    }
+    (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    (folder / "play.yml").write_text(yaml.safe_dump([SORTING, gpu_play()], sort_keys=False))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.yml", folder / "play.yml", *arguments],
+        env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == (2 if "broken" in group_vars else 0), done.stdout + done.stderr
+    return re.findall(r"batch (\S+)\.", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("group_vars", "arguments", "wanted"),
+    [
+        ({}, (), ["gpu1+gpu2+gpu3+gpu4"]),
+        ({"gpushare_serial": 2}, (), ["gpu1+gpu2", "gpu3+gpu4"]),
+        ({"gpushare_serial": [1, "50%"]}, (), ["gpu1", "gpu2+gpu3", "gpu4"]),
+        ({}, ("-e", "gpushare_serial=3"), ["gpu1+gpu2+gpu3", "gpu4"]),
+        ({"gpushare_serial": 1}, ("--limit", "gpu3"), ["gpu3"]),
+        ({"gpushare_serial": 1}, ("--limit", "cp1"), []),
+        # A failed batch stops the run only where the percentage says so.
+        ({"gpushare_serial": 2, "broken": ["gpu1"]}, (), ["gpu1+gpu2", "gpu3+gpu4"]),
+        ({"gpushare_serial": 2, "gpushare_max_fail_percentage": 0, "broken": ["gpu1"]}, (), ["gpu1+gpu2"]),
+        ({"gpushare_serial": 2, "gpushare_max_fail_percentage": 50, "broken": ["gpu1"]}, (), ["gpu1+gpu2", "gpu3+gpu4"]),
+    ],
+)
+def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[str, ...], wanted: list[str]) -> None:
+    assert batches(tmp_path, group_vars, *arguments) == wanted
