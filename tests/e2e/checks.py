@@ -39,7 +39,9 @@ REREGISTERED_SECONDS = 5.0
 
 def check_devices(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
     """Each running container that asks has the device nodes of its annotated cards in /dev, and no other card's."""
-    cards = {node: {card.index: card for card in cluster.cards(node)} for node in GPU_NODES}
+    pods = list(pods)
+    nodes = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
+    cards = {node: {card.index: card for card in cluster.cards(node)} for node in nodes}
     return _each_asking(cluster, pods, lambda container: _device_problems(container, cards[container.pod["spec"]["nodeName"]]))
 
 

@@ -73,6 +73,10 @@ class Cluster:
         return Path(self.lab("kubeconfig").strip())
 
     @cached_property
+    def inventory(self) -> Path:
+        return Path(self.lab("inventory").strip())
+
+    @cached_property
     def api(self) -> Api:
         return Api(self.kubeconfig)
 
@@ -89,12 +93,12 @@ class Cluster:
         """Standard output of a command on a node."""
         return self.lab("exec", node, *command, seconds=seconds)
 
-    def playbook(self, *arguments: str, seconds: float = 600) -> str:
-        """What `ansible-playbook site.yml` prints on this lab."""
+    def playbook(self, *arguments: str, inventory: Path | None = None, seconds: float = 600) -> str:
+        """What `ansible-playbook site.yml` prints on this lab. inventory: another one than the lab's own."""
         environment = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
         program = Path(sys.executable).with_name("ansible-playbook")
-        inventory = self.lab("inventory").strip()
-        return run([str(program), "-i", inventory, "site.yml", *arguments], seconds=seconds, environment=environment)
+        hosts = str(inventory or self.inventory)
+        return run([str(program), "-i", hosts, "site.yml", *arguments], seconds=seconds, environment=environment)
 
     def inspect(self, *arguments: str) -> str:
         """What `kubectl inspect gpushare` prints on the control plane, as it is installed there."""

@@ -18,7 +18,17 @@ from e2e.samples import apply_samples, in_place, is_sample
 
 # The machine without our cluster first. Then as the cluster changes least: what wants it empty, then what wants the
 # samples, then what disturbs the nodes.
-ORDER = ("test_lab_down", "test_empty", "test_full", "test_requests", "test_whole_cards", "test_samples", "test_faults", "test_disturbed")
+ORDER = (
+    "test_lab_down",
+    "test_empty",
+    "test_full",
+    "test_requests",
+    "test_whole_cards",
+    "test_samples",
+    "test_faults",
+    "test_disturbed",
+    "test_inventory",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
