@@ -16,6 +16,7 @@ LAB_NAME ?= demo
 INSTALLS := $(filter demo test,$(MAKECMDGOALS))
 # Python programs without the suffix.
 SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu
+STARTED := $(shell date +%s)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(RUNTIME)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -36,6 +37,7 @@ demo: venv ## A real Kubernetes cluster with simulated cards on this machine, in
 	@ansible-playbook -i "$$($(LAB) --name $(LAB_NAME) inventory)" site.yml
 	$(call say,samples)
 	@$(BIN)/python tests/lab/demo --name $(LAB_NAME)
+	@printf '\nmake demo took %d s (from the second time on: under 60 s)\n' $$(($$(date +%s) - $(STARTED)))
 
 .PHONY: demo-down
 demo-down: venv ## Remove the demo's cluster; the cache stays
