@@ -12,6 +12,7 @@ RUNTIME := files/gpushare_runtime
 PYTHON ?= python3
 LAB := $(BIN)/python tests/lab/lab
 LAB_NAME ?= demo
+BENCH := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m bench.scheduling
 # These two goals install what the machine lacks; the others only name it.
 INSTALLS := $(filter demo test,$(MAKECMDGOALS))
 # Python programs without the suffix.
@@ -62,6 +63,7 @@ lint: venv ## Linters and types only
 	@mypy -p gpushare_lab
 	@mypy -p lab.nvml
 	@mypy -p e2e
+	@mypy -p bench
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -85,6 +87,15 @@ test: venv lint ## Everything: `check`, then the suites on lab clusters of their
 	@pytest tests/hosts --timeout 1200
 	$(call say,end-to-end suite on a real cluster)
 	@pytest tests/e2e --timeout 1200
+
+.PHONY: bench
+bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes; prints ratios and writes JSON (half an hour)
+	$(call say,500 nodes)
+	@$(BENCH) --out docs/benchmarks/scheduling-500.json
+	$(call say,5000 nodes with the sampling of kube-scheduler)
+	@$(BENCH) --nodes 5000 --percentage 0 --out docs/benchmarks/scheduling-5000-sampled.json
+	$(call say,5000 nodes and every one asked)
+	@$(BENCH) --nodes 5000 --pods 600 --out docs/benchmarks/scheduling-5000.json
 
 .PHONY: lock
 lock: ## Rewrite the locked requirements with hashes from their .in files
