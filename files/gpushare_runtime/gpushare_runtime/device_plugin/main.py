@@ -31,6 +31,7 @@ from gpushare_runtime.device_plugin.status import Status
 from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.credentials import CredentialsError, load
+from gpushare_runtime.kube.identity import TokenFiles, TokenKeeper, add_options, from_options
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.quantity import GIB, UNITS, Unit, parse_unit
 
@@ -49,12 +50,13 @@ _API_FIRST_SECONDS: Final = 3.0
 
 @dataclass(frozen=True)
 class Settings:
-    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account."""
+    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account; tokens: None for the kubeconfig's user."""
 
     node: str
     unit: Unit = GIB
     kubeconfig: str | None = None
     kubelet_root: Path = Path(protocol.KUBELET_ROOT)
+    tokens: TokenFiles | None = None
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
@@ -62,6 +64,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
     parser = argparse.ArgumentParser(prog="gpushare-device-plugin", description="Share the NVIDIA GPUs of this node by memory.")
     parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="name of this node in Kubernetes (or NODE_NAME)")
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG") or None, help="(or KUBECONFIG); without: in-cluster")
+    add_options(parser)
     parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="what one unit of gpu-mem is (default %(default)s)")
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
@@ -77,7 +80,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
         if wanted:
             parser.error(f"{flag} is not there in this release: leave it out (cards that no longer answer are noticed without it)")
     level = logging.DEBUG if given.verbosity >= 4 else getattr(logging, given.log_level.upper())
-    return Settings(given.node_name, parse_unit(given.memory_unit), given.kubeconfig, given.kubelet_root), level
+    unit, tokens = parse_unit(given.memory_unit), from_options(parser, given)
+    return Settings(given.node_name, unit, given.kubeconfig, given.kubelet_root, tokens), level
 
 
 def _boolean(text: str) -> bool:
@@ -87,10 +91,22 @@ def _boolean(text: str) -> bool:
 
 
 class DevicePlugin:
-    """The whole plugin, with what it stands on passed in. card_interval: seconds between two readings of the cards."""
+    """The whole plugin, with what it stands on passed in.
 
-    def __init__(self, settings: Settings, nvml: Nvml, client: KubeClient, *, card_interval: float = INTERVAL_SECONDS) -> None:
+    keeper: None when the client's credentials need none; card_interval: seconds between two readings of the cards.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        nvml: Nvml,
+        client: KubeClient,
+        keeper: TokenKeeper | None = None,
+        *,
+        card_interval: float = INTERVAL_SECONDS,
+    ) -> None:
         self._client = client
+        self._keeper = keeper
         self._settings = settings
         self.status = Status(needed=SOCKETS)
         self.counters = Counters()
@@ -122,6 +138,7 @@ class DevicePlugin:
                     publisher.run(),
                     assigner.run(),
                     self._report_api(pods),
+                    *([self._keeper.run(self._client, self._report_token)] if self._keeper else []),
                     _feed_watchdog(),
                 ]
             )
@@ -145,6 +162,9 @@ class DevicePlugin:
             seen = watch.changes.count
             self.refresh()
             await watch.changes.after(seen)
+
+    def _report_token(self, well: bool, words: str) -> None:
+        (self.status.good if well else self.status.bad)("token", words)
 
     async def _report_api(self, pods: Reflector[LocalPod]) -> NoReturn:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -183,12 +203,13 @@ async def run_all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 async def serve(settings: Settings, nvml: Nvml) -> int:
     """Run the plugin until SIGTERM or SIGINT; the exit status."""
+    keeper = TokenKeeper(settings.tokens) if settings.tokens else None
     try:
-        credentials = load(settings.kubeconfig)
+        credentials = load(settings.kubeconfig, tokens=keeper)
     except CredentialsError as error:
         return _give_up(str(error), EXIT_SETTINGS)
     async with KubeClient(credentials, user_agent="gpushare-device-plugin") as client:
-        plugin = asyncio.ensure_future(DevicePlugin(settings, nvml, client).run())
+        plugin = asyncio.ensure_future(DevicePlugin(settings, nvml, client, keeper).run())
 
         def stop() -> None:
             systemd.notify("STOPPING=1")

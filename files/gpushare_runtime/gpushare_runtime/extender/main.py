@@ -15,6 +15,7 @@ import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final
 
 from gpushare_runtime import __version__, systemd
@@ -24,9 +25,11 @@ from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.recall import Recall
 from gpushare_runtime.extender.server import Endpoints, listen
 from gpushare_runtime.extender.service import Service
+from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError, load
 from gpushare_runtime.kube.events import EventRecorder
+from gpushare_runtime.kube.identity import TokenKeeper, add_options, from_options
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.placement import Binpack
 from gpushare_runtime.protocol import EXTENDER_PORT
@@ -51,22 +54,34 @@ class Address:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        return ip_address(self.host).is_loopback
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    files, tokens = _tls_files(parser, options), from_options(parser, options)
     logging.basicConfig(stream=sys.stderr, level=_LEVELS[options.log_level], format="%(levelname)s %(message)s")
     try:
-        credentials = load(options.kubeconfig or None)
-        asyncio.run(serve(credentials, options.listen))
-    except (CredentialsError, Stopped) as error:
+        tls = Tls(files) if files else None
+        keeper = TokenKeeper(tokens) if tokens else None
+        credentials = load(options.kubeconfig or None, tokens=keeper)
+        asyncio.run(serve(credentials, options.listen, tls, keeper))
+    except (CredentialsError, Stopped, TlsError) as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def serve(credentials: Credentials, address: Address) -> None:
-    """Run until SIGTERM or SIGINT, then finish the binds under way. Stopped when it cannot start or go on."""
+async def serve(credentials: Credentials, address: Address, tls: Tls | None, keeper: TokenKeeper | None) -> None:
+    """Run until SIGTERM or SIGINT, then finish the binds under way. Stopped when it cannot start or go on.
+
+    tls: None for plain http, SIGHUP reads its files again; keeper: None when the credentials need none.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -78,17 +93,27 @@ async def serve(credentials: Credentials, address: Address) -> None:
         binder = Binder(client, cluster, policy)
         recall = Recall(cluster)
         cluster.on_room = recall.room
-        endpoints = Endpoints(cluster, Service(cluster.ledger, policy, recall.refused), binder, lambda: _not_ready(nodes, pods))
+        endpoints = Endpoints(cluster, Service(cluster.ledger, policy, recall.refused), binder, lambda: _not_ready(nodes, pods, keeper))
         try:
-            runner = await listen(endpoints, address.host, address.port)
+            runner = await listen(endpoints, address.host, address.port, tls.context if tls else None)
         except OSError as error:
             raise Stopped(
                 f"cannot listen on {address}: {error.strerror}; stop what uses it (ss -ltnp shows it), or give another --listen"
             ) from None
-        log.info("%s %s listens on %s, API server %s", NAME, __version__, address, credentials.server)
+        log.info("%s %s listens on %s (%s), API server %s", NAME, __version__, address, "TLS" if tls else "plain http", credentials.server)
+        hangup = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
         try:
             await _until(
-                stop, nodes.run(), pods.run(), events.run(), recall.run(client), _when_synced(nodes, pods, cluster, events), _watchdog()
+                stop,
+                nodes.run(),
+                pods.run(),
+                events.run(),
+                recall.run(client),
+                _when_synced(nodes, pods, cluster, events),
+                _follow_tls(hangup, tls),
+                *([keeper.run(client, _tell_token)] if keeper else []),
+                _watchdog(),
             )
         finally:
             systemd.notify("STOPPING=1")
@@ -122,6 +147,21 @@ async def _when_synced(nodes: Reflector[Any], pods: Reflector[Any], cluster: Clu
     await Advisor(cluster, events).run()
 
 
+async def _follow_tls(hangup: asyncio.Event, tls: Tls | None) -> None:
+    """After each SIGHUP, use what the TLS files have now; while they are broken, what they had."""
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        if tls is None:
+            continue
+        try:
+            tls.reload()
+        except TlsError as error:
+            log.error("not reloaded, the certificate read before stays in use: %s", error)
+        else:
+            log.info("reloaded %s and %s for new connections", tls.files.certificate, tls.files.client_ca)
+
+
 async def _watchdog() -> None:
     interval = systemd.watchdog_interval()
     while True:
@@ -130,7 +170,15 @@ async def _watchdog() -> None:
             systemd.notify("WATCHDOG=1")
 
 
-def _not_ready(nodes: Reflector[Any], pods: Reflector[Any]) -> str:
+def _tell_token(well: bool, words: str) -> None:
+    log.log(logging.INFO if well else logging.ERROR, "token: %s", words)
+    systemd.notify(f"STATUS=token: {words}")
+
+
+def _not_ready(nodes: Reflector[Any], pods: Reflector[Any], keeper: TokenKeeper | None) -> str:
+    problem = keeper.problem() if keeper else ""
+    if problem:
+        return problem
     missing = [what for what, watch in (("nodes", nodes), ("pods", pods)) if not watch.synced.is_set()]
     if not missing:
         return ""
@@ -147,11 +195,33 @@ def _parser() -> argparse.ArgumentParser:
         "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="without it the pod's service account is used (env KUBECONFIG)"
     )
     parser.add_argument("--listen", type=_address, default=f"127.0.0.1:{EXTENDER_PORT}", help="address and port (default: %(default)s)")
+    add_options(parser)
+    for option, what in (
+        ("--tls-cert", "the certificate for TLS"),
+        ("--tls-key", "its key"),
+        ("--client-ca", "the CA of kube-scheduler's client certificate"),
+    ):
+        parser.add_argument(
+            option, type=Path, metavar="FILE", help=f"{what}, PEM (all three, or none for plain http on a loopback address)"
+        )
     parser.add_argument(
         "--log-level", type=_level, default=os.environ.get("LOG_LEVEL") or "info", help="debug, info, warn or error (env LOG_LEVEL)"
     )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     return parser
+
+
+def _tls_files(parser: argparse.ArgumentParser, options: argparse.Namespace) -> TlsFiles | None:
+    """The files for TLS, None for plain http; ends the process with a message where neither is possible."""
+    given = {"--tls-cert": options.tls_cert, "--tls-key": options.tls_key, "--client-ca": options.client_ca}
+    missing = [option for option, file in given.items() if file is None]
+    if not missing:
+        return TlsFiles(options.tls_cert, options.tls_key, options.client_ca)
+    if len(missing) < len(given):
+        parser.error(f"{' and '.join(missing)} not given: TLS takes all of {', '.join(given)}, plain http none of them")
+    if not options.listen.loopback:
+        parser.error(f"--listen {options.listen}: plain http is for loopback addresses; give {', '.join(given)}, or listen on 127.0.0.1")
+    return None
 
 
 def _address(text: str) -> Address:

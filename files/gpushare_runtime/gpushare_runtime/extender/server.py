@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The verbs over HTTP/1.1: a thin layer without routing table, middleware or access log, for the scheduler's hot path."""
+"""The verbs over HTTP/1.1: a thin layer without routing table, middleware or access log, for the scheduler's hot path.
+
+Over TLS, who shows no certificate of the scheduler gets /healthz and /version only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -26,6 +30,7 @@ log = logging.getLogger(__name__)
 MOST_BYTES: Final = 64 * 1024 * 1024
 """5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
 _IDLE_SECONDS: Final = 3600.0
+_OPEN: Final = ("/healthz", "/version")
 
 
 @dataclass
@@ -37,6 +42,7 @@ class Counts:
     prioritize_calls: int = 0
     binds: int = 0
     bind_failures: int = 0
+    refused_calls: int = 0
 
 
 class Endpoints:
@@ -56,6 +62,8 @@ class Endpoints:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers every request. A verb's failure is a 200 with `Error`: of any other status users see only the number."""
+        if request.path not in _OPEN and not _verified(request):
+            return self._refuse(request)
         verb = self._verbs.get(request.path)
         if verb is None:
             return self._other(request)
@@ -94,6 +102,7 @@ class Endpoints:
             "prioritize_calls": counts.prioritize_calls,
             "binds": counts.binds,
             "bind_failures": counts.bind_failures,
+            "refused_calls": counts.refused_calls,
         }
 
     async def _filter(self, body: bytes) -> bytes:
@@ -124,6 +133,19 @@ class Endpoints:
         self.counts.binds += 1
         return wire.write_bound("")
 
+    def _refuse(self, request: web.BaseRequest) -> web.Response:
+        self.counts.refused_calls += 1
+        why = (
+            f"{request.path} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
+            "`tlsConfig` of the extender's entry in KubeSchedulerConfiguration names certFile and keyFile (scheduler/tls.crt and "
+            "scheduler/tls.key of the certificates' folder)"
+        )
+        log.warning("refused: %s", why)
+        # The body has not been read: the connection cannot be used again.
+        response = _text(403, why)
+        response.force_close()
+        return response
+
     def _other(self, request: web.BaseRequest) -> web.Response:
         if request.path == "/healthz":
             ready, health = self.health()
@@ -133,8 +155,8 @@ class Endpoints:
         return _text(404, f"{request.path} is not known; verbs are {', '.join(self._verbs)}; others are /healthz, /version")
 
 
-async def listen(endpoints: Endpoints, host: str, port: int) -> web.ServerRunner:
-    """Start serving; `cleanup()` of the result stops. OSError when the address cannot be had."""
+async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> web.ServerRunner:
+    """Start serving; `cleanup()` of the result stops. OSError when the address cannot be had. context: None for plain http."""
     server = web.Server(
         endpoints.handle,
         request_factory=_request,
@@ -145,11 +167,17 @@ async def listen(endpoints: Endpoints, host: str, port: int) -> web.ServerRunner
     runner = web.ServerRunner(server, shutdown_timeout=10.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, reuse_address=True).start()
+        await web.TCPSite(runner, host, port, reuse_address=True, ssl_context=context).start()
     except OSError:
         await runner.cleanup()
         raise
     return runner
+
+
+def _verified(request: web.BaseRequest) -> bool:
+    """Whether the connection is plain, or the caller has shown a certificate: one that did not verify had no handshake."""
+    transport = request.transport
+    return transport is not None and (transport.get_extra_info("sslcontext") is None or bool(transport.get_extra_info("peercert")))
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

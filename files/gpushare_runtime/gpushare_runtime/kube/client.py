@@ -164,7 +164,7 @@ class KubeClient:
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=read_timeout)
         try:
-            async with self._send("GET", path, query, {"Accept": accept}, None, timeout) as response:
+            async with self._send("GET", path, query, {"Accept": accept}, None, timeout, self._credentials.authorization()) as response:
                 if response.status >= 400:
                     raise _error(response.status, await response.read())
                 async for line in _lines(response.content):
@@ -187,13 +187,14 @@ class KubeClient:
         reloaded = False
         while True:
             timeout = aiohttp.ClientTimeout(total=max(0.01, deadline - time.monotonic()))
+            authorization = self._credentials.authorization()
             try:
-                async with self._send(method, path, params, sent, body, timeout) as response:
+                async with self._send(method, path, params, sent, body, timeout, authorization) as response:
                     status, data = response.status, await response.read()
                     wait = response.headers.get("Retry-After", "1")
             except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise self._no_answer(method, path, error) from None
-            if status == 401 and not reloaded and self._reload():
+            if status == 401 and not reloaded and self._reload(authorization):
                 reloaded = True
                 continue
             # 429: the server has not touched the request and asks to come back later.
@@ -213,10 +214,10 @@ class KubeClient:
         headers: Mapping[str, str],
         body: bytes | None,
         timeout: aiohttp.ClientTimeout,
+        authorization: str | None,
     ) -> Any:
         if self._session is None:
             raise RuntimeError("KubeClient is used outside of `async with`")
-        authorization = self._credentials.authorization()
         query = urlencode({name: _text(value) for name, value in params.items() if value not in (None, "")})
         return self._session.request(
             method,
@@ -230,9 +231,9 @@ class KubeClient:
             allow_redirects=False,
         )
 
-    def _reload(self) -> bool:
+    def _reload(self, refused: str | None) -> bool:
         try:
-            self._credentials.reload()
+            self._credentials.reload(refused)
         except CredentialsError:
             return False
         return True

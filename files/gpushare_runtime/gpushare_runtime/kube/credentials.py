@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import ssl
@@ -11,10 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import yaml
-from kubernetes import config as kubernetes_config
 
 REREAD_SECONDS: Final = 60.0
 """Projected tokens and kubelet's certificates are renewed long before they end; a minute is soon enough."""
@@ -26,9 +26,10 @@ class CredentialsError(Exception):
 
 @dataclass
 class _Loaded:
-    """What the `kubernetes` package fills in; all attributes but `source` are its own."""
+    """What the `kubernetes` package fills in; all attributes but `source` and `ca_pem` are its own."""
 
     source: str
+    ca_pem: str | None = None
     host: str = ""
     api_key: dict[str, str] = field(default_factory=dict)
     ssl_ca_cert: str | None = None
@@ -47,14 +48,25 @@ class _Loaded:
 
     def tls_state(self) -> tuple[object, ...]:
         """Changes when a file of the TLS context has changed."""
-        return (self.verify_ssl, *(_file_state(path) for path in (self.ssl_ca_cert, self.cert_file, self.key_file)))
+        return (self.verify_ssl, self.ca_pem, *(_file_state(path) for path in (self.ssl_ca_cert, self.cert_file, self.key_file)))
+
+
+class Tokens(Protocol):
+    """Where the Authorization header comes from instead of the kubeconfig."""
+
+    def authorization(self) -> str | None:
+        """The header's value."""
+
+    def refuse(self, authorization: str | None) -> None:
+        """The API server answered 401 to this."""
 
 
 class Credentials:
     """Server URL, TLS context and Authorization header; the latter two follow the files that they come from."""
 
-    def __init__(self, read: Callable[[], _Loaded], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, read: Callable[[], _Loaded], *, tokens: Tokens | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
+        self._tokens = tokens
         self._clock = clock
         self._loaded = read()
         self._read_at = clock()
@@ -78,6 +90,8 @@ class Credentials:
 
     def authorization(self) -> str | None:
         """The value of the Authorization header, None when a client certificate speaks for us."""
+        if self._tokens is not None:
+            return self._tokens.authorization()
         self._refresh()
         return self._loaded.authorization
 
@@ -86,8 +100,13 @@ class Credentials:
         self._refresh()
         return self._context
 
-    def reload(self) -> None:
-        """Read everything again now, such as after a 401. CredentialsError if it cannot be read; the old stays in use."""
+    def reload(self, refused: str | None = None) -> None:
+        """Read everything again now. CredentialsError if it cannot be read; the old stays in use.
+
+        refused: the Authorization header to which the API server answered 401.
+        """
+        if self._tokens is not None:
+            self._tokens.refuse(refused)
         self._read_at = self._clock()
         loaded = self._read()
         state = loaded.tls_state()
@@ -103,47 +122,91 @@ class Credentials:
                 self.reload()
 
 
-def load(kubeconfig: str | None, *, context: str | None = None) -> Credentials:
+def load(kubeconfig: str | None, *, context: str | None = None, tokens: Tokens | None = None) -> Credentials:
     """Credentials from a kubeconfig file, or from the pod's service account when that is None.
 
-    context: of the kubeconfig, None for its current-context.
+    context: of the kubeconfig, None for its current-context; tokens: to use instead of its user, with the current-context's cluster.
 
     CredentialsError says which file is missing or broken and what was expected.
     """
-    return Credentials((lambda: _from_file(kubeconfig, context)) if kubeconfig else _in_cluster)
+    if not kubeconfig:
+        return Credentials(_in_cluster, tokens=tokens)
+    return Credentials(lambda: _cluster_of(kubeconfig) if tokens else _from_file(kubeconfig, context), tokens=tokens)
 
 
 def _from_file(kubeconfig: str, context: str | None) -> _Loaded:
+    from kubernetes import config as kubernetes_config
+
     paths = [Path(part).expanduser() for part in kubeconfig.split(os.pathsep) if part]
     if not any(path.exists() for path in paths):
-        raise CredentialsError(
-            f"kubeconfig {kubeconfig}: no such file; expected a kubeconfig there: name one with --kubeconfig or KUBECONFIG"
-        )
+        raise _missing(kubeconfig)
     loaded = _Loaded(f"kubeconfig {kubeconfig}")
     try:
         kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=kubeconfig, context=context, client_configuration=loaded, persist_config=False
         )
     except OSError as error:
-        raise CredentialsError(
-            f"kubeconfig {kubeconfig}: cannot read {error.filename or 'a file that it names'}: {error.strerror}; "
-            "run as a user that may read it"
-        ) from None
+        raise _unreadable(kubeconfig, error) from None
     except (kubernetes_config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         # The package meets what is no kubeconfig at all with whatever exception comes first.
-        raise CredentialsError(
-            f"kubeconfig {kubeconfig}: {' '.join(str(error).split())}; expected a kubeconfig (kind: Config) whose "
-            "current-context names a cluster with `server` and a user"
-        ) from None
+        raise _broken(kubeconfig, f"{error}", " and a user") from None
+    return _with_url(loaded)
+
+
+def _cluster_of(kubeconfig: str) -> _Loaded:
+    """Where the API server is, for a daemon with a token of its own. The package is left out: it costs 19 MiB resident."""
+    loaded = _Loaded(f"kubeconfig {kubeconfig}")
+    try:
+        data = yaml.safe_load(Path(kubeconfig).read_text())
+        contexts = {entry["name"]: entry["context"] for entry in data["contexts"]}
+        clusters = {entry["name"]: entry["cluster"] for entry in data["clusters"]}
+        cluster = clusters[contexts[data["current-context"]]["cluster"]]
+        loaded.host = str(cluster["server"])
+        if cluster.get("certificate-authority-data"):
+            loaded.ca_pem = base64.b64decode(cluster["certificate-authority-data"]).decode("ascii")
+        elif cluster.get("certificate-authority"):
+            loaded.ssl_ca_cert = str(Path(kubeconfig).parent / cluster["certificate-authority"])
+        loaded.verify_ssl = not cluster.get("insecure-skip-tls-verify")
+        loaded.tls_server_name, loaded.proxy = cluster.get("tls-server-name"), cluster.get("proxy-url")
+    except FileNotFoundError:
+        raise _missing(kubeconfig) from None
+    except OSError as error:
+        raise _unreadable(kubeconfig, error) from None
+    except KeyError as error:
+        raise _broken(kubeconfig, f"{error} is not there") from None
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise _broken(kubeconfig, f"{error}") from None
+    return _with_url(loaded)
+
+
+def _missing(kubeconfig: str) -> CredentialsError:
+    return CredentialsError(f"kubeconfig {kubeconfig}: no such file; expected a kubeconfig there: name one with --kubeconfig or KUBECONFIG")
+
+
+def _unreadable(kubeconfig: str, error: OSError) -> CredentialsError:
+    return CredentialsError(
+        f"kubeconfig {kubeconfig}: cannot read {error.filename or 'a file that it names'}: {error.strerror}; run as a user that may read it"
+    )
+
+
+def _broken(kubeconfig: str, why: str, more: str = "") -> CredentialsError:
+    return CredentialsError(
+        f"kubeconfig {kubeconfig}: {' '.join(why.split())}; expected a kubeconfig (kind: Config) whose "
+        f"current-context names a cluster with `server`{more}"
+    )
+
+
+def _with_url(loaded: _Loaded) -> _Loaded:
     if not loaded.host.startswith(("https://", "http://")):
         raise CredentialsError(
-            f"kubeconfig {kubeconfig}: the current context's cluster has server {loaded.host!r}; "
-            "expected a URL such as https://10.0.0.1:6443"
+            f"{loaded.source}: the current context's cluster has server {loaded.host!r}; expected a URL such as https://10.0.0.1:6443"
         )
     return loaded
 
 
 def _in_cluster() -> _Loaded:
+    from kubernetes import config as kubernetes_config
+
     loaded = _Loaded("the pod's service account")
     try:
         kubernetes_config.load_incluster_config(client_configuration=loaded)  # type: ignore[no-untyped-call]
@@ -158,9 +221,9 @@ def _in_cluster() -> _Loaded:
 def _ssl_context(loaded: _Loaded) -> ssl.SSLContext | None:
     if not loaded.host.startswith("https://"):
         return None
-    reading, wanted = loaded.ssl_ca_cert, "a certificate authority"
+    reading, wanted = loaded.ssl_ca_cert or "certificate-authority-data", "a certificate authority"
     try:
-        context = ssl.create_default_context(cafile=loaded.ssl_ca_cert)
+        context = ssl.create_default_context(cafile=loaded.ssl_ca_cert, cadata=loaded.ca_pem)
         if not loaded.verify_ssl:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,11 @@ import pytest
 
 from gpushare_runtime.device_plugin.main import EXIT_SETTINGS, Settings, parse_arguments
 from gpushare_runtime.device_plugin.status import Status
+from gpushare_runtime.kube.identity import TokenFiles
 from gpushare_runtime.quantity import UNITS
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+from unit.runtime.kube.tokens import TokenApi
 
 # The command itself, with cards from the fake NVML.
 _COMMAND = """
@@ -56,6 +59,8 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("NODE_NAME", "gpu1")
     given = ["--node-name", "gpu2", "--kubelet-root", "/k", "--memory-unit", "256MiB", "--log-level", "warning"]
     assert parse_arguments(given) == (Settings("gpu2", UNITS["256MiB"], None, Path("/k")), logging.WARNING)
+    given += ["--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "7200"]
+    assert parse_arguments(given)[0].tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,7 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ([], "set NODE_NAME or --node-name"),
         (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', 'MiB', '64MiB', '128MiB', '256MiB'|choose from GiB"),
+        (["--node-name=a", "--seed-token-file=/s"], "--seed-token-file and --token-file go together"),
         (["--node-name=a", "--mps"], "--mps is not there in this release"),
         (["--node-name=a", "--health-check=true"], "--health-check is not there in this release"),
     ],
@@ -99,9 +105,9 @@ def received(receiver: socket.socket) -> list[str]:
             return messages
 
 
-def start(root: Path, **environment: str) -> subprocess.Popen[str]:
+def start(root: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
     given = os.environ | {"NODE_NAME": "gpu1", "KUBECONFIG": str(root / "kubeconfig"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _COMMAND, "--kubelet-root", str(root)]
+    command = [sys.executable, "-c", _COMMAND, "--kubelet-root", str(root), *more]
     return subprocess.Popen(command, env=given | environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -132,6 +138,32 @@ def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket) -> N
                 process.kill()
                 process.communicate()
                 await kubelet.stop()
+
+    asyncio.run(scenario())
+
+
+def test_the_token_is_part_of_the_status(root: Path, systemd: socket.socket) -> None:
+    async def scenario() -> None:
+        async with serving(TokenApi()) as api:
+            assert isinstance(api, TokenApi)
+            api.now = time.time()
+            (root / "kubeconfig").write_text(kubeconfig(api.url))
+            process = start(root, "--seed-token-file", str(root / "seed"), "--token-file", str(root / "token"))
+            messages: list[str] = []
+
+            def said(text: str) -> bool:
+                messages.extend(received(systemd))
+                return any(text in message for message in messages)
+
+            try:
+                await until(lambda: said(f"token: no token works: {root}/token is missing; the seed {root}/seed is missing"), seconds=20)
+                (root / "seed").write_text(api.give(3600))
+                await until(lambda: said("token: good until "), seconds=20)
+                await until(lambda: said("API server: watching the pods of this node"), seconds=20)
+                assert (root / "token").read_text().strip() in api.good
+            finally:
+                process.kill()
+                process.communicate()
 
     asyncio.run(scenario())
 

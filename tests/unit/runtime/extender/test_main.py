@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -20,6 +22,7 @@ import gpushare_runtime
 from gpushare_runtime import __version__, protocol
 from gpushare_runtime.extender.main import main
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
+from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
 
 
@@ -30,10 +33,10 @@ def free_port() -> int:
         return port
 
 
-async def start(directory: Path, api: FakeApi, port: int, **environment: str) -> Process:
+async def start(directory: Path, api: FakeApi, port: int, more: Sequence[str] = (), **environment: str) -> Process:
     (directory / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpushare_runtime.extender.main", "--listen", f"127.0.0.1:{port}",
+        sys.executable, "-m", "gpushare_runtime.extender.main", "--listen", f"127.0.0.1:{port}", *more,
         stderr=PIPE,
         cwd=directory,
         env={
@@ -54,6 +57,7 @@ async def start(directory: Path, api: FakeApi, port: int, **environment: str) ->
         (["--listen", "127.0.0.1:x"], "has no port from 1 to 65535"),
         (["--log-level", "loud"], "'loud' is no log level; use debug, info, warn, error"),
         (["--port", "1"], "unrecognized arguments: --port"),
+        (["--token-file", "/t"], "--seed-token-file and --token-file go together"),
     ],
 )
 def test_bad_arguments(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +140,47 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                 assert process.returncode == 0, log.decode()
                 assert "INFO bind default/p to node n: 6 units, card 0" in log.decode()
                 assert "Traceback" not in log.decode()
+
+    asyncio.run(run())
+
+
+def test_tokens_that_are_over_then_a_new_seed(tmp_path: Path) -> None:
+    async def run() -> None:
+        seed, own = tmp_path / "seed", tmp_path / "token"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(str(tmp_path / "notify"))
+            systemd.setblocking(False)
+            loop = asyncio.get_running_loop()
+            async with serving(TokenApi()) as api, aiohttp.ClientSession() as session:
+                assert isinstance(api, TokenApi)
+                api.now = time.time()
+                seed.write_text(jwt(api.now - 7200, api.now - 3600))
+                port = free_port()
+                options = ["--seed-token-file", str(seed), "--token-file", str(own)]
+                process = await start(tmp_path, api, port, options, NOTIFY_SOCKET=str(tmp_path / "notify"))
+                message = b""
+                async with asyncio.timeout(20):
+                    while not message.startswith(b"STATUS=token: no token works: "):
+                        message = await loop.sock_recv(systemd, 1000)
+                url = f"http://127.0.0.1:{port}"
+                async with session.get(f"{url}/healthz") as response:
+                    assert response.status == 503
+                    words = (await response.json())["not_ready"]
+                    assert f"{own} is missing; the seed {seed} has expired" in words
+                async with session.post(f"{url}{protocol.EXTENDER_PREFIX}/filter", data=b"{}") as response:
+                    assert (await response.json())["Error"] == words
+                seed.write_text(api.give(3600))
+                async with asyncio.timeout(20):
+                    while message != b"READY=1":
+                        message = await loop.sock_recv(systemd, 1000)
+                async with asyncio.timeout(20):
+                    while not own.exists():  # noqa: ASYNC110 - the condition is in another process
+                        await asyncio.sleep(0.01)
+                assert own.read_text().strip() in api.good
+                process.terminate()
+                _, log = await asyncio.wait_for(process.communicate(), 20)
+                assert "Traceback" not in log.decode()
+                assert own.read_text().strip() not in log.decode()
 
     asyncio.run(run())
 

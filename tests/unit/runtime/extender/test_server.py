@@ -170,6 +170,7 @@ def test_healthz_and_no_answer_before_the_caches_are_complete(tmp_path: Path) ->
                 "prioritize_calls": 1,
                 "binds": 0,
                 "bind_failures": 1,
+                "refused_calls": 0,
             }
 
     asyncio.run(run())

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import base64
 import datetime
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import gpushare_runtime
 from gpushare_runtime.kube.credentials import REREAD_SECONDS, Credentials, CredentialsError, load
+from gpushare_runtime.pki.certificates import issue
 from unit.runtime.kube.fake_api import kubeconfig
 
 SERVER = "https://10.0.0.1:6443"
@@ -130,3 +135,77 @@ def test_server_name_and_proxy_of_the_kubeconfig(tmp_path: Path, monkeypatch: py
     data["clusters"][0]["cluster"] |= {"tls-server-name": "kubernetes", "proxy-url": "http://proxy:3128"}
     loaded = load(write(tmp_path / "two", yaml.safe_dump(data)))
     assert (loaded.tls_server_name, loaded.proxy) == ("kubernetes", "http://proxy:3128")
+
+
+class Spoken:
+    """Where tokens come from."""
+
+    def __init__(self) -> None:
+        self.refused: list[str | None] = []
+
+    def authorization(self) -> str:
+        return "Bearer own"
+
+    def refuse(self, authorization: str | None) -> None:
+        self.refused.append(authorization)
+
+
+def test_with_tokens_of_its_own_only_the_cluster_counts(tmp_path: Path) -> None:
+    pem = issue("ca", None, datetime.datetime.now(datetime.timezone.utc)).certificate_pem
+    data = yaml.safe_load(kubeconfig(SERVER, tokenFile="/nonexistent", **{"client-certificate": "/nonexistent"}))
+    cluster = data["clusters"][0]["cluster"]
+    cluster |= {"certificate-authority-data": base64.b64encode(pem).decode(), "tls-server-name": "kubernetes", "proxy-url": "http://p:1"}
+    tokens = Spoken()
+    loaded = load(write(tmp_path / "config", yaml.safe_dump(data)), tokens=tokens)
+    assert (loaded.server, loaded.authorization(), loaded.tls_server_name, loaded.proxy) == (
+        SERVER,
+        "Bearer own",
+        "kubernetes",
+        "http://p:1",
+    )
+    context = loaded.ssl()
+    assert context is not None
+    assert [dict(entry[0] for entry in ca["subject"]) for ca in context.get_ca_certs()] == [{"commonName": "gpushare"}]  # type: ignore[misc]
+    loaded.reload("Bearer old")
+    assert (tokens.refused, loaded.ssl() is context) == (["Bearer old"], True)
+    cluster |= {"certificate-authority": "ca.pem"}
+    del cluster["certificate-authority-data"]
+    (tmp_path / "ca.pem").write_bytes(pem)
+    write(tmp_path / "config", yaml.safe_dump(data))
+    loaded.reload()
+    assert loaded.ssl() is not context
+    assert loaded.ssl().get_ca_certs() == context.get_ca_certs()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "no such file; expected a kubeconfig there"),
+        ("", "expected a kubeconfig"),
+        ("{", "expected a kubeconfig"),
+        ("a: b", "'contexts' is not there; expected a kubeconfig (kind: Config) whose current-context names a cluster with `server`"),
+        (kubeconfig(SERVER).replace("current-context: here", "current-context: there"), "'there' is not there"),
+        (kubeconfig("10.0.0.1:6443"), "'10.0.0.1:6443'; expected a URL"),
+        (kubeconfig(SERVER).replace("server:", "certificate-authority: /nonexistent/ca\n    server:"), "/nonexistent/ca: No such file"),
+        (kubeconfig(SERVER).replace("server:", "certificate-authority-data: IyMj\n    server:"), "expected PEM: a certificate authority"),
+        (kubeconfig(SERVER).replace("server:", "certificate-authority-data: 5\n    server:"), "expected a kubeconfig"),
+    ],
+)
+def test_a_broken_cluster_is_named(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "broken"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(CredentialsError) as caught:
+        load(str(file), tokens=Spoken())
+    assert str(file) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_with_tokens_of_its_own_the_package_is_not_loaded(tmp_path: Path) -> None:
+    write(tmp_path / "config", kubeconfig(SERVER))
+    code = (
+        "import sys; from gpushare_runtime.kube.credentials import load; from gpushare_runtime.kube.identity import *; "
+        "load('config', tokens=TokenKeeper(TokenFiles(Path('s'), Path('t')))); sys.exit('kubernetes' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent)}
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False).returncode == 0

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Write files so that a reader, or a crash, meets the old ones or the new ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def replace_files(contents: Mapping[Path, bytes], mode: Mapping[Path, int]) -> None:
+    """Replace these files, in this order. All of them are on disk before the first takes its place.
+
+    OSError when that is not possible; then nothing that was there is damaged. Only one process at a time may write a file.
+    """
+    for path, data in contents.items():
+        descriptor = os.open(_new(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode[path])
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+    for path in contents:
+        os.replace(_new(path), path)
+    for folder in {path.parent for path in contents}:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _new(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")

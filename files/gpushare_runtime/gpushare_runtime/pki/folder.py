@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The folder of a host's certificates: what is due, write just that, and what is wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypedDict
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+from gpushare_runtime.files import replace_files
+from gpushare_runtime.pki.certificates import Broken, Pair, Role, belongs, fault, issue, left, read_certificate, read_key, stamp
+
+RENEW_BELOW: Final = 1 / 3
+"""The part of its life that a certificate has left when it is renewed."""
+LATE_BELOW: Final = 1 / 6
+"""With less left, nothing renews it."""
+
+CA_COPY: Final = "scheduler/ca.crt"
+_FOLDERS: Final = {"": 0o700, "scheduler": 0o700}
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a certificate and its key are, under the folder."""
+
+    role: Role
+    certificate: str
+    key: str
+
+
+CA: Final = Files("ca", "ca.crt", "ca.key")
+SERVER: Final = Files("server", "extender.crt", "extender.key")
+CLIENT: Final = Files("client", "scheduler/tls.crt", "scheduler/tls.key")
+_MODES: Final = {
+    **{files.key: 0o600 for files in (CA, SERVER, CLIENT)},
+    **dict.fromkeys((CA.certificate, CA_COPY, SERVER.certificate, CLIENT.certificate), 0o644),
+}
+
+
+class State(TypedDict):
+    """One certificate, as `status` says it. not_after: "" when there is none; problem: "" or words."""
+
+    path: str
+    role: Role
+    not_after: str
+    days_left: float
+    problem: str
+
+
+@dataclass
+class Due:
+    """What has to be done: contents by file name, in the order to write; modes by name of what is too open."""
+
+    contents: dict[str, bytes] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({*self.contents, *(name or "." for name in self.modes)})
+
+    def add(self, files: Files, pair: Pair, *, key: bool = True) -> None:
+        # The key first: after a crash in between the pair does not match, which the next run sees and heals.
+        if key:
+            self.contents[files.key] = pair.key_pem
+        self.contents[files.certificate] = pair.certificate_pem
+
+
+class Unreadable(OSError, Broken):
+    """A file that is there and cannot be read: what it holds may be good, so it is not replaced."""
+
+    def __str__(self) -> str:
+        return f"cannot be read: {self.strerror}"
+
+
+class Folder:
+    """The certificates under one path. Times are UTC and given; OSError for what the disk refuses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def due(self, now: datetime) -> Due:
+        """What `ensure` would do; changes nothing."""
+        due = Due(modes=self._open_modes())
+        ca = self._ca(due, now)
+        pem = due.contents.get(CA.certificate) or self._read(CA.certificate)
+        if self._bytes(CA_COPY) != pem:
+            due.contents[CA_COPY] = pem
+        for files in (SERVER, CLIENT):
+            if self._renewal(files, ca.certificate, now):
+                due.add(files, issue(files.role, ca, now))
+        return due
+
+    def write(self, due: Due) -> None:
+        """Do it, each file atomically."""
+        for name, mode in due.modes.items():
+            os.chmod(self.path / name, mode)
+        for name, mode in _FOLDERS.items():
+            (self.path / name).mkdir(mode=mode, parents=True, exist_ok=True)
+        paths = {self.path / name: data for name, data in due.contents.items()}
+        replace_files(paths, {path: _MODES[name] for path, name in zip(paths, due.contents, strict=True)})
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One writer at a time: the timer and an administrator's play may come together."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def status(self, now: datetime) -> list[State]:
+        """Every certificate, with what is wrong with it."""
+        open_modes = self._open_modes()
+        states = [self._state(files, now, open_modes) for files in (CA, SERVER, CLIENT)]
+        copy = State(**{**states[0], "path": CA_COPY, "problem": self._too_open([CA_COPY], open_modes)})
+        try:
+            if self._read(CA_COPY) != self._bytes(CA.certificate):
+                copy["problem"] = f"{CA_COPY} is not the same as {CA.certificate}"
+        except Broken as broken:
+            copy = State(path=CA_COPY, role="ca", not_after="", days_left=0.0, problem=f"{CA_COPY} {broken}")
+        return [*states, copy]
+
+    def _state(self, files: Files, now: datetime, open_modes: dict[str, int]) -> State:
+        state = State(path=files.certificate, role=files.role, not_after="", days_left=0.0, problem="")
+        try:
+            certificate = self._certificate(files)
+        except Broken as broken:
+            state["problem"] = f"{files.certificate} {broken}"
+            return state
+        state["not_after"] = stamp(certificate.not_valid_after_utc)
+        state["days_left"] = round((certificate.not_valid_after_utc - now).total_seconds() / 86400, 3)
+        state["problem"] = self._problem(files, certificate, now, open_modes)
+        return state
+
+    def _problem(self, files: Files, certificate: x509.Certificate, now: datetime, open_modes: dict[str, int]) -> str:
+        try:
+            ca = self._certificate(CA)
+        except Broken as broken:
+            return f"{CA.certificate}, which should have signed it, {broken}"
+        problem = fault(files.role, certificate, ca, now)
+        if problem:
+            return f"{files.certificate} {problem}"
+        try:
+            if not belongs(certificate, self._key(files)):
+                return f"{files.key} is not the key of {files.certificate}"
+        except Broken as broken:
+            return f"{files.key} {broken}"
+        if left(certificate, now) < LATE_BELOW:
+            end = stamp(certificate.not_valid_after_utc)
+            return f"{files.certificate} ends at {end} and should have been renewed by now: gpushare-pki.timer does not run, or fails"
+        return self._too_open((*(name for name in _FOLDERS if files is CA), files.key, files.certificate), open_modes)
+
+    def _too_open(self, names: Iterable[str], open_modes: dict[str, int]) -> str:
+        return next(
+            (f"{name or self.path} is open to others; expected mode {open_modes[name]:04o}" for name in names if name in open_modes), ""
+        )
+
+    def _ca(self, due: Due, now: datetime) -> Pair:
+        """The CA, made or renewed if needed. While its key is there it is kept, so that what it has signed stays valid."""
+        try:
+            key = self._key(CA)
+        except Unreadable:
+            raise
+        except Broken:
+            ca = issue("ca", None, now)
+            due.add(CA, ca)
+            return ca
+        if self._renewal(CA, None, now):
+            ca = issue("ca", None, now, key)
+            due.add(CA, ca, key=False)
+            return ca
+        return Pair(self._certificate(CA), key)
+
+    def _renewal(self, files: Files, ca: x509.Certificate | None, now: datetime) -> bool:
+        """Whether a certificate is due to be made (again)."""
+        try:
+            certificate, key = self._certificate(files), self._key(files)
+        except Unreadable:
+            raise
+        except Broken:
+            return True
+        bad = fault(files.role, certificate, ca or certificate, now)
+        return bool(bad) or not belongs(certificate, key) or left(certificate, now) < RENEW_BELOW
+
+    def _certificate(self, files: Files) -> x509.Certificate:
+        return read_certificate(self._read(files.certificate))
+
+    def _key(self, files: Files) -> EllipticCurvePrivateKey:
+        return read_key(self._read(files.key))
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            raise Broken("is missing") from None
+        except OSError as error:
+            raise Unreadable(error.errno, error.strerror, str(self.path / name)) from None
+
+    def _bytes(self, name: str) -> bytes | None:
+        try:
+            return self._read(name)
+        except Broken:
+            return None
+
+    def _open_modes(self) -> dict[str, int]:
+        """Of what is there and gives others more than it should: its name → the mode that it should have."""
+        found = {}
+        for name, mode in {**_FOLDERS, **_MODES}.items():
+            try:
+                if os.stat(self.path / name).st_mode & 0o777 & ~mode & 0o077:
+                    found[name] = mode
+            except OSError:
+                continue
+        return found

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare-pki: make, renew and judge the certificates between kube-scheduler and the extender of this host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime import __version__
+from gpushare_runtime.pki.folder import CA, SERVER, Folder
+
+NAME: Final = "gpushare-pki"
+_RELOAD_DUE: Final = ".reload"
+
+
+class Failed(Exception):
+    """The command cannot do what it should; says why."""
+
+
+def ensure(folder: Folder, now: datetime, unit: str, systemctl: Callable[[str], None]) -> list[str]:
+    """Make and renew what is due; the names of what changed. unit: to reload when the extender has something new to read, or ""."""
+    with folder.locked():
+        due = folder.due(now)
+        marker = folder.path / _RELOAD_DUE
+        if unit and {CA.certificate, SERVER.certificate} & set(due.contents):
+            # Kept until the reload has happened: a crash or a failure in between must not leave the old certificate in use.
+            marker.touch(mode=0o600)
+        folder.write(due)
+        if unit and marker.exists():
+            systemctl(unit)
+            marker.unlink()
+    return due.names
+
+
+def try_reload(unit: str) -> None:
+    """Reload the unit if it runs; one that does not reads the files when it starts. Failed with systemctl's words."""
+    try:
+        done = subprocess.run(
+            ["systemctl", "try-reload-or-restart", unit], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed(f"systemctl try-reload-or-restart {unit}: {error}; it is tried again at the next call") from None
+    if done.returncode:
+        words = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise Failed(
+            f"the certificates are in place, but systemctl try-reload-or-restart {unit} says: {words}; "
+            f"see journalctl -u {unit}. It is tried again at the next call"
+        )
+
+
+def main(argv: Sequence[str] | None = None, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> int:
+    """The command; its exit status."""
+    options = _parser().parse_args(argv)
+    folder = Folder(options.dir)
+    time = now()
+    try:
+        if options.command == "status":
+            print(json.dumps({"certificates": folder.status(time)}))
+            return 0
+        changed = folder.due(time).names if options.command == "plan" else ensure(folder, time, options.reload, try_reload)
+    except Failed as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"{NAME}: {error.filename or options.dir}: {error.strerror}; expected a folder that root can read and write: "
+            "run as root, and look at the path and the disk",
+            file=sys.stderr,
+        )
+        return 1
+    certificates = [{"path": state["path"], "not_after": state["not_after"]} for state in folder.status(time)]
+    print(json.dumps({"changed": changed, "certificates": certificates}))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=NAME, description="Certificates between kube-scheduler and the gpushare extender of this host, from a CA of this host."
+    )
+    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command, text in {
+        "ensure": "make what is missing or broken, renew what has less than a third of its life left",
+        "plan": "say what ensure would change; change nothing",
+        "status": "say what each certificate is and what is wrong with it",
+    }.items():
+        sub = commands.add_parser(command, help=text, description=text)
+        sub.add_argument("--dir", type=Path, required=True, help="the folder of the certificates, such as /etc/gpushare/pki")
+        if command == "ensure":
+            sub.add_argument("--reload", default="", metavar="UNIT", help="systemd unit to reload when its certificate or the CA is new")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

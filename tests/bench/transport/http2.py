@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The extender's verbs over HTTP/2, as thin as python-h2 allows: only for the comparison, h2 is no dependency of the runtime."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+from aiohttp import web
+
+from gpushare_runtime.extender.server import Endpoints
+
+
+@dataclass
+class _Request:
+    """What Endpoints asks of a request."""
+
+    method: str
+    path: str
+    transport: asyncio.Transport
+    body: bytearray = field(default_factory=bytearray)
+
+    async def read(self) -> bytes:
+        return bytes(self.body)
+
+
+class Http2(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._endpoints = endpoints
+        self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._requests: dict[int, _Request] = {}
+        self._waiting: dict[int, bytes] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._h2.initiate_connection()
+        # Bodies of some ten kB each come without waiting for a window.
+        self._h2.increment_flow_control_window(16 * 1024 * 1024)
+        self._transport.write(self._h2.data_to_send())
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._h2.receive_data(data):
+            if isinstance(event, h2.events.RequestReceived):
+                headers = dict(event.headers)
+                self._requests[event.stream_id] = _Request(str(headers[":method"]), str(headers[":path"]), self._transport)
+            elif isinstance(event, h2.events.DataReceived):
+                self._requests[event.stream_id].body += event.data
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                task = asyncio.ensure_future(self._answer(event.stream_id, self._requests.pop(event.stream_id)))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif isinstance(event, h2.events.WindowUpdated):
+                for stream in list(self._waiting):
+                    self._send(stream, self._waiting.pop(stream))
+        self._transport.write(self._h2.data_to_send())
+
+    async def _answer(self, stream: int, request: _Request) -> None:
+        response = await self._endpoints.handle(request)  # type: ignore[arg-type]
+        assert isinstance(response, web.Response)
+        body = response.body
+        assert isinstance(body, bytes)
+        head = [(":status", str(response.status)), ("content-type", response.content_type), ("content-length", str(len(body)))]
+        self._h2.send_headers(stream, head)
+        self._send(stream, body)
+        self._transport.write(self._h2.data_to_send())
+
+    def _send(self, stream: int, body: bytes) -> None:
+        while body:
+            size = min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size, len(body))
+            if not size:
+                self._waiting[stream] = body
+                return
+            self._h2.send_data(stream, body[:size], end_stream=size == len(body))
+            body = body[size:]

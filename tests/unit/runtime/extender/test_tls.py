@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The verbs over real TLS: who is let in, and new certificates without a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gpushare_runtime.extender.main import main
+from gpushare_runtime.extender.tls import TlsError, TlsFiles
+from gpushare_runtime.pki.certificates import issue
+from gpushare_runtime.pki.folder import Folder
+from gpushare_runtime.protocol import EXTENDER_PREFIX
+from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.kube.fake_api import FakeApi, serving
+
+FILTER = f"{EXTENDER_PREFIX}/filter"
+NOW = datetime.now(timezone.utc)
+
+
+def make(directory: Path, now: datetime = NOW) -> TlsFiles:
+    """The certificates of a host, made with gpushare-pki's own code."""
+    folder = Folder(directory)
+    with folder.locked():
+        folder.write(folder.due(now))
+    return TlsFiles(directory / "extender.crt", directory / "extender.key", directory / "ca.crt")
+
+
+def trusting(directory: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """A client's context: trusts that folder's CA, shows that certificate."""
+    context = ssl.create_default_context(cafile=directory / "ca.crt")
+    if certificate and key:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def scheduler(directory: Path) -> ssl.SSLContext:
+    return trusting(directory, directory / "scheduler/tls.crt", directory / "scheduler/tls.key")
+
+
+class Caller:
+    """Requests to the extender at a port, each kind of caller with connections of its own."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self.url = f"https://127.0.0.1:{port}"
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
+
+    async def __aenter__(self) -> Caller:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+
+    async def ask(self, method: str, path: str) -> tuple[int, str]:
+        async with self.session.request(method, f"{self.url}{path}", data=b"{}" if method == "POST" else None) as response:
+            return response.status, await response.text()
+
+
+async def log_until(process: asyncio.subprocess.Process, text: str) -> str:
+    """The process's log up to a line with that text."""
+    assert process.stderr is not None
+    read = b""
+    async with asyncio.timeout(20):
+        while text.encode() not in read:
+            line = await process.stderr.readline()
+            assert line, f"{text!r} has not come:\n{read.decode()}"
+            read += line
+    return read.decode()
+
+
+async def served_by(context: ssl.SSLContext, port: int) -> bytes:
+    """The certificate that a new connection meets."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
+        return certificate
+    finally:
+        writer.close()
+
+
+def options(files: TlsFiles) -> dict[str, Any]:
+    return {"more": ["--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--client-ca", str(files.client_ca)]}
+
+
+def test_who_may_call_what(tmp_path: Path) -> None:
+    async def run() -> None:
+        pki, port = tmp_path / "pki", free_port()
+        files = make(pki)
+        async with serving(FakeApi()) as api:
+            process = await start(tmp_path, api, port, **options(files))
+            await log_until(process, "answering the scheduler")
+            async with Caller(port, trusting(pki)) as anybody, Caller(port, scheduler(pki)) as known:
+                assert (await anybody.ask("GET", "/healthz"))[0] == 200
+                assert (await anybody.ask("GET", "/version"))[0] == 200
+                for method, path in (("POST", FILTER), ("GET", FILTER), ("GET", "/nowhere"), ("POST", f"{EXTENDER_PREFIX}/bind")):
+                    status, text = await anybody.ask(method, path)
+                    assert status == 403
+                    assert "no client certificate; expected the one of this host: `tlsConfig`" in text
+                assert '"refused_calls":4' in (await anybody.ask("GET", "/healthz"))[1]
+                status, text = await known.ask("POST", FILTER)
+                assert (status, "Pod must be a pod" in text) == (200, True)
+                assert (await known.ask("GET", "/nowhere"))[0] == 404
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+
+    asyncio.run(run())
+
+
+def test_only_the_client_certificate_of_this_ca_that_is_valid_is_believed(tmp_path: Path) -> None:
+    async def run() -> None:
+        pki, other, port = tmp_path / "pki", tmp_path / "other", free_port()
+        files = make(pki)
+        make(other)
+        ca_pem, ca_key = (pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes()
+        expired = tmp_path / "expired"
+        expired.mkdir()
+        (expired / "ca.crt").write_bytes(ca_pem)
+        (expired / "ca.key").write_bytes(ca_key)
+        make(expired, NOW - timedelta(days=200))
+        # Its client certificate has ended; the CA, made again for that time, has the same key.
+        shown = {
+            "of another CA": (other / "scheduler/tls.crt", other / "scheduler/tls.key"),
+            "expired": (expired / "scheduler/tls.crt", expired / "scheduler/tls.key"),
+            "a server's": (files.certificate, files.key),
+        }
+        async with serving(FakeApi()) as api:
+            process = await start(tmp_path, api, port, **options(files))
+            await log_until(process, "answering the scheduler")
+            for what, (certificate, key) in shown.items():
+                async with Caller(port, trusting(pki, certificate, key)) as caller:
+                    with pytest.raises((aiohttp.ClientError, OSError)):
+                        raise AssertionError(f"{what}: {await caller.ask('POST', FILTER)}")
+            async with Caller(port, trusting(other)) as doubting:
+                with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                    await doubting.ask("GET", "/healthz")
+            process.terminate()
+            await process.wait()
+
+    asyncio.run(run())
+
+
+def test_sighup_takes_the_new_certificate_and_keeps_the_connections(tmp_path: Path) -> None:
+    async def run() -> None:
+        pki, port = tmp_path / "pki", free_port()
+        files = make(pki)
+        async with serving(FakeApi()) as api:
+            process = await start(tmp_path, api, port, **options(files))
+            await log_until(process, "answering the scheduler")
+            before = await served_by(trusting(pki), port)
+            async with Caller(port, scheduler(pki)) as known:
+                assert (await known.ask("POST", FILTER))[0] == 200
+                old = scheduler(pki)
+                for path in pki.rglob("*.*"):
+                    path.unlink()
+                make(pki)
+                process.send_signal(signal.SIGHUP)
+                await log_until(process, "for new connections")
+                # The context of this caller trusts the old CA only: it answers on the connection that is open.
+                assert (await known.ask("POST", FILTER))[0] == 200
+            assert await served_by(trusting(pki), port) != before
+            async with Caller(port, scheduler(pki)) as known:
+                assert (await known.ask("POST", FILTER))[0] == 200
+            async with Caller(port, old) as stale:
+                with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                    await stale.ask("POST", FILTER)
+            good = await served_by(trusting(pki), port)
+            files.certificate.write_text("nothing")
+            process.send_signal(signal.SIGHUP)
+            assert "the certificate read before stays in use" in await log_until(process, "not reloaded")
+            assert await served_by(trusting(pki), port) == good
+            process.terminate()
+            assert await process.wait() == 0
+
+    asyncio.run(run())
+
+
+def test_no_connection_is_refused_while_the_certificate_changes(tmp_path: Path) -> None:
+    async def run() -> None:
+        pki, port = tmp_path / "pki", free_port()
+        files = make(pki)
+        async with serving(FakeApi()) as api:
+            process = await start(tmp_path, api, port, **options(files))
+            await log_until(process, "answering the scheduler")
+            context = scheduler(pki)
+            done = False
+
+            async def knock() -> int:
+                count = 0
+                while not done:
+                    async with Caller(port, context) as caller:
+                        assert (await caller.ask("POST", FILTER))[0] == 200
+                    count += 1
+                return count
+
+            knocking = [asyncio.create_task(knock()) for _ in range(4)]
+            for _ in range(20):
+                process.send_signal(signal.SIGHUP)
+                await log_until(process, "for new connections")
+            done = True
+            assert all(await asyncio.gather(*knocking))
+            process.terminate()
+            await process.wait()
+
+    asyncio.run(run())
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    files = make(tmp_path)
+    assert files.context().verify_mode == ssl.CERT_OPTIONAL
+    foreign = issue("server", None, NOW)
+    for path, text, said in (
+        (files.key, foreign.key_pem, "extender.crt and .*extender.key: .*expected a certificate and its key"),
+        (files.certificate, b"", "extender.crt and .*expected a certificate and its key"),
+        (files.client_ca, b"x", "ca.crt: .*expected the CA of the scheduler's certificate"),
+    ):
+        right = path.read_bytes()
+        path.write_bytes(text)
+        with pytest.raises(TlsError, match=said):
+            files.context()
+        path.write_bytes(right)
+    os.unlink(files.key)
+    with pytest.raises(TlsError, match=r"extender.key: No such file or directory; expected PEM; `gpushare-pki ensure`"):
+        files.context()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--tls-cert", "a"], "--tls-key and --client-ca not given: TLS takes all of --tls-cert, --tls-key, --client-ca"),
+        (["--tls-cert", "a", "--tls-key", "b"], "--client-ca not given"),
+        (["--listen", "0.0.0.0:32766"], "--listen 0.0.0.0:32766: plain http is for loopback addresses"),
+        (["--listen", "[::]:32766"], "--listen [::]:32766: plain http is for loopback addresses"),
+    ],
+)
+def test_bad_arguments(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_missing_files_end_it_with_the_reason(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            process = await start(tmp_path, api, free_port(), **options(TlsFiles(tmp_path / "c", tmp_path / "k", tmp_path / "ca")))
+            _, log = await asyncio.wait_for(process.communicate(), 20)
+            assert process.returncode == 1
+            assert f"gpushare-extender: {tmp_path}/c: No such file or directory" in log.decode()
+
+    asyncio.run(run())
