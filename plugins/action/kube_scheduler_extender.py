@@ -12,7 +12,8 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import Extender, SchedulerError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Plan, UnreadFile, make_plan
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
 
 
 class ActionModule(ActionBase):
@@ -29,20 +30,17 @@ class ActionModule(ActionBase):
             plan = self._plan(found, task_vars)
         except (SchedulerError, yaml.YAMLError) as error:
             raise AnsibleActionFail(str(error)) from error
-        changed = plan.changed or found["due"]
-        result = {"changed": changed, "diff": plan.diff}
+        changed = plan.changed or found["unfinished"] or _is_due(found, plan)
+        result = {"changed": changed, "diff": plan.diff, "notes": plan.notes}
         if not changed or self._task.check_mode:
             return result
-        return {**self._module(plan.for_module, task_vars), "diff": plan.diff}
+        return {**self._module(plan.for_module, task_vars), "diff": plan.diff, "notes": plan.notes}
 
     def _plan(self, found: dict[str, Any], task_vars: dict[str, Any] | None) -> Plan:
-        settings = found["settings"]
-        extender = Extender(settings["url_prefix"], settings["weight"], settings["http_timeout"], tuple(settings["managed_resources"]))
         try:
-            return make_plan(settings["manifest"], settings["config"], found["files"], extender)
+            return _make_plan(found)
         except UnreadFile as unread:  # a volume puts it elsewhere on the host than in the container
-            found = self._module({"read": [unread.path]}, task_vars)
-            return make_plan(settings["manifest"], settings["config"], found["files"], extender)
+            return _make_plan(self._module({"read": [unread.path]}, task_vars))
 
     def _module(self, plan: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         result: dict[str, Any] = self._execute_module(
@@ -51,3 +49,18 @@ class ActionModule(ActionBase):
             task_vars=task_vars,
         )
         return result
+
+
+def _make_plan(found: dict[str, Any]) -> Plan:
+    s = found["settings"]
+    extender = Extender(s["url_prefix"], s["weight"], s["http_timeout"], tuple(s["managed_resources"]), s["tls_dir"])
+    if s["state"] == "absent":
+        return plan_absent(s["manifest"], s["config"], Found.of(found), extender)
+    return plan_present(s["manifest"], s["config"], Found.of(found), extender, s["percentage_of_nodes_to_score"])
+
+
+def _is_due(found: dict[str, Any], plan: Plan) -> bool:
+    """Whether something is to be done although no file differs."""
+    if found["settings"]["state"] == "absent":
+        return bool(found["journal"])  # a run that was killed has undone everything, but not forgotten it
+    return bool(found["running"] != plan.shape)

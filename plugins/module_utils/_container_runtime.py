@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_se
     find_unit,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction
 
 OWNER = "container_runtime"
 
@@ -73,7 +73,11 @@ def converge(wanted: Wanted, check: bool, run: Run = _command.run, point: Callab
     diff = [dict(one, before=masked(one["before"]), after=masked(one["after"])) for one in transaction.diff()]
     files = [change.path for change in transaction.changes]
     if not check:
-        _apply(wanted, transaction, installation, service, entries)
+        transaction.apply(service)
+    if not check and wanted.state == "absent":
+        for entry in entries:
+            transaction.journal.forget(entry.path)
+        installation.tidy()
     return Result(bool(files or why), why, files, plan.notes, warnings, diff)
 
 
@@ -103,29 +107,3 @@ def _fill(transaction: Transaction, plan: Plan, entries: Sequence[Entry]) -> Non
             transaction.remove(path)
         else:
             transaction.write(path, text.encode(), modes.get(path))
-
-
-def _apply(
-    wanted: Wanted, transaction: Transaction, installation: Installation, service: ContainerdService, entries: Sequence[Entry]
-) -> None:
-    try:
-        transaction.apply(service)
-    except TransactionError as error:
-        if transaction.changes or wanted.state == "absent" or not entries:
-            raise
-        # The files were written by an earlier run, which was killed before it could see that containerd does not run with them.
-        undo = Transaction(OWNER)
-        _fill(undo, installation.absent(entries), entries)
-        undo.apply(service)
-        _forget(undo, installation, entries)
-        raise TransactionError(
-            "%s. The files were those of an earlier run that did not end; put back what was there before it" % error, True
-        ) from error
-    if wanted.state == "absent":
-        _forget(transaction, installation, entries)
-
-
-def _forget(transaction: Transaction, installation: Installation, entries: Sequence[Entry]) -> None:
-    for entry in entries:
-        transaction.journal.forget(entry.path)
-    installation.tidy()

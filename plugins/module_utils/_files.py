@@ -30,6 +30,11 @@ def digest(content: Optional[bytes]) -> str:
     return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
+def state_digest(state: Optional[FileState]) -> str:
+    """The same of a file that was read."""
+    return digest(None if state is None else state.content)
+
+
 def read_state(path: str) -> Optional[FileState]:
     """The file, None if there is none. OSError if it is there and is no regular file, or cannot be read."""
     try:
@@ -52,6 +57,7 @@ def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Opt
     """
     folder = os.path.dirname(os.path.realpath(path))
     os.makedirs(folder, exist_ok=True)
+    _discard_leftovers(path, _staging(folder))
     staged = os.path.join(_staging(folder), ".gpushare-staged-%s-%d" % (digest(path.encode())[:12], os.getpid()))
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -91,6 +97,14 @@ def sync_folder(folder: str) -> None:
 def _staging(folder: str) -> str:
     parent = os.path.dirname(folder)
     return parent if os.stat(parent).st_dev == os.stat(folder).st_dev else folder
+
+
+def _discard_leftovers(path: str, folder: str) -> None:
+    """Remove what processes that were killed while they staged this file have left."""
+    prefix = ".gpushare-staged-%s-" % digest(path.encode())[:12]
+    for name in os.listdir(folder):
+        if name.startswith(prefix) and not os.path.exists("/proc/" + name[len(prefix) :]):
+            remove(os.path.join(folder, name))
 
 
 def _label(path: str) -> Optional[bytes]:

@@ -20,6 +20,9 @@ KIND = "KubeSchedulerConfiguration"
 # On the static pod: a configuration that changes alone would not restart the scheduler.
 ANNOTATION = "gpushare.kubernetes/scheduler-config-sha256"
 VOLUME = "gpushare-scheduler-config"
+TLS_VOLUME = "gpushare-pki"
+TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
+PERCENTAGE = "percentageOfNodesToScore"
 DEFAULT_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 CANDIDATE_PATH = "/gpushare-candidate.yaml"
 
@@ -41,16 +44,21 @@ class SchedulerError(ValueError):
 
 @dataclass(frozen=True)
 class Extender:
-    """How kube-scheduler is to call the extender. http_timeout as Go writes durations, such as "1s"."""
+    """How kube-scheduler is to call the extender. http_timeout as Go writes durations, such as "1s".
+
+    tls_dir: the folder with ca.crt, tls.crt and tls.key, on the host and in the container; "" for plain http.
+    """
 
     url_prefix: str
     weight: int
     http_timeout: str
     managed_resources: Tuple[str, ...]
+    tls_dir: str = ""
 
     def entry(self) -> Dict[str, Any]:
         """The element of `extenders` in a KubeSchedulerConfiguration."""
-        return {
+        ca, certificate, key = (posixpath.join(self.tls_dir, name) for name in TLS_FILES)
+        entry = {
             "urlPrefix": self.url_prefix,
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
@@ -62,6 +70,9 @@ class Extender:
             "ignorable": False,
             "managedResources": [{"name": name, "ignoredByScheduler": False} for name in self.managed_resources],
         }
+        if self.tls_dir:
+            entry["tlsConfig"] = {"certFile": certificate, "keyFile": key, "caFile": ca}
+        return entry
 
 
 @dataclass(frozen=True)
@@ -97,21 +108,29 @@ def config_paths(manifest: str) -> List[str]:
     return re.findall(r"--?config[=\s\"',-]+(/[^]\s\"',]+)", manifest)
 
 
-def merge_config(current: Optional[Any], manifest: Mapping[str, Any], extender: Extender) -> Dict[str, Any]:
-    """The KubeSchedulerConfiguration with our extender in it: `current` and nothing else changed, or a new one."""
-    if current is None:
-        return dict(_new_config(manifest), extenders=[extender.entry()])
-    if not isinstance(current, dict) or current.get("kind") != KIND:
-        found = current.get("kind") if isinstance(current, dict) else type(current).__name__
+def check_config(config: Any) -> Dict[str, Any]:
+    """The configuration, if it is one that we can merge with; SchedulerError if not."""
+    if not isinstance(config, dict) or config.get("kind") != KIND:
+        found = config.get("kind") if isinstance(config, dict) else type(config).__name__
         raise SchedulerError(f"the scheduler's configuration must be a {KIND}; found {found!r}")
-    if current.get("apiVersion") != API_VERSION:
+    if config.get("apiVersion") != API_VERSION:
         raise SchedulerError(
-            f"the scheduler's configuration must have apiVersion {API_VERSION}; found {current.get('apiVersion')!r}: "
+            f"the scheduler's configuration must have apiVersion {API_VERSION}; found {config.get('apiVersion')!r}: "
             "convert it (kube-scheduler --config OLD --write-config-to NEW), then run again"
         )
-    merged = copy.deepcopy(current)
+    return config
+
+
+def merge_config(current: Optional[Any], manifest: Mapping[str, Any], extender: Extender, percentage: Optional[int]) -> Dict[str, Any]:
+    """The KubeSchedulerConfiguration with our extender in it: `current` and nothing else changed, or a new one.
+
+    percentage: what percentageOfNodesToScore shall be; None: as it is.
+    """
+    merged = _new_config(manifest) if current is None else copy.deepcopy(check_config(current))
+    if percentage is not None:
+        merged[PERCENTAGE] = percentage
     extenders = list(merged.get("extenders") or [])
-    ours = [place for place, entry in enumerate(extenders) if _is_ours(entry, extender)]
+    ours = [place for place, entry in enumerate(extenders) if is_ours(entry, extender)]
     for place, entry in enumerate(extenders):
         if place not in ours and entry.get("bindVerb"):
             raise SchedulerError(
@@ -127,16 +146,19 @@ def merge_config(current: Optional[Any], manifest: Mapping[str, Any], extender: 
     return merged
 
 
-def merge_manifest(manifest: Mapping[str, Any], location: Location, config_sha256: str) -> Dict[str, Any]:
-    """The static pod with `--config`, the volume that carries it, and the annotation that restarts it; all else as it was."""
+def merge_manifest(manifest: Mapping[str, Any], location: Location, config_sha256: str, tls_dir: str = "") -> Dict[str, Any]:
+    """The static pod with `--config`, its volume and the certificates', and the annotation that restarts it; all else as it was."""
     merged: Dict[str, Any] = copy.deepcopy(dict(manifest))
-    container = _container(merged)
+    container = scheduler_container(merged)
     if flag(merged, "config") is None:
         container["args" if container.get("args") else "command"].append(f"--config={location.container}")
     if _host_path(merged, location.container) is None:
         folder, host_folder = posixpath.dirname(location.container), posixpath.dirname(location.host)
-        _put(merged["spec"], "volumes", {"name": VOLUME, "hostPath": {"path": host_folder, "type": "DirectoryOrCreate"}})
-        _put(container, "volumeMounts", {"name": VOLUME, "mountPath": folder, "readOnly": True})
+        _mount(merged, VOLUME, host_folder, folder, "DirectoryOrCreate")
+    if tls_dir:
+        _mount(merged, TLS_VOLUME, tls_dir, tls_dir, "Directory")
+    else:
+        unmount(merged, TLS_VOLUME)
     if not merged.get("metadata"):
         merged["metadata"] = {}
     if not merged["metadata"].get("annotations"):
@@ -145,15 +167,25 @@ def merge_manifest(manifest: Mapping[str, Any], location: Location, config_sha25
     return merged
 
 
+def unmount(manifest: Dict[str, Any], name: str) -> None:
+    """Take a volume out of a manifest in place."""
+    for parent, key in ((manifest["spec"], "volumes"), (scheduler_container(manifest), "volumeMounts")):
+        kept = [item for item in parent.get(key) or [] if item.get("name") != name]
+        if kept:
+            parent[key] = kept
+        elif parent.get(key):
+            del parent[key]
+
+
 def flag(manifest: Mapping[str, Any], name: str) -> Optional[str]:
     """The value of a flag of kube-scheduler, "true" for one without a value, None if it is not given. The last one counts."""
     value = None
-    words = _words(_container(manifest))
-    for place, word in enumerate(words):
+    line = words(manifest)
+    for place, word in enumerate(line):
         key, equals, rest = word.partition("=")
         if key not in ("--" + name, "-" + name):
             continue
-        following = words[place + 1] if place + 1 < len(words) else "-"
+        following = line[place + 1] if place + 1 < len(line) else "-"
         value = rest if equals else ("true" if following.startswith("-") else following)
     return value
 
@@ -184,32 +216,47 @@ def annotation_in(manifest: str) -> Optional[str]:
 
 def is_scheduler(container: Mapping[str, Any]) -> bool:
     """Whether a container of a pod runs kube-scheduler."""
-    words = _words(container)
-    return bool(words) and posixpath.basename(words[0]) == "kube-scheduler"
+    line = _words(container)
+    return bool(line) and posixpath.basename(line[0]) == "kube-scheduler"
 
 
 def image(manifest: Mapping[str, Any]) -> str:
     """The image of the scheduler's container."""
-    return str(_container(manifest)["image"])
+    return str(scheduler_container(manifest)["image"])
+
+
+def shape(pod: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of a scheduler's pod is the same in its manifest and in what the API server says of the pod that kubelet runs."""
+    return {"words": words(pod), "mounts": sorted(list(mount) for mount in host_mounts(pod))}
+
+
+def words(manifest: Mapping[str, Any]) -> List[str]:
+    """The scheduler's command line."""
+    return _words(scheduler_container(manifest))
 
 
 def candidate_command(manifest: Mapping[str, Any]) -> List[str]:
-    """The scheduler's own command, reading the configuration at CANDIDATE_PATH, printing what it understood, and ending."""
-    words, command, skip = _words(_container(manifest)), [], False
-    for word in words:
+    """The scheduler's own command, reading the configuration at CANDIDATE_PATH, printing what it understood, and ending.
+
+    Without any configuration if the manifest names none.
+    """
+    command, skip = [], False
+    for word in words(manifest):
         if skip:
             skip = False
         elif word in ("--config", "-config"):
             skip = True
         elif not word.startswith(("--config=", "-config=")):
             command.append(word)
-    return command + [f"--config={CANDIDATE_PATH}", "--write-config-to=/dev/stdout"]
+    if flag(manifest, "config") is not None:
+        command.append(f"--config={CANDIDATE_PATH}")
+    return command + ["--write-config-to=/dev/stdout"]
 
 
 def host_mounts(manifest: Mapping[str, Any]) -> List[Tuple[str, str]]:
     """(path on the host, path in the container) of each hostPath volume of the scheduler's container."""
     volumes = {v.get("name"): v["hostPath"]["path"] for v in manifest["spec"].get("volumes") or [] if v.get("hostPath")}
-    mounts = _container(manifest).get("volumeMounts") or []
+    mounts = scheduler_container(manifest).get("volumeMounts") or []
     return [(volumes[m["name"]], m["mountPath"]) for m in mounts if m.get("name") in volumes and not m.get("subPath")]
 
 
@@ -231,12 +278,14 @@ def _new_config(manifest: Mapping[str, Any]) -> Dict[str, Any]:
     return config
 
 
-def _is_ours(entry: Mapping[str, Any], extender: Extender) -> bool:
+def is_ours(entry: Mapping[str, Any], extender: Extender) -> bool:
+    """Whether an element of `extenders` is for the same address or resources as ours."""
     managed = {resource.get("name") for resource in entry.get("managedResources") or []}
     return entry.get("urlPrefix") == extender.url_prefix or bool(managed & set(extender.managed_resources))
 
 
-def _container(manifest: Mapping[str, Any]) -> Dict[str, Any]:
+def scheduler_container(manifest: Mapping[str, Any]) -> Dict[str, Any]:
+    """The container of the static pod that is kube-scheduler, itself and not a copy; SchedulerError if there is not exactly one."""
     if not isinstance(manifest, dict) or manifest.get("kind") != "Pod":
         raise SchedulerError("the kube-scheduler manifest must be a Pod; this file is something else")
     found = [c for c in manifest.get("spec", {}).get("containers") or [] if is_scheduler(c)]
@@ -258,6 +307,11 @@ def _host_path(manifest: Mapping[str, Any], container_path: str) -> Optional[str
         if inside and (best is None or len(target) > len(best[1])):
             best = (source.rstrip("/"), target)
     return None if best is None else best[0] + container_path[len(best[1]) :]
+
+
+def _mount(manifest: Dict[str, Any], name: str, host_path: str, mount_path: str, kind: str) -> None:
+    _put(manifest["spec"], "volumes", {"name": name, "hostPath": {"path": host_path, "type": kind}})
+    _put(scheduler_container(manifest), "volumeMounts", {"name": name, "mountPath": mount_path, "readOnly": True})
 
 
 def _put(parent: Dict[str, Any], key: str, wanted: Dict[str, Any]) -> None:

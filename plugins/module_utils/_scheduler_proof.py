@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION, is_scheduler
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION, is_scheduler, shape
 
 # A container that has ended this often will not come up by waiting.
 HOPELESS_RESTARTS = 2
@@ -32,12 +32,14 @@ class Holder:
     identity: str
 
 
-def not_running(pod: Optional[Mapping[str, Any]], config_sha256: Optional[str]) -> Optional[str]:
-    """What is missing until the static pod runs with this configuration (None: with none of ours)."""
+def not_running(
+    pod: Optional[Mapping[str, Any]], config_sha256: Optional[str], wanted: Optional[Mapping[str, Any]] = None
+) -> Optional[str]:
+    """What is missing until the static pod runs with this configuration (None: with none of ours) and in this shape (None: any)."""
     if pod is None:
         return "kubelet has not created its pod yet"
     annotation = (pod["metadata"].get("annotations") or {}).get(ANNOTATION)
-    if annotation != config_sha256:
+    if annotation != config_sha256 or (wanted is not None and shape(pod) != wanted):
         return "kubelet still runs the pod of the former manifest"
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     if not statuses:
@@ -70,6 +72,11 @@ def find_static_pod(pods: Iterable[Mapping[str, Any]]) -> Optional[Mapping[str, 
 def started_at(pod: Mapping[str, Any]) -> datetime:
     """When the container of a running pod was started."""
     return parse_time(pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"])
+
+
+def container_id(pod: Mapping[str, Any]) -> str:
+    """The id that the container runtime has given the container of a running pod."""
+    return str(pod["status"]["containerStatuses"][0].get("containerID", "")).rpartition("/")[2]
 
 
 def holder(lease: Optional[Mapping[str, Any]], hostname: str, since: datetime) -> Optional[Holder]:

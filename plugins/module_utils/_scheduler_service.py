@@ -14,17 +14,15 @@ import glob
 import json
 import os
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, TypeVar
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state, remove, replace
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import digest, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service
 
 T = TypeVar("T")
-# There while a change has not been proven: a run that was killed meanwhile leaves it to the next one.
-UNPROVEN = "/var/lib/gpushare/scheduler-unproven"
 POLL_SECONDS = 0.5
 PROBE_REMOVAL_SECONDS = 20
 LOGS = "/var/log/pods"
@@ -39,55 +37,65 @@ class NotRunningError(RuntimeError):
 
 
 class Host(NamedTuple):
-    """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds."""
+    """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds.
+
+    health_ca: the certificate authority of the extender's health report, None for plain http.
+    read_once: files that a scheduler reads at its start only, and whose change the manifest does not show.
+    """
 
     name: str
     node: str
     manifest: str
     health_url: str
     timeout: float
+    health_ca: Optional[str] = None
+    read_once: Tuple[str, ...] = ()
 
 
 class Expected(NamedTuple):
-    """What the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name."""
+    """What the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name.
+
+    shapes: what kubelet must run of a manifest (`_kube_scheduler.shape`), by the SHA-256 of the manifest's bytes.
+    """
 
     lease: Optional[Mapping[str, str]]
     scheduler_name: str
     image: str
     resource: str
+    shapes: Mapping[str, Mapping[str, Any]]
 
 
 class SchedulerService(Service):
     """The kube-scheduler of one host. After `healthy`, `proof` says who holds the lease and whether that is another host."""
 
-    def __init__(self, host: Host, kubectl: Kubectl, expected: Optional[Expected] = None) -> None:
-        super().__init__(self.is_due, self.await_restart, self.prove)
+    def __init__(
+        self, host: Host, kubectl: Kubectl, expected: Optional[Expected] = None, end: Callable[[str], None] = lambda _container: None
+    ) -> None:
+        """end: ends a container of this host, by its id, so that kubelet starts it anew."""
+        super().__init__(self.is_due, self.restart_now, self.prove)
         self.proof: Dict[str, Any] = {}
         self._host = host
         self._kubectl = kubectl
         self._expected = expected
+        self._end = end
 
     def is_due(self) -> bool:
-        """Whether the scheduler that runs is another one than the manifest on the disk says, or none does, or it is unproven."""
-        if os.path.exists(UNPROVEN):
-            return True
+        """Whether the scheduler that runs is another one than the manifest on the disk says, or none does."""
+        return self.running() is None
+
+    def running(self) -> Optional[Mapping[str, Any]]:
+        """The pod that kubelet runs, if it is the one of the manifest on the disk."""
         try:
-            self._running()
+            return self._running()
         except (Missing, _scheduler_proof.HopelessError):
-            return True
-        return False
+            return None
 
-    def begin(self) -> None:
-        """From here on the scheduler is unproven."""
-        replace(UNPROVEN, b"", 0o600, os.getuid(), os.getgid(), None)
-
-    def end(self) -> None:
-        """It is proven, or as it was before."""
-        remove(UNPROVEN)
-
-    def await_restart(self) -> None:
+    def restart_now(self) -> None:
         """Return when kubelet runs the manifest on the disk; NotRunningError if it does not within the timeout."""
         try:
+            pod = self._wait(self._as_written)
+            if self._is_stale(pod):
+                self._end(_scheduler_proof.container_id(pod))
             self._wait(self._running)
         except (Missing, _scheduler_proof.HopelessError, KubectlError) as error:
             raise NotRunningError(f"{error}. The scheduler said:\n{scheduler_log()}") from error
@@ -103,21 +111,35 @@ class SchedulerService(Service):
             self.proof = {"holder": holder.identity if holder else "", "standby": bool(holder and not holder.ours)}
             if self.proof["standby"]:
                 self._wait(self._ready)  # it will not call the extender before it is active
-            elif self._annotation() is not None:
+            elif _kube_scheduler.annotation_in(self._manifest().decode()) is not None:
                 self._see_a_call(expected)
         except (Missing, _scheduler_proof.HopelessError, KubectlError) as error:
             return f"{error}. The scheduler said:\n{scheduler_log()}"
         return None
 
-    def _annotation(self) -> Optional[str]:
+    def _manifest(self) -> bytes:
         state = read_state(self._host.manifest)
-        return None if state is None else _kube_scheduler.annotation_in(state.content.decode())
+        return b"" if state is None else state.content
 
     def _running(self) -> Mapping[str, Any]:
+        pod = self._as_written()
+        stale = self._is_stale(pod)
+        if stale:
+            raise Missing(f"kube-scheduler runs since before {stale} was changed, and reads that file at its start only")
+        return pod
+
+    def _is_stale(self, pod: Mapping[str, Any]) -> Optional[str]:
+        """The file that is newer than the process. Kubernetes gives whole seconds."""
+        started = _scheduler_proof.started_at(pod).timestamp()
+        return next((path for path in self._host.read_once if os.path.exists(path) and int(os.stat(path).st_mtime) > started), None)
+
+    def _as_written(self) -> Mapping[str, Any]:
         selector = f"spec.nodeName={self._host.node}"
         pods = self._kubectl.items(["get", "pods", "--namespace", "kube-system", "--field-selector", selector])
         pod = _scheduler_proof.find_static_pod(pods)
-        reason = _scheduler_proof.not_running(pod, self._annotation())
+        manifest = self._manifest()
+        shape = self._expected.shapes.get(digest(manifest)) if self._expected else None
+        reason = _scheduler_proof.not_running(pod, _kube_scheduler.annotation_in(manifest.decode()), shape)
         if reason is not None or pod is None:
             raise Missing(f"kube-scheduler does not run as its manifest says: {reason}")
         return pod
@@ -140,7 +162,7 @@ class SchedulerService(Service):
 
     def _see_a_call(self, expected: Expected) -> None:
         """Let a pod be scheduled that names our resource, and see the extender be asked."""
-        health, _dummy = fetch_json(self._host.health_url)
+        health, _dummy = self._health()
         calls = int((health or {}).get("filter_calls", 0))
         probe = _scheduler_proof.probe_pod(self._host.node, expected.scheduler_name, expected.image, expected.resource)
         name = probe["metadata"]["name"]
@@ -151,8 +173,11 @@ class SchedulerService(Service):
         finally:
             self._wait(lambda: self._remove(name, "--wait=false"), PROBE_REMOVAL_SECONDS)
 
+    def _health(self) -> Tuple[Optional[Dict[str, Any]], str]:
+        return fetch_json(self._host.health_url, ca=self._host.health_ca)
+
     def _called(self, calls: int, name: str) -> None:
-        reason = _scheduler_proof.not_called(*fetch_json(self._host.health_url), calls)
+        reason = _scheduler_proof.not_called(*self._health(), calls)
         if reason is None:
             return
         pod = self._kubectl.json(["get", "pod", "--namespace", "kube-system", name, "--ignore-not-found"])

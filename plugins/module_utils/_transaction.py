@@ -7,7 +7,8 @@
 Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`:
 note the originals in the journal, replace each file atomically, restart if that is due, prove health; if anything
 of that fails, put back what was there and say why. Killed anywhere, each file is the old one or the new one, and the
-next run finishes: whether a restart is due is asked of the running process, not remembered.
+next run finishes: whether a restart is due is asked of the running process, not remembered, and what was not proven is
+proven then, or put back to what was there before the run that was killed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest, read_state, remove, replace
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._pending import Pending, Saved
 
 
 class TransactionError(Exception):
@@ -28,7 +30,7 @@ class TransactionError(Exception):
 
 
 class Change(NamedTuple):
-    """One file: what is there, and what shall be (None: no file)."""
+    """One file: what is there, and what shall be (None: no file). A path that does not begin with "/" is only noted."""
 
     path: str
     before: Optional[FileState]
@@ -71,6 +73,7 @@ class Transaction(object):
         self.owner = owner
         self.root = root
         self.journal = Journal(root)
+        self._pending = Pending(self.journal, owner)
         self._point = point
         self._changes: List[Change] = []
 
@@ -83,6 +86,16 @@ class Transaction(object):
     def remove(self, path: str) -> None:
         """Plan: there shall be no `path`."""
         self._changes.append(Change(path, read_state(self._real(path)), None, 0, False))
+
+    def note(self, name: str, before: Optional[bytes], after: Optional[bytes]) -> None:
+        """Plan: the journal shall say that `name`, which is no file, was turned from `before` into `after`."""
+        state = None if before is None else FileState(before, 0, 0, 0, None)
+        self._changes.append(Change(name, state, after, 0, False))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a run of this owner was killed before its change was proven or put back."""
+        return self._pending.exists
 
     @property
     def changes(self) -> List[Change]:
@@ -99,58 +112,65 @@ class Transaction(object):
                 "after": _shown(change, change.after),
             }
             for change in self.changes
+            if change.path.startswith("/")
         ]
 
     def apply(self, service: Optional[Service] = None) -> Outcome:
         """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
-        changes = self.changes
+        changes, unfinished, saved = self.changes, self.unfinished, []  # type: List[Change], bool, List[Saved]
         try:
+            saved = self._begin(changes)
             for change in changes:
                 self._point("before " + change.path)
                 self.journal.record(change.path, self.owner, change.before, change.after)
                 self._point("noted " + change.path)
-                self._put(change.path, change.after, change.before, change.mode)
-                self._point("written " + change.path)
+                if change.path.startswith("/"):
+                    self._put(change.path, change.after, change.before, change.mode)
+                    self._point("written " + change.path)
             restarted = bool(service and service.due())
             if service and restarted:
                 service.restart()
                 self._point("restarted")
-            problem = service.healthy() if service and (restarted or changes) else None
+            problem = service.healthy() if service and (restarted or changes or unfinished) else None
         except Exception as error:
-            raise self._undo(changes, service, "%s: %s" % (type(error).__name__, error)) from error
+            raise self._undo(saved, service, "%s: %s" % (type(error).__name__, error), unfinished) from error
         if problem:
-            raise self._undo(changes, service, problem)
+            raise self._undo(saved, service, problem, unfinished)
+        self._pending.clear()
         self._point("done")
-        return Outcome(bool(changes) or restarted, restarted)
+        return Outcome(bool(changes) or restarted or unfinished, restarted)
 
-    def _undo(self, changes: List[Change], service: Optional[Service], why: str) -> TransactionError:
-        """Put everything back and prove that, too."""
+    def _begin(self, changes: List[Change]) -> List[Saved]:
+        """Note how everything was before this change, or before the one that was killed on its way to it."""
+        saved = self._pending.load()
+        known = {one.path for one in saved}
+        saved += [Saved(change.path, change.before, self.journal.entry(change.path)) for change in changes if change.path not in known]
+        if saved:
+            self._pending.save(saved)
+        return saved
+
+    def _undo(self, saved: List[Saved], service: Optional[Service], why: str, unfinished: bool) -> TransactionError:
+        """Put everything back and prove that, too. In the order of the change: what makes somebody read the others comes last."""
+        back = "put back what was there"
+        if unfinished:
+            back = "the files were those of an earlier run that did not end; put back what was there before it"
         try:
-            for change in reversed(changes):
-                content = change.before.content if change.before else None
-                self._put(change.path, content, change.before, change.before.mode if change.before else 0)
-                self._unnote(change)
-            if service and changes:
+            for path, before, entry in saved:
+                if path.startswith("/") and read_state(self._real(path)) != before:
+                    self._put(path, before.content if before else None, before, before.mode if before else 0)
+                self.journal.restore(path, entry)
+            if service and saved:
                 if service.due():
                     service.restart()
                 still = service.healthy()
                 if still:
-                    return TransactionError("%s; put back what was there, but: %s" % (why, still), restored=True)
+                    self._pending.clear()
+                    return TransactionError("%s; %s, but: %s" % (why, back, still), restored=True)
+            self._pending.clear()
         except Exception as error:  # whatever it is, the user must hear of both
             message = "%s; putting back what was there failed as well: %s: %s; the originals are in %s"
-            return TransactionError(message % (why, type(error).__name__, error, self.journal._folder), restored=False)
-        return TransactionError("%s; put back what was there" % why, restored=True)
-
-    def _unnote(self, change: Change) -> None:
-        entry = self.journal.entry(change.path)
-        if entry is None:
-            return
-        before = change.before.content if change.before else None
-        original = entry.original.content if entry.original else None
-        if before == original:
-            self.journal.forget(change.path)
-        else:
-            self.journal.record(change.path, self.owner, change.before, before)
+            return TransactionError(message % (why, type(error).__name__, error, self.journal.folder), restored=False)
+        return TransactionError("%s; %s" % (why, back), restored=True)
 
     def _put(self, path: str, content: Optional[bytes], like: Optional[FileState], mode: int) -> None:
         real = self._real(path)

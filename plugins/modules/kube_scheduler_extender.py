@@ -12,18 +12,29 @@ short_description: Point a kubeadm kube-scheduler at the gpushare extender
 version_added: 0.1.0
 description:
   - Merges the extender into the KubeSchedulerConfiguration that the static pod's manifest names, or into a new one, and C(--config)
-    with its volume into the manifest. Everything else in both files stays, comments included.
+    with its volumes into the manifest. Everything else in both files stays, comments included.
+  - Keeps the scheduler's part of kubeadm's ClusterConfiguration in step, so that C(kubeadm upgrade apply) writes the same C(--config)
+    and volumes.
   - Before anything is written, the kube-scheduler of the manifest's own image reads the candidate (on hosts with containerd).
   - The manifest is edited as a copy outside the manifests folder and renamed in. kubelet restarts the scheduler, also when only the
     configuration changes, because the manifest carries its hash.
   - Ends when the new scheduler runs, holds its lease (or stands by for another one that does) and has called the extender. Otherwise
-    both files are put back and the scheduler's own log is the error message. A run that was killed on the way is proven by the next.
+    both files are put back and the scheduler's own log is the error message. A run that was killed on the way is proven by the next,
+    or put back by it.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.changes
   - gpushare.kubernetes.kubectl
 options:
+  state:
+    description:
+      - With V(absent), files that still are as this module left them get their old bytes back. From files that others have changed
+        since, exactly our part is taken out. A configuration of ours in which others have changed something since goes on being used,
+        without our part.
+    type: str
+    choices: [present, absent]
+    default: present
   node_name:
     description: Name of the Kubernetes node that this host is.
     type: str
@@ -44,6 +55,22 @@ options:
     description: The extender's health report, which says whether it is in sync and counts the calls of filter.
     type: str
     default: http://127.0.0.1:32766/healthz
+  health_ca:
+    description: The certificate authority of the health report, for an O(health_url) with https.
+    type: path
+  tls_dir:
+    description:
+      - Folder with C(ca.crt), C(tls.crt) and C(tls.key), by which kube-scheduler knows the extender and is known to it. It is mounted
+        into the scheduler's container. Empty for plain http.
+    type: path
+    default: ""
+  percentage_of_nodes_to_score:
+    description:
+      - How many per cent of the nodes kube-scheduler looks for a place on before it chooses among those found.
+      - With V(-1), 100 for clusters of up to 500 nodes, otherwise 0, which is Kubernetes' own sampling. A value that an administrator
+        has put into the configuration is kept then.
+    type: int
+    default: -1
   weight:
     description: Weight of the extender's scores among those of the scheduler's own plugins.
     type: int
@@ -74,121 +101,74 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+notes:
+  description: What a person should know, such as a file that somebody else has changed since.
+  returned: success
+  type: list
+  elements: str
 candidate:
   description: What the candidate check said, or why it was not possible.
   returned: when changed outside check mode
   type: str
 holder:
   description: Identity of the scheduler that holds the lease after the change, empty without leader election.
-  returned: when changed outside check mode
+  returned: when the scheduler was changed
   type: str
 standby:
   description:
     - Whether another host's scheduler holds the lease. Then this one runs with the new configuration, but its call of the extender
       cannot be shown before it becomes active.
-  returned: when changed outside check mode
+  returned: when the scheduler was changed
   type: bool
 """
 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _kube_scheduler, _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Expected, Host, SchedulerService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _scheduler_change
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
-
-def text(path: str):
-    """A file's text, None if there is none."""
-    state = read_state(path)
-    return None if state is None else state.content.decode()
-
-
-def read(module: AnsibleModule, scheduler: SchedulerService) -> None:
-    """Answer the action plugin: the files that the plan needs, and whether the running scheduler is another one than they say."""
-    params = module.params
-    manifest = text(params["manifest"])
-    if manifest is None:
-        module.fail_json(
-            msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the group "
-            "of control planes, or set gpushare_scheduler_manifest"
-        )
-    paths = {params["config"], *_kube_scheduler.config_paths(manifest), *params["plan"]["read"]}
-    files = {params["manifest"]: manifest, **{path: text(path) for path in sorted(paths)}}
-    module.exit_json(changed=False, files=files, due=scheduler.is_due(), settings=dict(params, plan=None))
-
-
-def check_candidate(module: AnsibleModule, plan) -> str:
-    """Have the manifest's own kube-scheduler read the candidate; fails the module if it refuses."""
-    ctr = module.get_bin_path("ctr")
-    if ctr is None:
-        return "not checked: this host has no ctr (containerd)"
-    path = os.path.join(module.tmpdir, "gpushare-candidate.yaml")
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write(plan["files"][0]["content"])
-    mounts = [(path, _kube_scheduler.CANDIDATE_PATH), *((source, target) for source, target in plan["mounts"] if os.path.exists(source))]
-    try:
-        return _candidate.check(module.run_command, ctr, plan["image"], mounts, plan["command"]) or f"accepted by {plan['image']}"
-    except _candidate.CandidateError as error:
-        module.fail_json(msg=f"kube-scheduler refuses the configuration, so nothing was written. It says:\n{error}")
-    finally:
-        os.unlink(path)
-
-
-def plan_files(module: AnsibleModule, plan) -> Transaction:
-    """The transaction; fails the module unless the extender is in sync and the files are those that the plan was made from."""
-    reason = unhealthy(*fetch_json(module.params["health_url"]), "synced")
-    if reason is not None:
-        module.fail_json(msg=f"the extender must be in sync before a scheduler is pointed at it, so nothing was changed: {reason}")
-    transaction = Transaction("scheduler")
-    for one in plan["files"]:
-        state = read_state(one["path"])
-        if digest(None if state is None else state.content) != one["sha256_before"]:
-            module.fail_json(msg=f"{one['path']} has been changed by somebody else just now, so nothing was changed: run again")
-        transaction.write(one["path"], one["content"].encode())
-    return transaction
+OPTIONS = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "node_name": {"type": "str", "required": True},
+    "manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+    "config": {"type": "path", "default": "/etc/kubernetes/gpushare/kube-scheduler.yaml"},
+    "url_prefix": {"type": "str", "default": "http://127.0.0.1:32766/gpushare-scheduler"},
+    "health_url": {"type": "str", "default": "http://127.0.0.1:32766/healthz"},
+    "health_ca": {"type": "path"},
+    "tls_dir": {"type": "path", "default": ""},
+    "percentage_of_nodes_to_score": {"type": "int", "default": -1},
+    "weight": {"type": "int", "default": 1},
+    "http_timeout": {"type": "str", "default": "1s"},
+    "managed_resources": {"type": "list", "elements": "str", "default": ["aliyun.com/gpu-mem", "aliyun.com/gpu-count"]},
+    "timeout": {"type": "int", "default": 180},
+    "plan": {"type": "dict", "required": True},
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec=dict(
-            _kubectl.ARGUMENTS,
-            node_name={"type": "str", "required": True},
-            manifest={"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
-            config={"type": "path", "default": "/etc/kubernetes/gpushare/kube-scheduler.yaml"},
-            url_prefix={"type": "str", "default": "http://127.0.0.1:32766/gpushare-scheduler"},
-            health_url={"type": "str", "default": "http://127.0.0.1:32766/healthz"},
-            weight={"type": "int", "default": 1},
-            http_timeout={"type": "str", "default": "1s"},
-            managed_resources={"type": "list", "elements": "str", "default": ["aliyun.com/gpu-mem", "aliyun.com/gpu-count"]},
-            timeout={"type": "int", "default": 180},
-            plan={"type": "dict", "required": True},
-        ),
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
     os.umask(0o022)
     params, plan = module.params, module.params["plan"]
-    host = Host(os.uname().nodename, params["node_name"], params["manifest"], params["health_url"], params["timeout"])
-    kubectl = _kubectl.for_module(module)
+    where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
+    host, kubectl = Host(os.uname().nodename, params["node_name"], *where), _kubectl.for_module(module)
+    tools = _scheduler_change.Tools(kubectl, module.run_command, module.get_bin_path("ctr"), module.tmpdir)
     try:
         if "files" not in plan:
-            read(module, SchedulerService(host, kubectl))
-        transaction = plan_files(module, plan)
-        candidate = check_candidate(module, plan)
-        expected = Expected(plan["lease"], plan["scheduler_name"], plan["image"], params["managed_resources"][0])
-        scheduler = SchedulerService(host, kubectl, expected)
-        scheduler.begin()
-        transaction.apply(scheduler)
-        scheduler.end()
-    except TransactionError as error:
-        if error.restored:
-            scheduler.end()
+            found = _scheduler_change.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
+            if params["state"] == "present" and found["files"][params["manifest"]] is None:
+                module.fail_json(
+                    msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the group "
+                    "of control planes, or set gpushare_scheduler_manifest"
+                )
+            module.exit_json(changed=False, settings=dict(params, plan=None), **found)
+        resource = params["managed_resources"][0]
+        result = _scheduler_change.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
+    except (_scheduler_change.Refused, TransactionError, JournalError, _kubectl.KubectlError, OSError, UnicodeDecodeError) as error:
         module.fail_json(msg=str(error))
-    except (_kubectl.KubectlError, OSError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(changed=True, candidate=candidate, **scheduler.proof)
+    module.exit_json(changed=True, **result)
 
 
 if __name__ == "__main__":

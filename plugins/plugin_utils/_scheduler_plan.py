@@ -2,23 +2,28 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one host's kube-scheduler files become: the new texts, their diff, and what the module is told to check and prove.
+"""What one host's kube-scheduler files and kubeadm's ClusterConfiguration become: texts, diff, and orders for the module.
 
 Private to this collection, used on the controller only. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _kubeadm_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml_splice import dump, splice
 
-_HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
+HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
+# In the journal.
+PERCENTAGE = "value:percentageOfNodesToScore"
+# Up to so many nodes every one of them is looked at: a pod must not be unschedulable because of a sample.
+ALL_NODES_UP_TO = 500
 
 
 class UnreadFile(LookupError):
@@ -30,58 +35,33 @@ class UnreadFile(LookupError):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """changed: whether a file differs; diff: as Ansible prints it; for_module: the module's option `plan`."""
+class Found:
+    """What the host and the cluster answered. files: path to text, None for one that is not there; cluster: the ClusterConfiguration's
+    text, None without one; others: the control-plane nodes besides this one whose scheduler calls our extender."""
 
-    changed: bool
-    diff: list[dict[str, str]]
-    for_module: dict[str, Any]
+    files: Mapping[str, str | None]
+    journal: Mapping[str, Entry] = field(default_factory=dict)
+    cluster: str | None = None
+    cluster_version: str = ""
+    nodes: int = 0
+    others: Sequence[str] = ()
 
-
-def make_plan(manifest_path: str, default_config: str, files: Mapping[str, str | None], extender: _kube_scheduler.Extender) -> Plan:
-    """The plan for a host with these files (path to text, None for one that is not there).
-
-    SchedulerError where they cannot be merged with, UnreadFile if another file is needed.
-    """
-    manifest_text = files[manifest_path] or ""
-    manifest = yaml.safe_load(manifest_text)
-    location = _kube_scheduler.config_location(manifest, default_config)
-    if location.host not in files:
-        raise UnreadFile(location.host)
-    config_text = files[location.host]
-    if config_text is None and _kube_scheduler.flag(manifest, "config") not in (None, default_config):
-        raise _kube_scheduler.SchedulerError(
-            f"the kube-scheduler manifest has --config={location.container}, which is {location.host} on this host, and that file "
-            "does not exist; restore it, or remove the flag"
-        )
-    current = None if config_text is None else yaml.safe_load(config_text)
-    config = _kube_scheduler.merge_config(current, manifest, extender)
-    wanted_config = _HEADER + dump(config) if config_text is None else splice(config_text, config)
-    merged = _kube_scheduler.merge_manifest(manifest, location, digest(wanted_config.encode()))
-    lease = _kube_scheduler.lease(merged, config)
-    changes = [
-        _Change(location.host, config_text, wanted_config),
-        _Change(manifest_path, manifest_text, splice(manifest_text, merged)),
-    ]
-    return Plan(
-        any(change.differs for change in changes),
-        [change.diff for change in changes if change.differs],
-        {
-            "files": [change.for_module for change in changes],
-            "image": _kube_scheduler.image(manifest),
-            "command": _kube_scheduler.candidate_command(manifest),
-            "mounts": _kube_scheduler.host_mounts(manifest),
-            "lease": None if lease is None else asdict(lease),
-            "scheduler_name": _kube_scheduler.scheduler_name(config),
-        },
-    )
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Found:
+        """From the module's answer."""
+        cluster = answer["cluster"] or {}
+        journal = {one["path"]: _entry(one) for one in answer["journal"]}
+        return cls(answer["files"], journal, cluster.get("text"), cluster.get("version", ""), answer["nodes"], answer["others"])
 
 
 @dataclass(frozen=True)
-class _Change:
+class Change:
+    """One file, or the ClusterConfiguration; None: there is none. mode: to be set, None: as it is."""
+
     path: str
     before: str | None
-    after: str
+    after: str | None
+    mode: int | None = None
 
     @property
     def differs(self) -> bool:
@@ -89,9 +69,125 @@ class _Change:
 
     @property
     def diff(self) -> dict[str, str]:
-        return {"before_header": self.path, "after_header": self.path, "before": self.before or "", "after": self.after}
+        return {"before_header": self.path, "after_header": self.path, "before": self.before or "", "after": self.after or ""}
 
     @property
-    def for_module(self) -> dict[str, str]:
+    def for_module(self) -> dict[str, Any]:
         before = None if self.before is None else self.before.encode()
-        return {"path": self.path, "content": self.after, "sha256_before": digest(before)}
+        return {"path": self.path, "content": self.after, "mode": self.mode, "sha256_before": digest(before)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """changed: whether something differs; diff: as Ansible prints it; for_module: the module's option `plan`; shape: what must run now."""
+
+    changed: bool
+    diff: list[dict[str, str]]
+    notes: list[str]
+    for_module: dict[str, Any]
+    shape: Mapping[str, Any] | None
+
+
+def build(
+    changes: Sequence[Change], values: Sequence[tuple[str, str | None, str | None]], cluster: Change | None, version: str, notes: list[str]
+) -> Plan:
+    """The plan of these changes. The first is the configuration, the last the manifest. values: for the journal, (name, before, after)."""
+    shown = [change for change in [*changes, *([cluster] if cluster else [])] if change.differs]
+    manifest_before, manifest_after = changes[-1].before, changes[-1].after
+    texts = {text: yaml.safe_load(text) for text in (manifest_before, manifest_after) if text is not None}
+    for_module: dict[str, Any] = {
+        "files": [change.for_module for change in changes],
+        "values": [list(value) for value in values],
+        "cluster": {**cluster.for_module, "version": version} if cluster and cluster.differs else None,
+        "shapes": {digest(text.encode()): _kube_scheduler.shape(pod) for text, pod in texts.items()},
+        "scheduler": None,
+    }
+    if manifest_after is not None:
+        manifest = texts[manifest_after]
+        named = _kube_scheduler.flag(manifest, "config") is not None
+        config = yaml.safe_load((changes[0].after if named else None) or "{}")
+        lease = _kube_scheduler.lease(manifest, config)
+        for_module["scheduler"] = {
+            "image": _kube_scheduler.image(manifest),
+            "command": _kube_scheduler.candidate_command(manifest),
+            "mounts": _kube_scheduler.host_mounts(manifest),
+            "lease": None if lease is None else asdict(lease),
+            "name": _kube_scheduler.scheduler_name(config),
+            "read_once": _read_once(manifest, changes[0].path if named else None),
+        }
+    shape = None if manifest_before is None else _kube_scheduler.shape(texts[manifest_before])
+    return Plan(bool(shown), [change.diff for change in shown], notes, for_module, shape)
+
+
+def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
+    """What the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not have."""
+    volumes = {one["name"]: one["hostPath"]["path"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
+    annotated = _kube_scheduler.ANNOTATION in ((manifest.get("metadata") or {}).get("annotations") or {})
+    found = [config] if config is not None and not annotated else []
+    if _kube_scheduler.TLS_VOLUME in volumes:
+        found.append(f"{volumes[_kube_scheduler.TLS_VOLUME]}/{_kube_scheduler.TLS_FILES[0]}")
+    return found
+
+
+def plan_present(manifest_path: str, default_config: str, found: Found, extender: _kube_scheduler.Extender, percentage: int = -1) -> Plan:
+    """The plan that brings our extender in. percentage: -1 for automatic.
+
+    SchedulerError where the files cannot be merged with, UnreadFile if another file is needed.
+    """
+    manifest_text = found.files[manifest_path] or ""
+    manifest = yaml.safe_load(manifest_text)
+    location = _kube_scheduler.config_location(manifest, default_config)
+    if location.host not in found.files:
+        raise UnreadFile(location.host)
+    config_text = found.files[location.host]
+    if config_text is None and _kube_scheduler.flag(manifest, "config") not in (None, default_config):
+        raise _kube_scheduler.SchedulerError(
+            f"the kube-scheduler manifest has --config={location.container}, which is {location.host} on this host, and that file "
+            "does not exist; restore it, or remove the flag"
+        )
+    current = None if config_text is None else yaml.safe_load(config_text)
+    now = current.get(_kube_scheduler.PERCENTAGE) if isinstance(current, dict) else None
+    wanted = _percentage(percentage, now, found)
+    config = _kube_scheduler.merge_config(current, manifest, extender, wanted)
+    wanted_config = HEADER + dump(config) if config_text is None else splice(config_text, config)
+    merged = _kube_scheduler.merge_manifest(manifest, location, digest(wanted_config.encode()), extender.tls_dir)
+    notes: list[str] = []
+    cluster = _cluster(found, merged, notes)
+    changes = [Change(location.host, config_text, wanted_config), Change(manifest_path, manifest_text, splice(manifest_text, merged))]
+    values = [] if wanted in (None, now) else [(PERCENTAGE, None if now is None else str(now), str(wanted))]
+    return build(changes, values, cluster, found.cluster_version, notes)
+
+
+def _percentage(setting: int, now: int | None, found: Found) -> int | None:
+    """What percentageOfNodesToScore becomes; None: an administrator's own value stays."""
+    if not -1 <= setting <= 100:
+        raise _kube_scheduler.SchedulerError(f"percentage_of_nodes_to_score must be -1 (automatic) or 0 to 100; found {setting}")
+    if setting >= 0:
+        return setting
+    entry = found.journal.get(PERCENTAGE)
+    if now is None or (entry is not None and entry.untouched(str(now).encode())):
+        return 100 if found.nodes <= ALL_NODES_UP_TO else 0
+    return None
+
+
+def _cluster(found: Found, merged: Mapping[str, Any], notes: list[str]) -> Change | None:
+    if found.cluster is None:
+        notes.append(
+            f"this cluster has no ConfigMap {_kubeadm_config.NAMESPACE}/{_kubeadm_config.NAME}, so it was not made by kubeadm: whatever "
+            "writes the scheduler's manifest anew has to be told of --config by other means, or this role be run again after it"
+        )
+        return None
+    current = yaml.safe_load(found.cluster)
+    wanted = _kubeadm_config.merge(current, merged)
+    theirs, ours = _kubeadm_config.config_argument(wanted), _kube_scheduler.flag(merged, "config")
+    if theirs != ours:
+        notes.append(
+            f"{_kubeadm_config.PATH} has --config={theirs} for the scheduler, but this host's manifest has {ours}: a kubeadm upgrade will "
+            "bring the former; let both name one file, then run again"
+        )
+    return Change(_kubeadm_config.PATH, found.cluster, splice(found.cluster, wanted))
+
+
+def _entry(fields: Mapping[str, Any]) -> Entry:
+    original = None if fields["original"] is None else FileState(fields["original"].encode(), fields["mode"], 0, 0, None)
+    return Entry(fields["path"], "scheduler", original, (fields["left"][0], fields["left"][1]), fields["others"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
@@ -80,35 +81,68 @@ class _Splicer:
             self.edits.append(_Edit(node.start_mark.index, node.end_mark.index, inline.removesuffix("...\n").rstrip("\n")))
 
     def _mapping(self, node: yaml.MappingNode, current: dict[Any, Any], wanted: dict[Any, Any]) -> None:
-        if set(current) - set(wanted) or len(node.value) != len(current):
-            raise _CannotSplice("a key goes, or is merged in")
+        if len(node.value) != len(current):
+            raise _CannotSplice("a key stands there twice, or is merged in")
+        if not wanted:
+            raise _CannotSplice("the whole document goes")
         column = node.start_mark.column
         for (key, value), name in zip(node.value, current, strict=True):
-            if not _same(current[name], wanted[name]):
-                if self._is_empty(value) and isinstance(wanted[name], (dict, list)) and wanted[name]:
-                    self.edits.append(_Edit(self._colon(key), self._end(value), "\n" + self._block(wanted[name], column + 2)))
-                else:
-                    self._value(value, current[name], wanted[name])
+            if name not in wanted:
+                self._delete(key, value, "")
+            elif not _same(current[name], wanted[name]):
+                self._member(key, value, current[name], wanted[name], column)
         added = {name: value for name, value in wanted.items() if name not in current}
         if added:
             self._insert_after(node, self._block(added, column))
 
+    def _member(self, key: yaml.Node, value: yaml.Node, current: Any, wanted: Any, column: int) -> None:
+        """Another value under a key that stays."""
+        is_collection = isinstance(wanted, (dict, list))
+        if self._is_empty(value) and is_collection and wanted:
+            self.edits.append(_Edit(self._colon(key), self._end(value), "\n" + self._block(wanted, column + 2)))
+        elif self._is_block(value) and is_collection and not wanted:
+            self.edits.append(_Edit(self._colon(key), self._end(value), " {}" if isinstance(wanted, dict) else " []"))
+        else:
+            self._value(value, current, wanted)
+
     def _sequence(self, node: yaml.SequenceNode, current: list[Any], wanted: list[Any]) -> None:
-        if len(wanted) < len(current) or self.text[node.start_mark.index] != "-":
-            raise _CannotSplice("an element goes")
-        for element, now, then in zip(node.value, current, wanted, strict=False):
-            self._value(element, now, then)
-        if len(wanted) > len(current):
-            self._insert_after(node, self._block(wanted[len(current) :], node.start_mark.column))
+        if self.text[node.start_mark.index] != "-" or not wanted:
+            raise _CannotSplice("a list in a form of its own, or the whole of it goes")
+        before, after = ([json.dumps(one, sort_keys=True, default=repr) for one in items] for items in (current, wanted))
+        for what, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if what == "equal":
+                continue
+            both = min(end - start, last - first)
+            for place in range(both):
+                self._value(node.value[start + place], current[start + place], wanted[first + place])
+            for element in node.value[start + both : end]:
+                self._delete(element, element, "-")
+            if last - first > both:
+                if end == 0:
+                    raise _CannotSplice("an element comes before the first one")
+                # Indented as the dash of the others is.
+                self._insert_after(node.value[end - 1], self._block(wanted[first + both : last], node.start_mark.column))
+
+    def _delete(self, first: yaml.Node, last: yaml.Node, before: str) -> None:
+        """Take out the lines from `first` to `last`, which must be all that stands there, with `before` in front."""
+        start = self.text.rfind("\n", 0, first.start_mark.index) + 1
+        if self.text[start : first.start_mark.index].strip() != before:
+            raise _CannotSplice("something else begins on the same line")
+        end = self._line_end(self._end(last))
+        self.edits.append(_Edit(start, min(end + 1, len(self.text)), ""))
 
     def _insert_after(self, node: yaml.Node, block: str) -> None:
-        end = self._end(node)
+        line_end = self._line_end(self._end(node))
+        self.edits.append(_Edit(line_end, line_end, "\n" + block))
+
+    def _line_end(self, end: int) -> int:
+        """Where the line ends on which a node ends; only a comment may follow the node there."""
         line_end = self.text.find("\n", end)
         line_end = len(self.text) if line_end < 0 else line_end
         rest = self.text[end:line_end].strip()
         if rest and not rest.startswith("#"):
             raise _CannotSplice("something follows on the same line")
-        self.edits.append(_Edit(line_end, line_end, "\n" + block))
+        return line_end
 
     def _colon(self, key: yaml.Node) -> int:
         return self.text.index(":", key.end_mark.index) + 1

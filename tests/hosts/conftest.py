@@ -12,6 +12,11 @@ import pytest
 from e2e.cluster import Cluster
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What wants hosts without us comes before what wants them installed."""
+    items.sort(key=lambda item: "installed" in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def bare() -> Iterator[Cluster]:
     """A cluster with one GPU node, whose containerd does not know the nvidia runtime."""
@@ -25,3 +30,10 @@ def bare() -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.lab("down", seconds=300)
+
+
+@pytest.fixture(scope="session")
+def installed(bare: Cluster) -> Cluster:
+    """The same cluster, installed by site.yml."""
+    bare.playbook()
+    return bare

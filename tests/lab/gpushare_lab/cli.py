@@ -34,6 +34,8 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--kubernetes", metavar="VERSION", help=f"default: {components.KUBERNETES}")
     up.add_argument("--no-nvidia-runtime", action="store_true", help="leave containerd without the nvidia runtime")
     command("down", "remove everything of the instance; the cache stays")
+    upgrade = command("upgrade", "bring the running instance to another version of Kubernetes by `kubeadm upgrade`")
+    upgrade.add_argument("version", metavar="VERSION")
     command("status", "show the instance and its nodes")
     command("inventory", "print the path of the Ansible inventory")
     command("kubeconfig", "print the path of the administrator's kubeconfig")
@@ -81,6 +83,8 @@ def _run(arguments: argparse.Namespace, passed_on: list[str]) -> None:
             say("everything is there")
         case "down":
             lifecycle.down(name)
+        case "upgrade":
+            lifecycle.upgrade(name, check_version(arguments.version))
         case "cache-clean":
             clean_cache()
         case "status":

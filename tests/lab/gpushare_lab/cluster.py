@@ -107,6 +107,17 @@ def _forget_strangers(instance: Instance) -> None:
         _forget(instance, gone)
 
 
+def upgrade(instance: Instance, version: str) -> None:
+    """Have kubeadm, which is of that version already, upgrade the control plane and then the other nodes."""
+    ignore = "--ignore-preflight-errors=all"
+    for node in instance.nodes:
+        command = ("apply", f"v{version}", "--yes", ignore) if node.name == CONTROL_PLANE else ("node", ignore)
+        say(f"{node.name}: kubeadm upgrade {' '.join(command[:-1])}")
+        _kubeadm(instance, node.name, "upgrade", *command)
+        nodes.execute(instance, node.name, "systemctl", "restart", "kubelet")
+    wait_api(instance)
+
+
 def wait_api(instance: Instance) -> None:
     """Wait until the API server says that it is ready."""
     until(

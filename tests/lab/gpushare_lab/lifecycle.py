@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -67,6 +67,20 @@ def up(name: str, wishes: Wishes) -> Instance:
         nodes.wait_ssh(instance)
         say(f"lab {name}: {len(instance.nodes)} nodes Ready, Kubernetes {version}")
         return instance
+
+
+def upgrade(name: str, version: str) -> None:
+    """Bring a running instance to another version of Kubernetes, as its administrator would: by kubeadm. Can be called again."""
+    with instance_lock(name):
+        instance = state.existing(name)
+        prepared = prepare(version)
+        nodes.replace_programs(instance, prepared)
+        cluster.link_kubectl(instance, prepared.kubernetes)
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        cluster.upgrade(instance, version)
+        cluster.wait_ready(instance, {node.name: now for node in instance.nodes})
+        state.save(replace(instance, kubernetes=version))
+        say(f"lab {name}: upgraded from Kubernetes {instance.kubernetes} to {version}")
 
 
 def _cards(before: Instance | None, wishes: Wishes) -> dict[str, str]:

@@ -122,6 +122,20 @@ def boot(instance: Instance, prepared: Prepared, states: Mapping[str, str]) -> s
     return started
 
 
+def replace_programs(instance: Instance, prepared: Prepared) -> None:
+    """Put Kubernetes' programs and images of another version into the nodes that run; what runs of them goes on as it is."""
+    parts = instance.folder / "payload"
+    parts.mkdir(exist_ok=True)
+    write_layer(parts / "programs.tar", payload.programs(prepared.kubernetes))
+
+    def bring_in(node: Node) -> None:
+        podman.unpack(podman.container_name(instance.name, node.name), parts / "programs.tar", running=True)
+        _import_images(instance, node, prepared)
+
+    in_parallel(bring_in, instance.nodes)
+    shutil.rmtree(parts)
+
+
 def _make(instance: Instance, node: Node, prepared: Prepared, states: Mapping[str, str], parts: Path, cards_digest: str) -> None:
     folder = node_folder(instance, node.name)
     containerd = folder / "containerd"

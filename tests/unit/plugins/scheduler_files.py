@@ -69,3 +69,37 @@ extenders:
   managedResources:
   - name: example.com/fpga
 """
+
+# What kubeadm writes from a ClusterConfiguration with our argument and volumes: arguments and volumes by name.
+REGENERATED = (
+    MANIFEST.replace(
+        "    - --kubeconfig=",
+        "    - --config=/etc/kubernetes/gpushare/kube-scheduler.yaml\n    - --kubeconfig=",
+    )
+    .replace(
+        "    volumeMounts:\n",
+        """\
+    volumeMounts:
+    - mountPath: /etc/gpushare/pki/scheduler
+      name: gpushare-pki
+      readOnly: true
+    - mountPath: /etc/kubernetes/gpushare
+      name: gpushare-scheduler-config
+      readOnly: true
+""",
+    )
+    .replace(
+        "  volumes:\n",
+        """\
+  volumes:
+  - hostPath:
+      path: /etc/gpushare/pki/scheduler
+      type: Directory
+    name: gpushare-pki
+  - hostPath:
+      path: /etc/kubernetes/gpushare
+      type: DirectoryOrCreate
+    name: gpushare-scheduler-config
+""",
+    )
+)

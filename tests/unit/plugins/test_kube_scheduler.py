@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler as core
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import SchedulerError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Plan, UnreadFile, make_plan
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, plan_present
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,12 +60,12 @@ def is_ours(entry: dict[str, Any]) -> bool:
 @given(CONFIGS)
 def test_a_configuration_keeps_all_but_our_entry(config: dict[str, Any]) -> None:
     before = copy.deepcopy(config)
-    merged = core.merge_config(config, manifest(), EXTENDER)
+    merged = core.merge_config(config, manifest(), EXTENDER, None)
     assert config == before
     assert {key: value for key, value in merged.items() if key != "extenders"} == {k: v for k, v in before.items() if k != "extenders"}
     assert [one for one in merged["extenders"] if not is_ours(one)] == [one for one in before.get("extenders", []) if not is_ours(one)]
     assert [one for one in merged["extenders"] if is_ours(one)] == [EXTENDER.entry()]
-    assert core.merge_config(merged, manifest(), EXTENDER) == merged
+    assert core.merge_config(merged, manifest(), EXTENDER, None) == merged
 
 
 @given(st.lists(FLAGS, max_size=4), st.booleans(), st.booleans())
@@ -94,12 +94,13 @@ def test_a_manifest_keeps_all_but_what_we_add(flags: list[str], annotated: bool,
 
 def test_a_new_configuration_takes_over_the_flags_that_kube_scheduler_would_then_ignore() -> None:
     pod = manifest("--profiling=false", "--kube-api-qps=200", "--kube-api-burst", "300", "--leader-elect=false")
-    assert core.merge_config(None, pod, EXTENDER) == {
+    assert core.merge_config(None, pod, EXTENDER, 100) == {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf", "qps": 200.0, "burst": 300},
         "leaderElection": {"leaderElect": False},
         "enableProfiling": False,
+        "percentageOfNodesToScore": 100,
         "extenders": [
             {
                 "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
@@ -138,7 +139,7 @@ def test_a_new_configuration_takes_over_the_flags_that_kube_scheduler_would_then
 )
 def test_what_cannot_be_merged_with_is_refused_in_words(config: Any, words: str) -> None:
     with pytest.raises(SchedulerError, match=words):
-        core.merge_config(config, manifest(), EXTENDER)
+        core.merge_config(config, manifest(), EXTENDER, None)
 
 
 def test_a_manifest_that_is_none_of_a_scheduler_is_refused() -> None:
@@ -173,7 +174,7 @@ def test_the_candidate_runs_with_the_manifests_own_flags_but_its_configuration()
 
 
 def plan(files: dict[str, str | None]) -> Plan:
-    return make_plan(MANIFEST_PATH, CONFIG_PATH, files, EXTENDER)
+    return plan_present(MANIFEST_PATH, CONFIG_PATH, Found(files), EXTENDER)
 
 
 def after(made: Plan) -> dict[str, str | None]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -151,8 +152,6 @@ def points(root: Path) -> list[str]:
 
 
 def test_killed_at_any_point_files_are_old_or_new_and_the_next_run_finishes(host: Path) -> None:
-    import shutil
-
     pristine = host.parent / "pristine"
     shutil.copytree(host, pristine)
     all_points = points(host)
@@ -174,6 +173,102 @@ def test_killed_at_any_point_files_are_old_or_new_and_the_next_run_finishes(host
         entries = Journal(str(host)).entries()
         assert [(e.path, e.untouched(content(host, e.path))) for e in entries] == [(SECOND, True), (FIRST, True)]
         assert [e.original.content if e.original else None for e in entries] == [None, b"old"]
+
+
+def killed(host: Path, transaction: Callable[[], Transaction], when: int, hooked: tuple[str, ...] = ("rename", "unlink")) -> bool:
+    """Apply in a process that kills itself at the n-th moment around a call that changes a folder; whether it came to that."""
+    child = os.fork()
+    if child == 0:
+        seen = 0
+
+        def at_a_moment() -> None:
+            nonlocal seen
+            seen += 1
+            if seen == when:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def around(real: Callable[..., None]) -> Callable[..., None]:
+            def call(*arguments: str) -> None:
+                at_a_moment()
+                real(*arguments)
+                at_a_moment()
+
+            return call
+
+        for name in hooked:
+            setattr(os, name, around(getattr(os, name)))
+        transaction().apply(Daemon(host))
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def test_killed_around_any_rename_the_next_run_finishes_and_nothing_is_left(host: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pristine = tmp_path_factory.mktemp("pristine") / "host"
+    shutil.copytree(host, pristine)
+    plan(host).apply(Daemon(host))
+    wanted = tree(host)
+    moment = 0
+    while True:
+        moment += 1
+        shutil.rmtree(host)
+        shutil.copytree(pristine, host)
+        if not killed(host, lambda: plan(host), moment):
+            break
+        assert content(host, FIRST) in (b"old", b"new")
+        assert content(host, SECOND) in (None, b"config")
+        plan(host).apply(Daemon(host))
+        assert tree(host) == wanted, moment
+    assert moment == 13  # before and after each of: two files, two entries, the note of the beginning, its end
+
+
+@pytest.mark.parametrize("after", ["before", "noted", "written"])
+def test_what_a_killed_run_began_is_put_back_by_the_next_if_it_proves_bad(host: Path, after: str) -> None:
+    plan(host, first=b"good").apply()
+    before = tree(host)
+    child = os.fork()
+    if child == 0:
+        victim = f"{after} {FIRST}"
+        plan(host, lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None, b"bad").apply()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    again = plan(host, first=b"bad")
+    assert again.unfinished
+    assert (again.changes == []) == (after == "written")
+    daemon = Daemon(host, breaks=b"bad")
+    with pytest.raises(TransactionError, match="no; the files were those of an earlier run that did not end; put back what was there"):
+        again.apply(daemon)
+    assert tree(host) == before
+    assert daemon.running == b"good"
+    assert not plan(host).unfinished
+
+
+def test_an_edit_after_a_killed_run_is_not_taken_away_by_the_next(host: Path) -> None:
+    def stopped() -> Transaction:
+        return plan(host, lambda point: os.unlink("/the/victim") if point == f"written {FIRST}" else None)
+
+    assert killed(host, stopped, 1, ("unlink",))
+    assert content(host, FIRST) == b"new"
+    (host / FIRST.lstrip("/")).write_bytes(b"an administrator's")
+    with pytest.raises(TransactionError):
+        plan(host, first=b"bad").apply(Daemon(host, breaks=b"bad"))
+    assert content(host, FIRST) == b"an administrator's"
+    assert content(host, SECOND) is None
+
+
+def test_what_is_no_file_is_noted_and_unnoted_with_the_files(host: Path) -> None:
+    transaction = plan(host)
+    transaction.note("value:nodes", None, b"100")
+    assert len(transaction.diff()) == 2
+    transaction.apply()
+    entry = Journal(str(host)).entry("value:nodes")
+    assert entry is not None
+    assert (entry.is_file, entry.original, entry.untouched(b"100")) == (False, None, True)
+    before = tree(host)
+    bad = plan(host, first=b"bad")
+    bad.note("value:nodes", b"100", b"0")
+    with pytest.raises(TransactionError):
+        bad.apply(Daemon(host, breaks=b"bad"))
+    assert tree(host) == before
 
 
 def test_a_file_that_others_changed_between_our_changes_is_not_ours_to_put_back(host: Path) -> None:

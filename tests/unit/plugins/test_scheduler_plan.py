@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What a control plane's files and kubeadm's part of the cluster become with our extender, and what they become again without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler as core
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubeadm_config as kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
+
+from unit.plugins.scheduler_files import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED
+
+TLS = replace(EXTENDER, url_prefix="https://127.0.0.1:32766/gpushare-scheduler", tls_dir="/etc/gpushare/pki/scheduler")
+CLUSTER = """\
+apiServer: {}
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: v1.36.3
+networking:
+  podSubnet: 10.244.0.0/16
+proxy: {}
+scheduler: {}
+"""
+CLUSTER_WITH_US = """\
+apiServer: {}
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: v1.36.3
+networking:
+  podSubnet: 10.244.0.0/16
+proxy: {}
+scheduler:
+  extraArgs:
+  - name: config
+    value: /etc/kubernetes/gpushare/kube-scheduler.yaml
+  extraVolumes:
+  - name: gpushare-scheduler-config
+    hostPath: /etc/kubernetes/gpushare
+    mountPath: /etc/kubernetes/gpushare
+    readOnly: true
+    pathType: DirectoryOrCreate
+  - name: gpushare-pki
+    hostPath: /etc/gpushare/pki/scheduler
+    mountPath: /etc/gpushare/pki/scheduler
+    readOnly: true
+    pathType: Directory
+"""
+UNTOUCHED = Found({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}, cluster=CLUSTER, nodes=3)
+
+
+def present(found: Found, percentage: int = -1, extender: core.Extender = TLS) -> Plan:
+    return plan_present(MANIFEST_PATH, CONFIG_PATH, found, extender, percentage)
+
+
+def absent(found: Found, extender: core.Extender = TLS) -> Plan:
+    return plan_absent(MANIFEST_PATH, CONFIG_PATH, found, extender)
+
+
+def done(found: Found, plan: Plan) -> Found:
+    """The host after the plan, as the module carries it out, with its journal."""
+    files, journal, cluster = dict(found.files), dict(found.journal), found.cluster
+
+    def note(path: str, before: str | None, after: str | None) -> None:
+        known = journal.get(path)
+        state = None if before is None else FileState(before.encode(), 0o644, 0, 0, None)
+        left = (digest(None if before is None else before.encode()), digest(None if after is None else after.encode()))
+        others = known is not None and (known.others or left[0] not in known.left)
+        journal[path] = Entry(path, "scheduler", known.original if known else state, left, others)
+
+    for one in plan.for_module["files"]:
+        if files.get(one["path"]) != one["content"]:
+            note(one["path"], files.get(one["path"]), one["content"])
+            files[one["path"]] = one["content"]
+    for value in plan.for_module["values"]:
+        note(*value)
+    if plan.for_module["cluster"] is not None:
+        note(kubeadm.PATH, cluster, plan.for_module["cluster"]["content"])
+        cluster = plan.for_module["cluster"]["content"]
+    return replace(found, files=files, journal=journal, cluster=cluster)
+
+
+def forgotten(found: Found) -> Found:
+    return replace(found, journal={})
+
+
+def test_the_extender_is_called_with_certificates_that_are_mounted_at_the_same_path() -> None:
+    files = done(UNTOUCHED, present(UNTOUCHED)).files
+    config, manifest = (yaml.safe_load(files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
+    entry = config["extenders"][0]
+    assert (entry["urlPrefix"], entry["enableHTTPS"]) == ("https://127.0.0.1:32766/gpushare-scheduler", True)
+    assert entry["tlsConfig"] == {
+        "certFile": "/etc/gpushare/pki/scheduler/tls.crt",
+        "keyFile": "/etc/gpushare/pki/scheduler/tls.key",
+        "caFile": "/etc/gpushare/pki/scheduler/ca.crt",
+    }
+    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in core.host_mounts(manifest)
+
+
+def test_http_and_certificates_follow_the_setting_both_ways() -> None:
+    with_tls = done(UNTOUCHED, present(UNTOUCHED))
+    plain = done(with_tls, present(with_tls, extender=EXTENDER))
+    assert done(UNTOUCHED, present(UNTOUCHED, extender=EXTENDER)).files == plain.files
+    assert "gpushare-pki" not in (plain.files[MANIFEST_PATH] or "") + (plain.cluster or "")
+    assert done(plain, present(plain)).files == with_tls.files
+
+
+def test_kubeadms_configuration_gets_the_same_and_keeps_every_other_line() -> None:
+    plan = present(UNTOUCHED)
+    assert done(UNTOUCHED, plan).cluster == CLUSTER_WITH_US
+    assert plan.diff[-1] == {
+        "before_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
+        "after_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
+        "before": CLUSTER,
+        "after": CLUSTER_WITH_US,
+    }
+    assert not present(done(UNTOUCHED, plan)).changed
+
+
+def test_kubeadms_older_form_has_a_map() -> None:
+    text = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nscheduler:\n  extraArgs:\n    v: '4'\n"
+    found = replace(UNTOUCHED, cluster=text)
+    changed = done(found, present(found))
+    assert yaml.safe_load(changed.cluster or "")["scheduler"]["extraArgs"] == {"v": "4", "config": CONFIG_PATH}
+    assert done(changed, absent(changed)).cluster == text
+    edited = replace(changed, cluster=(changed.cluster or "").replace("'4'", "'5'"))
+    assert done(edited, absent(edited)).cluster == text.replace("'4'", "'5'")
+
+
+def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED})
+    ours, theirs = (yaml.safe_load(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
+    assert core.shape(ours)["mounts"] == core.shape(theirs)["mounts"]
+    assert sorted(core.words(ours)) == sorted(core.words(theirs))
+    again = done(upgraded, present(upgraded))
+    text = again.files[MANIFEST_PATH] or ""
+    assert [
+        line for line in text.splitlines() if "gpushare.kubernetes/" not in line and line != "  annotations:"
+    ] == REGENERATED.splitlines()
+    assert not present(again).changed
+
+
+def test_a_cluster_without_kubeadm_is_told_and_goes_on() -> None:
+    found = replace(UNTOUCHED, cluster=None)
+    plan = present(found)
+    assert plan.changed
+    assert "was not made by kubeadm" in plan.notes[0]
+    assert not absent(done(found, plan)).notes
+
+
+def test_another_configuration_in_kubeadms_part_is_left_and_told() -> None:
+    theirs = CLUSTER.replace("scheduler: {}", "scheduler:\n  extraArgs:\n  - name: config\n    value: /theirs.yaml")
+    found = replace(UNTOUCHED, cluster=theirs)
+    plan = present(found)
+    assert "has --config=/theirs.yaml" in plan.notes[0]
+    assert yaml.safe_load(done(found, plan).cluster or "")["scheduler"]["extraArgs"] == [{"name": "config", "value": "/theirs.yaml"}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "nodes", "before", "after"),
+    [
+        (-1, 500, None, 100),
+        (-1, 501, None, 0),
+        (-1, 3, 30, 30),
+        (-1, 3, 0, 0),
+        (60, 3, 30, 60),
+        (0, 3, None, 0),
+    ],
+)
+def test_the_share_of_nodes_that_is_looked_at(setting: int, nodes: int, before: int | None, after: int) -> None:
+    text = OTHERS_CONFIG + ("" if before is None else f"percentageOfNodesToScore: {before}  # ours\n")
+    found = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, CONFIG_PATH: text}, nodes=nodes)
+    changed = done(found, present(found, setting))
+    assert yaml.safe_load(changed.files[CONFIG_PATH] or "")["percentageOfNodesToScore"] == after
+    assert not present(changed, setting).changed
+    assert done(changed, absent(changed)).files[CONFIG_PATH] == text
+    edited = replace(changed, files={**changed.files, CONFIG_PATH: (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"})
+    assert done(edited, absent(edited)).files[CONFIG_PATH] == text + "parallelism: 4\n"
+
+
+def test_our_share_of_nodes_follows_the_cluster_and_the_setting_but_an_administrators_stays() -> None:
+    small = done(UNTOUCHED, present(UNTOUCHED))
+    large = replace(small, nodes=600)
+    large = done(large, present(large))
+    assert "percentageOfNodesToScore: 0\n" in (large.files[CONFIG_PATH] or "")
+    set_to = done(large, present(large, 40))
+    assert "percentageOfNodesToScore: 40\n" in (set_to.files[CONFIG_PATH] or "")
+    unset = done(set_to, present(set_to))
+    assert "percentageOfNodesToScore: 0\n" in (unset.files[CONFIG_PATH] or "")
+    text = (unset.files[CONFIG_PATH] or "").replace("percentageOfNodesToScore: 0", "percentageOfNodesToScore: 7")
+    edited = replace(unset, files={**unset.files, CONFIG_PATH: text})
+    assert (done(edited, present(edited)).files[CONFIG_PATH]) == text
+
+
+@pytest.mark.parametrize("setting", [-2, 101])
+def test_a_share_that_cannot_be_is_refused(setting: int) -> None:
+    with pytest.raises(core.SchedulerError, match=f"or 0 to 100; found {setting}"):
+        present(UNTOUCHED, setting)
+
+
+# Back again.
+
+
+def with_others_config() -> Found:
+    pod: dict[str, Any] = yaml.safe_load(MANIFEST)
+    pod["spec"]["containers"][0]["command"].append("--config=/config/scheduler.yaml")
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "own", "mountPath": "/config/scheduler.yaml", "readOnly": True})
+    pod["spec"]["volumes"].append({"name": "own", "hostPath": {"path": "/srv/k8s/sched-7.yaml", "type": "File"}})
+    files = {MANIFEST_PATH: yaml.safe_dump(pod, sort_keys=False), "/srv/k8s/sched-7.yaml": OTHERS_CONFIG, CONFIG_PATH: None}
+    return replace(UNTOUCHED, files=files)
+
+
+STARTS = {
+    "kubeadm's": UNTOUCHED,
+    "with somebody's configuration": with_others_config(),
+    "a file where ours goes": replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, CONFIG_PATH: OTHERS_CONFIG}),
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=list(STARTS))
+def test_untouched_files_get_their_old_bytes_back_and_then_there_is_nothing_to_do(start: Found) -> None:
+    changed = done(start, present(start))
+    plan = absent(changed)
+    back = done(changed, plan)
+    assert (back.files, back.cluster) == (start.files, start.cluster)
+    assert plan.notes == []
+    assert not absent(back).changed
+    assert not absent(forgotten(back)).changed
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=list(STARTS))
+def test_nothing_is_done_where_we_never_were(start: Found) -> None:
+    assert not absent(start).changed
+    assert absent(start).notes == []
+
+
+def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    text = (changed.files[MANIFEST_PATH] or "").replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
+    edited = replace(changed, files={**changed.files, MANIFEST_PATH: text})
+    plan = absent(edited)
+    back = done(edited, plan)
+    assert back.files[MANIFEST_PATH] == MANIFEST.replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
+    assert back.files[CONFIG_PATH] is None
+    assert plan.notes == [f"{MANIFEST_PATH} was changed by somebody else since: only our part is taken out"]
+
+
+@pytest.mark.parametrize("rerun", [False, True])
+def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(rerun: bool) -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    upgraded_cluster = CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0")
+    upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED}, cluster=upgraded_cluster)
+    if rerun:
+        upgraded = done(upgraded, present(upgraded))
+    back = done(upgraded, absent(upgraded))
+    assert (back.files[MANIFEST_PATH], back.files[CONFIG_PATH]) == (MANIFEST, None)
+    assert back.cluster == CLUSTER.replace("v1.36.3", "v1.37.0")
+
+
+def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_part() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    text = (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"
+    edited = replace(changed, files={**changed.files, CONFIG_PATH: text})
+    plan = absent(edited)
+    back = done(edited, plan)
+    config, manifest = (yaml.safe_load(back.files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
+    assert config["parallelism"] == 4
+    assert set(config) & {"extenders", "percentageOfNodesToScore"} == set()
+    assert core.flag(manifest, "config") == CONFIG_PATH
+    assert "gpushare-pki" not in (back.files[MANIFEST_PATH] or "") + (back.cluster or "")
+    assert core.annotation_in(back.files[MANIFEST_PATH] or "") is None
+    assert kubeadm.config_argument(yaml.safe_load(back.cluster or "")) == CONFIG_PATH
+    assert any("goes on naming it" in note for note in plan.notes)
+    assert not absent(forgotten(back)).changed
+
+
+def test_a_lost_journal_costs_the_old_bytes_but_not_the_way_back() -> None:
+    lost = forgotten(done(UNTOUCHED, present(UNTOUCHED)))
+    back = done(lost, absent(lost))
+    assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
+    assert core.annotation_in(back.files[MANIFEST_PATH] or "") is None
+
+
+def test_kubeadms_part_stays_while_another_scheduler_calls_us() -> None:
+    changed = replace(done(UNTOUCHED, present(UNTOUCHED)), others=["cp2"])
+    plan = absent(changed)
+    assert done(changed, plan).cluster == CLUSTER_WITH_US
+    assert "for the schedulers of cp2" in plan.notes[0]
+    last = replace(done(changed, plan), others=[])
+    assert done(last, absent(last)).cluster == CLUSTER
+
+
+def test_a_host_without_a_scheduler_any_more_loses_our_configuration() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    gone = replace(changed, files={**changed.files, MANIFEST_PATH: None})
+    plan = absent(gone)
+    assert plan.for_module["scheduler"] is None
+    assert done(gone, plan).files == {MANIFEST_PATH: None, CONFIG_PATH: None}
+
+
+def test_a_file_that_somebodys_own_flag_names_is_not_taken_away_even_if_we_made_it() -> None:
+    named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
+    start = replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: None})
+    changed = done(start, present(start))
+    back = done(changed, absent(changed))
+    assert back.files[MANIFEST_PATH] == named
+    assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
