@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What applying objects to a cluster would change: live objects against the server's own dry run.
+"""What applying objects to a cluster, or deleting them, would change: live objects against the server's own dry run.
 
 Private to this collection. Pure.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 Key = Tuple[str, str, str]
 
@@ -21,17 +21,15 @@ _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "crea
 
 @dataclass(frozen=True)
 class Change:
-    """One object that applying creates or alters. before is None for a new one; values of Secrets are left out."""
+    """One object that is created, altered or deleted: before or after is None. Values of Secrets are left out."""
 
     key: Key
     before: Optional[Dict[str, Any]]
-    after: Dict[str, Any]
+    after: Optional[Dict[str, Any]]
 
     @property
     def title(self) -> str:
-        """Such as "ClusterRole gpushare-extender" or "Secret kube-system/gpushare-extender"."""
-        kind, namespace, name = self.key
-        return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+        return title(self.key)
 
 
 def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, Any]]) -> List[Change]:
@@ -43,6 +41,29 @@ def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, An
         if before.get(key(item)) != content:
             found.append(Change(key(item), _shown(before.get(key(item))), _shown(content) or {}))
     return found
+
+
+def deletions(live: Sequence[Mapping[str, Any]]) -> List[Change]:
+    """What deleting these changes."""
+    return [Change(key(item), _shown(_content(item)), None) for item in live]
+
+
+def absent(live: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> List[str]:
+    """The titles of the wanted objects that the cluster does not have."""
+    there = {key(item) for item in live}
+    return [title(key(item)) for item in wanted if key(item) not in there]
+
+
+def served(group_version: str, ask: Callable[[str], Optional[Mapping[str, Any]]]) -> Set[str]:
+    """The kinds that the API server has of a group and version such as "apps/v1". ask: path to its answer, None for 404."""
+    found = ask(("/apis/" if "/" in group_version else "/api/") + group_version) or {}
+    return {str(resource["kind"]) for resource in found.get("resources") or ()}
+
+
+def title(of: Key) -> str:
+    """Such as "ClusterRole gpushare-extender" or "Secret kube-system/gpushare-extender"."""
+    kind, namespace, name = of
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
 
 
 def key(item: Mapping[str, Any]) -> Key:
@@ -58,7 +79,7 @@ def diff(found: Sequence[Change]) -> List[Dict[str, str]]:
             "before_header": change.title,
             "after_header": change.title,
             "before": "" if change.before is None else _text(change.before),
-            "after": _text(change.after),
+            "after": "" if change.after is None else _text(change.after),
         }
         for change in found
     ]

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 
-def fetch_json(url: str, timeout: float = 5.0) -> Tuple[Optional[Dict[str, Any]], str]:
-    """(the JSON object at a URL of this host whatever its HTTP status, "") or (None, why not). Never through a proxy."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def fetch_json(url: str, timeout: float = 5.0, ca: Optional[str] = None) -> Tuple[Optional[Dict[str, Any]], str]:
+    """(the JSON object at a URL of this host whatever its HTTP status, "") or (None, why not). Never through a proxy.
+
+    ca: for https, the file of the certificate authority that must have signed the server's certificate; None: the host's own ones.
+    """
+    try:
+        # Plain http with a `ca` as well: a file that cannot be read must not pass unnoticed.
+        handlers = [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca))] if ca else []
+    except (OSError, ssl.SSLError) as error:
+        return None, f"{url} cannot be read: {ca} must be a certificate authority in PEM: {error}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
     try:
         with opener.open(url, timeout=timeout) as reply:
             body = reply.read()

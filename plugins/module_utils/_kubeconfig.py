@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kubeconfig of one of our daemons, from its token Secret.
+"""The kubeconfig of one of our daemons: where the API server is and how to know it. No secret: the daemon has its token apart.
 
 Private to this collection. Pure.
 """
@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Tuple
 
 
 class NoClusterError(ValueError):
-    """A kubeconfig does not say where the API server is."""
+    """A kubeconfig does not say where the API server is, or the cluster not what its certificate authority is."""
 
 
-def kubeconfig(secret: Mapping[str, Any], server: str, user: str) -> Optional[str]:
-    """A kubeconfig (JSON, which is YAML) with the Secret's token and CA; None while the Secret has none yet."""
-    data = secret.get("data") or {}
-    if not data.get("token") or not data.get("ca.crt"):
-        return None
+def daemon_kubeconfig(server: str, ca: str) -> str:
+    """A kubeconfig (JSON, which is YAML) for the API server at that URL; ca: its certificate authority, PEM."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "cluster", "cluster": {"server": server, "certificate-authority-data": data["ca.crt"]}}],
-        "users": [{"name": user, "user": {"token": base64.b64decode(data["token"]).decode()}}],
-        "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": user}}],
+        "clusters": [
+            {"name": "cluster", "cluster": {"server": server, "certificate-authority-data": base64.b64encode(ca.encode()).decode()}}
+        ],
+        "users": [{"name": "daemon", "user": {}}],
+        "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "daemon"}}],
         "current-context": "default",
     }
     return json.dumps(content, indent=2) + "\n"
@@ -41,3 +40,23 @@ def api_server(view: Mapping[str, Any]) -> str:
     if not server:
         raise NoClusterError("the administrator's kubeconfig names no API server; set gpushare_api_server to its https:// address")
     return str(server)
+
+
+def root_ca(config_map: Optional[Mapping[str, Any]]) -> str:
+    """The PEM in the ConfigMap kube-root-ca.crt, which the cluster puts into every namespace."""
+    found = ((config_map or {}).get("data") or {}).get("ca.crt")
+    if not found:
+        raise NoClusterError(
+            "the cluster has no ConfigMap kube-system/kube-root-ca.crt with its certificate authority; "
+            "kube-controller-manager makes it: is it running?"
+        )
+    return str(found)
+
+
+def where(text: Optional[str]) -> Optional[Tuple[str, str]]:
+    """(the API server's URL, its certificate authority as PEM) in a kubeconfig of ours; None if it is none."""
+    try:
+        cluster = json.loads(text or "")["clusters"][0]["cluster"]
+        return str(cluster["server"]), base64.b64decode(cluster["certificate-authority-data"]).decode()
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None

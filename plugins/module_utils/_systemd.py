@@ -15,7 +15,7 @@ import json
 import os
 import re
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
@@ -47,30 +47,69 @@ def stamped(unit: str, stamp: str) -> str:
 
 
 class Health:
-    """Where the daemon reports its health, which key must be true, and how many seconds it has. url None: systemd's word counts."""
+    """Where the daemon reports its health, which key must be true, and how many seconds it has. url None: systemd's word counts.
 
-    def __init__(self, url: Optional[str], key: str, timeout: float) -> None:
+    ca: for https, the certificate authority's file. also: what else must be so, in words what is wrong, None if nothing is.
+    """
+
+    def __init__(
+        self, url: Optional[str], key: str, timeout: float, ca: Optional[str] = None, also: Callable[[], Optional[str]] = lambda: None
+    ) -> None:
         self.url = url
         self.key = key
         self.timeout = timeout
+        self.ca = ca
+        self.also = also
 
 
 class Daemon(Service):
-    """A systemd service of ours. `run` executes systemctl and journalctl, `environ` reads a process's environment."""
+    """A systemd service of ours. `run` executes systemctl and journalctl, `environ` reads a process's environment.
 
-    def __init__(self, name: str, health: Health, run: Run, environ: Callable[[str], bytes], units: str = UNITS) -> None:
+    copies: file to the copy that the unit makes of it, at its start and when it is told to reload, for a process that may not read it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        health: Health,
+        run: Run,
+        environ: Callable[[str], bytes],
+        units: str = UNITS,
+        copies: Optional[Mapping[str, str]] = None,
+    ) -> None:
         super().__init__(self.is_due, self.restart_now, self.problem)
         self.unit = f"{name}.service"
         self.path = os.path.join(units, self.unit)
         self._health = health
         self._run = run
         self._environ = environ
+        self._copies = dict(copies or {})
 
     def is_due(self) -> bool:
-        """Whether what runs was not started from the unit on the disk, whose hash covers all that it reads."""
-        return self.wanted_generation() != self.running_generation()
+        """Whether what runs is older than the files on the disk."""
+        return self.is_stale() or self.has_old_copies()
+
+    def is_stale(self) -> bool:
+        """Whether what runs was not started from the unit on the disk, whose hash covers all that it reads but its copies.
+
+        Or systemd knows another unit: somebody changed it by hand, and it may run so.
+        """
+        return self.wanted_generation() != self.running_generation() or self._show().get("NeedDaemonReload") == "yes"
+
+    def has_old_copies(self) -> bool:
+        """Whether a file differs from the copy that the process reads."""
+        if self.running_generation() is None:
+            return False
+        return any(content_of(source) != content_of(copy) for source, copy in self._copies.items())
 
     def restart_now(self) -> None:
+        """Have the files on the disk in use. Where only copies are old, it is not restarted but told to reload."""
+        if self.is_stale():
+            self.start_anew()
+        elif self.has_old_copies():
+            self.reload()
+
+    def start_anew(self) -> None:
         """Run the unit on the disk, at boot too, or nothing if there is none. SystemdError if it does not come up."""
         if self.wanted_generation() is None:
             self._run(["systemctl", "disable", "--now", "--quiet", self.unit])
@@ -79,6 +118,10 @@ class Daemon(Service):
         self._must("daemon-reload")
         self.enable()
         self._must("restart", self.unit)
+
+    def reload(self) -> None:
+        """Have the unit make its copies again, and the process read them."""
+        self._must("reload", self.unit)
 
     def enable(self) -> None:
         """Have it started at boot."""
@@ -124,14 +167,16 @@ class Daemon(Service):
         return out.strip() or "(its journal is empty)"
 
     def _reason(self) -> Optional[str]:
-        if self.is_due():
+        if self.is_stale():
             return "systemd does not run it from its unit file"
-        if self.wanted_generation() is None or self._health.url is None:
+        if self.wanted_generation() is None:
             return None
-        return unhealthy(*fetch_json(self._health.url), self._health.key)
+        health = self._health
+        report = None if health.url is None else unhealthy(*fetch_json(health.url, ca=health.ca), health.key)
+        return report or health.also()
 
     def _show(self) -> Dict[str, str]:
-        argv = ["systemctl", "show", self.unit, "--property=ActiveState,MainPID,UnitFileState"]
+        argv = ["systemctl", "show", self.unit, "--property=ActiveState,MainPID,UnitFileState,NeedDaemonReload"]
         _dummy, out, _err = self._run(argv)
         return {key: value for key, _equals, value in (line.partition("=") for line in out.splitlines())}
 
@@ -140,6 +185,12 @@ class Daemon(Service):
         if status != 0:
             words = (err or out).strip()
             raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {words}. It said:\n{self.journal()}")
+
+
+def content_of(path: str) -> Optional[bytes]:
+    """The file's bytes, None if there is none."""
+    state = read_state(path)
+    return None if state is None else state.content
 
 
 def read_environ(pid: str) -> bytes:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_cluster_objects
-short_description: Apply gpushare's objects to the cluster
+short_description: Apply gpushare's objects to the cluster, or delete them
 version_added: 0.1.0
 description:
   - Applies objects by server-side apply through the host's own kubectl, and only if the server's dry run says that one of them
-    would change.
-  - Fields of these objects that somebody else has changed are taken back.
+    would change. Fields of these objects that somebody else has changed are taken back.
+  - Or deletes exactly these objects, by kind, namespace and name, and waits until they are gone.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -21,10 +21,35 @@ extends_documentation_fragment:
   - gpushare.kubernetes.kubectl
 options:
   objects:
-    description: Complete Kubernetes objects, those that others need first.
+    description: Complete Kubernetes objects, those that others need first. With O(state=absent), only what names them counts.
     type: list
     elements: dict
     required: true
+  state:
+    description: Whether the objects shall be there.
+    type: str
+    choices: [present, absent]
+    default: present
+  superseded:
+    description: Objects of former releases, deleted after O(objects) were applied. Only with O(state=present).
+    type: list
+    elements: dict
+    default: []
+  create:
+    description: Whether objects may be made that are not there. If not, a missing one is an error.
+    type: bool
+    default: true
+  unserved:
+    description:
+      - What to do about objects of kinds that this API server does not have, such as policies before Kubernetes 1.30. V(skip) leaves
+        them out and names them in RV(skipped).
+    type: str
+    choices: [fail, skip]
+    default: fail
+  timeout:
+    description: How many seconds deleted objects have to be gone.
+    type: int
+    default: 60
   field_manager:
     description: The name under which the API server remembers which fields are ours.
     type: str
@@ -41,15 +66,21 @@ EXAMPLES = r"""
 
 RETURN = r"""
 objects:
-  description: The objects that were created or changed (in check mode, would be).
+  description: The objects that were created, changed or deleted (in check mode, would be).
   returned: success
   type: list
   elements: str
   sample: [ClusterRole gpushare-extender]
+skipped:
+  description: The objects that this API server does not have.
+  returned: success
+  type: list
+  elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _cluster_objects, _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import MissingError, Wanted, converge
 
 
 def main() -> None:
@@ -57,21 +88,30 @@ def main() -> None:
         argument_spec=dict(
             _kubectl.ARGUMENTS,
             objects={"type": "list", "elements": "dict", "required": True},
+            state={"type": "str", "choices": ["present", "absent"], "default": "present"},
+            superseded={"type": "list", "elements": "dict", "default": []},
+            create={"type": "bool", "default": True},
+            unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
+            timeout={"type": "int", "default": 60},
             field_manager={"type": "str", "default": "gpushare.kubernetes"},
         ),
         supports_check_mode=True,
     )
-    kubectl = _kubectl.for_module(module)
-    document = _kubectl.as_list(module.params["objects"])
-    apply = ["apply", "--server-side", "--force-conflicts", f"--field-manager={module.params['field_manager']}", "-f", "-"]
+    params = module.params
+    present = params["state"] == "present"
+    wanted = Wanted(
+        apply=params["objects"] if present else [],
+        delete=params["superseded"] if present else params["objects"],
+        create=params["create"],
+        skip_unserved=params["unserved"] == "skip",
+        timeout=params["timeout"],
+        field_manager=params["field_manager"],
+    )
     try:
-        live = kubectl.items(["get", "--ignore-not-found", "-f", "-"], document)
-        found = _cluster_objects.changes(live, kubectl.items([*apply, "--dry-run=server"], document))
-        if found and not module.check_mode:
-            kubectl.text(apply, document)
-    except _kubectl.KubectlError as error:
+        result = converge(_kubectl.for_module(module), wanted, module.check_mode)
+    except (_kubectl.KubectlError, MissingError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=bool(found), objects=[change.title for change in found], diff=_cluster_objects.diff(found))
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

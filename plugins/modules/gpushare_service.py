@@ -11,8 +11,9 @@ module: gpushare_service
 short_description: Run one of gpushare's daemons as a systemd service
 version_added: 0.1.0
 description:
-  - Writes the daemon's unit and kubeconfig, enables and starts it, and waits until it reports that it is healthy.
-  - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk.
+  - Writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is healthy.
+  - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk. Where only
+    files differ that the unit copies, it is told to reload. A seed alone restarts nothing.
   - If it does not come up, puts back the files that were there and says why in the daemon's own words.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -32,10 +33,31 @@ options:
     type: path
     required: true
   kubeconfig_content:
-    description:
-      - Content of the kubeconfig. If it is not given, the one that is there stays.
-      - In check mode it may be missing because the identity does not exist yet; then the file is predicted to change.
+    description: Content of the kubeconfig. If it is not given, the one that is there stays.
     type: str
+  seed_path:
+    description: Where the daemon's seed lies, the token with which it gets one of its own; always of mode 0600.
+    type: path
+  seed_content:
+    description: A new seed. If it is not given, the one that is there stays.
+    type: str
+  seed_due:
+    description: In check mode, whether there would be a new seed, which cannot be made before its account exists.
+    type: bool
+    default: false
+  token_path:
+    description: Where the daemon keeps its own token. After a new seed, the module waits until it has swapped it for such a token.
+    type: path
+  copies:
+    description: Files that the unit copies into its C(RuntimeDirectory), for a process that may not read the originals.
+    type: list
+    elements: path
+    default: []
+  companions:
+    description:
+      - Units beside the daemon, such as a timer and what it starts, by name with their content. One with empty content is removed.
+    type: dict
+    default: {}
   runtime:
     description: Path of the environment that the daemon runs from, or of the link to it. Another one is a reason to restart.
     type: path
@@ -43,6 +65,9 @@ options:
   health_url:
     description: URL on this host that answers a JSON object. By default only systemd's word counts.
     type: str
+  health_ca:
+    description: File with the certificate authority that must have signed the certificate of an https O(health_url).
+    type: path
   health_key:
     description: The key that must be true in what O(health_url) answers.
     type: str
@@ -59,8 +84,11 @@ EXAMPLES = r"""
     name: gpushare-extender
     unit: "{{ lookup('ansible.builtin.template', 'gpushare-extender.service.j2') }}"
     kubeconfig_path: /etc/gpushare/extender.kubeconfig
-    kubeconfig_content: "{{ extender_identity.content }}"
-    health_url: http://127.0.0.1:32766/healthz
+    kubeconfig_content: "{{ extender_identity.kubeconfig }}"
+    seed_path: /etc/gpushare/extender.token
+    token_path: /var/lib/gpushare-extender/token
+    health_url: https://127.0.0.1:32766/healthz
+    health_ca: /etc/gpushare/pki/ca.crt
 """
 
 RETURN = r"""
@@ -73,64 +101,56 @@ restarted:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import (
-    Daemon,
-    Health,
-    SystemdError,
-    generation,
-    read_environ,
-    stamped,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._companions import Companions, Together
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, SystemdError, read_environ
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
-
-def plan(params, daemon: Daemon) -> Transaction:
-    """The unit, and the kubeconfig where its content is known. The unit names a hash of all that the daemon reads."""
-    transaction = Transaction(params["name"])
-    content = params["kubeconfig_content"]
-    if content is None:
-        state = read_state(params["kubeconfig_path"])
-        content = None if state is None else state.content.decode()
-    else:
-        transaction.write(params["kubeconfig_path"], content.encode(), 0o600, secret=True)
-    stamp = generation([params["unit"], content, os.path.realpath(params["runtime"])])
-    transaction.write(daemon.path, stamped(params["unit"], stamp).encode(), 0o644)
-    return transaction
+ARGUMENTS = {
+    "name": {"type": "str", "required": True},
+    "unit": {"type": "str", "required": True},
+    "kubeconfig_path": {"type": "path", "required": True},
+    "kubeconfig_content": {"type": "str"},
+    "seed_path": {"type": "path"},
+    "seed_content": {"type": "str", "no_log": True},
+    "seed_due": {"type": "bool", "default": False},
+    "token_path": {"type": "path", "no_log": False},
+    "copies": {"type": "list", "elements": "path", "default": []},
+    "companions": {"type": "dict", "default": {}},
+    "runtime": {"type": "path", "default": "/opt/gpushare/current"},
+    "health_url": {"type": "str"},
+    "health_ca": {"type": "path"},
+    "health_key": {"type": "str", "default": "synced", "no_log": False},
+    "timeout": {"type": "int", "default": 60},
+}
+_OF_FILES = ("name", "unit", "kubeconfig_path", "kubeconfig_content", "seed_path", "seed_content", "token_path", "copies", "runtime")
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "unit": {"type": "str", "required": True},
-            "kubeconfig_path": {"type": "path", "required": True},
-            "kubeconfig_content": {"type": "str", "no_log": True},
-            "runtime": {"type": "path", "default": "/opt/gpushare/current"},
-            "health_url": {"type": "str"},
-            "health_key": {"type": "str", "default": "synced", "no_log": False},
-            "timeout": {"type": "int", "default": 60},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENTS, required_by={"seed_content": ["seed_path", "token_path"]}, supports_check_mode=True)
     params = module.params
     if params["kubeconfig_content"] is None and not os.path.exists(params["kubeconfig_path"]) and not module.check_mode:
         module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
     os.umask(0o022)
-    health = Health(params["health_url"], params["health_key"], params["timeout"])
-    daemon = Daemon(params["name"], health, module.run_command, read_environ)
-    transaction = plan(params, daemon)
-    restart, enabled = bool(transaction.changes) or daemon.is_due(), daemon.is_enabled()
-    result = {"changed": restart or not enabled, "restarted": restart, "diff": transaction.diff()}
+    wanted = Wanted(**{key: params[key] for key in _OF_FILES})
+    health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])
+    daemon = Daemon(params["name"], health, module.run_command, read_environ, copies=wanted.copied)
+    companions = Companions({name: content or None for name, content in params["companions"].items()}, module.run_command)
+    transaction = plan(wanted, daemon)
+    companions.plan(transaction)
+    service = Together(daemon, companions)
+    restart = daemon.path in [change.path for change in transaction.changes] or daemon.is_stale()
+    due, enabled = bool(transaction.changes) or transaction.unfinished or service.is_due(), daemon.is_enabled()
+    result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
     if not module.check_mode:
         try:
-            if restart:
-                transaction.apply(daemon)
-            elif not enabled:
+            if due:
+                transaction.apply(service)
+            if not enabled:
                 daemon.enable()
         except (TransactionError, SystemdError) as error:
             module.fail_json(msg=str(error))
-        problem = None if restart else daemon.problem()
+        problem = None if due else daemon.problem()
         if problem:
             module.fail_json(msg=problem)
     module.exit_json(**result)

@@ -9,6 +9,7 @@ import http.client
 import json
 import ssl
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -31,7 +32,9 @@ class ApiError(Exception):
 class Api:
     """One request per connection: nothing here is hot, and a control plane that restarts needs no care."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, headers: Mapping[str, str] | None = None, *, certificate: bool = True) -> None:
+        """headers: sent with each request, such as those that say who asks; certificate: whether the administrator's is shown."""
+        self._headers = dict(headers or {})
         config = yaml.safe_load(kubeconfig.read_text())
         context = _named(config["contexts"], config["current-context"])["context"]
         cluster = _named(config["clusters"], context["cluster"])["cluster"]
@@ -39,11 +42,12 @@ class Api:
         address = urlsplit(cluster["server"])
         self._host, self._port = address.hostname or "", address.port or 443
         self._tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-        with tempfile.NamedTemporaryFile() as pem:
-            for key in ("client-certificate-data", "client-key-data"):
-                pem.write(base64.b64decode(user[key]) + b"\n")
-            pem.flush()
-            self._tls.load_cert_chain(pem.name)
+        if certificate:
+            with tempfile.NamedTemporaryFile() as pem:
+                for key in ("client-certificate-data", "client-key-data"):
+                    pem.write(base64.b64decode(user[key]) + b"\n")
+                pem.flush()
+                self._tls.load_cert_chain(pem.name)
 
     def get(self, path: str, **query: str) -> Json:
         return self._request("GET", path, query=query)
@@ -52,19 +56,19 @@ class Api:
         """The items of a list."""
         return list(self.get(path, **query)["items"])
 
-    def create(self, path: str, body: Json) -> Json:
-        return self._request("POST", path, body)
+    def create(self, path: str, body: Json, **query: str) -> Json:
+        return self._request("POST", path, body, query)
 
-    def patch(self, path: str, body: Json) -> Json:
+    def patch(self, path: str, body: Json, **query: str) -> Json:
         """A merge patch: None removes a field."""
-        return self._request("PATCH", path, body)
+        return self._request("PATCH", path, body, query)
 
     def delete(self, path: str, **query: str) -> Json:
         return self._request("DELETE", path, query=query)
 
     def _request(self, method: str, path: str, body: Json | None = None, query: dict[str, str] | None = None) -> Json:
         connection = http.client.HTTPSConnection(self._host, self._port, timeout=30, context=self._tls)
-        headers = {"Accept": "application/json", "Content-Type": _PATCH if method == "PATCH" else "application/json"}
+        headers = {"Accept": "application/json", "Content-Type": _PATCH if method == "PATCH" else "application/json", **self._headers}
         try:
             connection.request(method, f"{path}?{urlencode(query or {})}", None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()

@@ -148,11 +148,15 @@ def check_event(cluster: Cluster, name: str, text: str, seconds: float = 20) -> 
     return [] if phase == "Pending" else [f"{name} has the event and is {phase}"]
 
 
+# As kube-scheduler calls it, with its certificate.
 _FILTER = """
-import json, sys, urllib.request
-url = "http://127.0.0.1:32766/gpushare-scheduler/filter"
+import ssl, sys, urllib.request
+pki = "/etc/gpushare/pki/scheduler/"
+context = ssl.create_default_context(cafile=pki + "ca.crt")
+context.load_cert_chain(pki + "tls.crt", pki + "tls.key")
+url = "https://127.0.0.1:32766/gpushare-scheduler/filter"
 request = urllib.request.Request(url, sys.argv[1].encode(), {"Content-Type": "application/json"})
-print(urllib.request.urlopen(request, timeout=5).read().decode())
+print(urllib.request.urlopen(request, timeout=5, context=context).read().decode())
 """
 
 

@@ -20,12 +20,15 @@ from e2e.samples import apply_samples, in_place, is_sample
 # samples, then what disturbs the nodes.
 ORDER = (
     "test_lab_down",
+    "test_budget",
     "test_empty",
     "test_full",
     "test_requests",
     "test_whole_cards",
     "test_samples",
     "test_faults",
+    "test_rights",
+    "test_identity",
     "test_disturbed",
     "test_inventory",
 )

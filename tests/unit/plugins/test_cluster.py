@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -59,19 +58,24 @@ def test_the_values_of_a_secret_are_in_no_diff() -> None:
     assert "c2VjcmV0" not in json.dumps(_cluster_objects.diff([change]))
 
 
-def test_a_kubeconfig_waits_for_the_token() -> None:
-    secret: dict[str, Any] = {"metadata": {"name": "x"}, "data": {"ca.crt": "Q0E="}}
-    assert _kubeconfig.kubeconfig(secret, "https://api:6443", "x") is None
-    secret["data"]["token"] = base64.b64encode(b"a.b.c").decode()
-    made = json.loads(_kubeconfig.kubeconfig(secret, "https://api:6443", "x") or "")
-    assert made["users"] == [{"name": "x", "user": {"token": "a.b.c"}}]
-    assert made["clusters"][0]["cluster"] == {"server": "https://api:6443", "certificate-authority-data": "Q0E="}
-
-
 def test_the_api_server_is_the_one_of_the_administrator() -> None:
     assert _kubeconfig.api_server({"clusters": [{"cluster": {"server": "https://api:6443"}}]}) == "https://api:6443"
     with pytest.raises(_kubeconfig.NoClusterError, match="gpushare_api_server"):
         _kubeconfig.api_server({"clusters": None})
+
+
+def test_a_daemons_kubeconfig_says_where_the_cluster_is_and_holds_no_secret() -> None:
+    made = _kubeconfig.daemon_kubeconfig("https://api:6443", "PEM\n")
+    assert _kubeconfig.where(made) == ("https://api:6443", "PEM\n")
+    assert json.loads(made)["users"] == [{"name": "daemon", "user": {}}]
+    assert [_kubeconfig.where(text) for text in (None, "", "apiVersion: v1", '{"clusters": []}')] == [None] * 4
+
+
+def test_the_certificate_authority_is_the_clusters_own() -> None:
+    assert _kubeconfig.root_ca({"data": {"ca.crt": "PEM"}}) == "PEM"
+    for missing in (None, {}, {"data": {}}):
+        with pytest.raises(_kubeconfig.NoClusterError, match=r"kube-root-ca\.crt"):
+            _kubeconfig.root_ca(missing)
 
 
 @pytest.mark.parametrize(

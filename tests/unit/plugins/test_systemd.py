@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import unhealthy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health, SystemdError, generation, stamped
 
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
@@ -23,6 +23,7 @@ class Systemd:
         self.running: str | None = None
         self.enabled = False
         self.calls: list[str] = []
+        self.copies: dict[str, str] = {}
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         verb = argv[1] if argv[0] == "systemctl" else argv[0]
@@ -34,7 +35,9 @@ class Systemd:
     def on_show(self) -> tuple[int, str, str]:
         active, pid = ("active", 42) if self.running is not None else ("failed", 0)
         enabled = "enabled" if self.enabled else "disabled"
-        return 0, f"MainPID={pid}\nActiveState={active}\nUnitFileState={enabled}\n", ""
+        on_disk = self.path.read_text() if self.path.exists() else None
+        reload_due = "no" if self.loaded in (None, on_disk) else "yes"
+        return 0, f"MainPID={pid}\nActiveState={active}\nUnitFileState={enabled}\nNeedDaemonReload={reload_due}\n", ""
 
     def on_journalctl(self) -> tuple[int, str, str]:
         return 0, "it said this\n", ""
@@ -51,8 +54,18 @@ class Systemd:
         self.enabled, self.running = False, None
         return 0, "", ""
 
+    def on_reload(self) -> tuple[int, str, str]:
+        self.copy()
+        return 0, "", ""
+
+    def copy(self) -> None:
+        """What the unit's own commands do."""
+        for source, copy in self.copies.items():
+            Path(copy).write_bytes(Path(source).read_bytes())
+
     def on_restart(self) -> tuple[int, str, str]:
         self.running = self.loaded if self.starts else None
+        self.copy()
         return (0, "", "") if self.starts else (1, "", "Job failed.")
 
     def environ(self, pid: str) -> bytes:
@@ -61,7 +74,7 @@ class Systemd:
         return b"\0".join([b"HOME=/", *(line.partition("=")[2].encode() for line in lines)]) + b"\0"
 
     def daemon(self) -> Daemon:
-        return Daemon("gpushare-x", Health(None, "synced", 0), self, self.environ, str(self.path.parent))
+        return Daemon("gpushare-x", Health(None, "synced", 0), self, self.environ, str(self.path.parent), self.copies)
 
 
 def test_a_new_unit_is_started_and_then_left_alone(tmp_path: Path) -> None:
@@ -83,6 +96,47 @@ def test_a_process_that_is_older_than_its_unit_is_due_whoever_wrote_it(tmp_path:
     systemd.path.write_text(stamped(UNIT, "g2"))
     assert systemd.daemon().is_due()
     assert "does not run it from its unit file" in (systemd.daemon().problem() or "")
+
+
+def test_a_unit_that_was_edited_by_hand_is_due_although_its_generation_is_ours(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.path.write_text(stamped(UNIT + "User=nobody\n", "g1"))
+    systemd.daemon().restart_now()
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    assert systemd.daemon().is_due()
+    systemd.daemon().restart_now()
+    assert not systemd.daemon().is_due()
+
+
+def test_where_only_copies_are_old_it_is_told_to_reload(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    source, copy = tmp_path / "tls.crt", tmp_path / "copy.crt"
+    systemd.copies = {str(source): str(copy)}
+    source.write_text("old")
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    assert not systemd.daemon().is_due()
+    source.write_text("new")
+    daemon = systemd.daemon()
+    assert (daemon.is_due(), daemon.is_stale()) == (True, False)
+    daemon.restart_now()
+    assert systemd.calls[-1] == "reload"
+    assert not daemon.is_due()
+
+
+def test_copies_of_what_does_not_run_are_nobodys(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.copies = {str(tmp_path / "tls.crt"): str(tmp_path / "copy.crt")}
+    (tmp_path / "tls.crt").write_text("new")
+    assert not systemd.daemon().is_due()
+
+
+def test_what_else_must_be_so_is_part_of_its_health(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    health = Health(None, "synced", 0, also=lambda: "it has no token")
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    assert "it has no token" in (Daemon("gpushare-x", health, systemd, systemd.environ, str(tmp_path)).problem() or "")
 
 
 def test_a_process_that_died_is_due(tmp_path: Path) -> None:
@@ -119,6 +173,12 @@ def test_any_part_changes_the_generation() -> None:
 def test_a_unit_without_a_service_is_refused() -> None:
     with pytest.raises(SystemdError, match=r"\[Service\]"):
         stamped("[Unit]\n", "g1")
+
+
+def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    found, why = fetch_json("https://127.0.0.1:1/healthz", ca=str(tmp_path / "ca.crt"))
+    assert found is None
+    assert f"{tmp_path}/ca.crt must be a certificate authority in PEM" in why
 
 
 def test_health_is_the_key_being_true() -> None:

@@ -1,0 +1,84 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a ServiceAccount's token says of itself, and whether a daemon needs a new one to start with.
+
+Private to this collection. Pure. Nothing here verifies a signature: only the API server can.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Mapping, Optional
+
+#: A daemon renews its token when a third of its life is over; one that has less than this left has failed to for long.
+LEAST_LEFT = 0.25
+#: What a daemon gets to start with lives this long (seconds); the API server grants nothing shorter than ten minutes.
+SEED_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Token:
+    """The claims of a bound token. issued, expires: Unix time in seconds. uid: of the ServiceAccount.
+
+    accepted: whether the API server takes it; None if it was not asked or did not answer.
+    """
+
+    subject: str
+    uid: str
+    issued: int
+    expires: int
+    accepted: Optional[bool] = None
+
+    def as_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Token":
+        """The opposite of as_dict. TypeError if it is no such result."""
+        return cls(**values)
+
+
+def subject(namespace: str, account: str) -> str:
+    """The claim `sub` of a ServiceAccount's tokens."""
+    return f"system:serviceaccount:{namespace}:{account}"
+
+
+def read_token(text: Optional[str]) -> Optional[Token]:
+    """The claims of a token as it stands in a file; None for anything that is no bound token of a ServiceAccount."""
+    try:
+        payload = (text or "").strip().split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        account = claims["kubernetes.io"]["serviceaccount"]
+        return Token(str(claims["sub"]), str(account["uid"]), int(claims["iat"]), int(claims["exp"]))
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+def why_seed(own: Optional[Token], wanted: str, uid: Optional[str], now: float) -> str:
+    """Why a daemon cannot go on with its own token and needs a seed, in words; "" if it can.
+
+    wanted: the subject that it must have; uid: of the live ServiceAccount, None if there is none yet; now: Unix time.
+    """
+    if own is None:
+        return "it has no token of its own yet"
+    if own.subject != wanted:
+        return f"its token is that of {own.subject}"
+    if own.uid != uid:
+        return "its token is that of a ServiceAccount that is gone"
+    if own.expires <= now:
+        return "its token has expired"
+    if own.accepted is False:
+        return "the API server refuses its token"
+    left = (own.expires - now) / max(1, own.expires - own.issued)
+    if left < LEAST_LEFT:
+        return f"its token has {left:.0%} of its life left: the daemon has not renewed it"
+    return ""
+
+
+def taken(own: Optional[Token], seed: Token) -> bool:
+    """Whether a daemon has swapped this seed for a token of its own."""
+    return own is not None and (own.subject, own.uid) == (seed.subject, seed.uid) and own.issued >= seed.issued

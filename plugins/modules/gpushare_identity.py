@@ -1,0 +1,102 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_identity
+short_description: Make what gpushare's daemons need to be known to the API server
+version_added: 0.1.0
+description:
+  - Returns the daemons' kubeconfig, which holds no secret, and for each daemon whose own token is no good a seed, a token that lives an
+    hour, with which it gets one of its own.
+  - A token is no good if there is none, if it is another ServiceAccount's or that of one that was made anew, if it has expired, if the
+    API server refuses it, or if less than a quarter of its life is left.
+  - Seeds are secrets. Use C(no_log) on the task.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+  - gpushare.kubernetes.kubectl
+options:
+  namespace:
+    description: Namespace of the ServiceAccounts.
+    type: str
+    default: kube-system
+  accounts:
+    description:
+      - What each daemon is called in the result, such as its host, to the name of its ServiceAccount. That must exist, but for check mode.
+    type: dict
+    required: true
+  tokens:
+    description: What each daemon is called to what M(gpushare.kubernetes.gpushare_token_info) returned for it as C(own).
+    type: dict
+    default: {}
+  server:
+    description: URL of the API server. By default the one of O(kubeconfig).
+    type: str
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Make the extenders' kubeconfig and seeds
+  gpushare.kubernetes.gpushare_identity:
+    accounts:
+      cp1: gpushare-extender
+    tokens:
+      cp1: "{{ extender_token.own }}"
+  register: identity
+  no_log: true
+"""
+
+RETURN = r"""
+kubeconfig:
+  description: The kubeconfig of all these daemons.
+  returned: success
+  type: str
+due:
+  description: Why a daemon needs a seed, by the key of O(accounts). Daemons that need none are not in it.
+  returned: success
+  type: dict
+  sample: {cp1: it has no token of its own yet}
+seeds:
+  description: The seeds by the key of O(accounts). None in check mode.
+  returned: success
+  type: dict
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import daemons_of, identify
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeconfig import NoClusterError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            _kubectl.ARGUMENTS,
+            namespace={"type": "str", "default": "kube-system"},
+            accounts={"type": "dict", "required": True},
+            tokens={"type": "dict", "default": {}, "no_log": False},
+            server={"type": "str", "default": ""},
+        ),
+        supports_check_mode=True,
+    )
+    params = module.params
+    try:
+        daemons = daemons_of(params["accounts"], params["tokens"])
+        found = identify(_kubectl.for_module(module), params["namespace"], daemons, params["server"], time.time(), not module.check_mode)
+    except (_kubectl.KubectlError, NoClusterError) as error:
+        module.fail_json(msg=str(error))
+    except TypeError as error:
+        module.fail_json(msg=f"a value of tokens is not what gpushare_token_info returns: {error}")
+    module.exit_json(changed=False, kubeconfig=found.kubeconfig, due=found.due, seeds=found.seeds)
+
+
+if __name__ == "__main__":
+    main()

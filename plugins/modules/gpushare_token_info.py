@@ -1,0 +1,72 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_token_info
+short_description: Tell which token one of gpushare's daemons has
+version_added: 0.1.0
+description:
+  - Reads what the token that a daemon has got for itself says, and asks the API server of the daemon's kubeconfig whether it takes it.
+  - Never returns the token.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+options:
+  token_path:
+    description: Where the daemon keeps its token.
+    type: path
+    required: true
+  kubeconfig_path:
+    description: The daemon's kubeconfig.
+    type: path
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Look at the extender's token
+  gpushare.kubernetes.gpushare_token_info:
+    token_path: /var/lib/gpushare-extender/token
+    kubeconfig_path: /etc/gpushare/extender.kubeconfig
+  register: extender_token
+"""
+
+RETURN = r"""
+own:
+  description: What the token says; V(null) if there is none.
+  returned: success
+  type: dict
+  contains:
+    subject: {description: Whose it is., type: str, sample: "system:serviceaccount:kube-system:gpushare-extender"}
+    uid: {description: UID of that ServiceAccount., type: str}
+    issued: {description: "Since when it is valid, Unix time in seconds.", type: int}
+    expires: {description: "Until when it is valid, Unix time in seconds.", type: int}
+    accepted: {description: Whether the API server takes it; null if it does not answer., type: bool}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._token_look import ask_api_server, own_token
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "token_path": {"type": "path", "required": True, "no_log": False},
+            "kubeconfig_path": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        own = own_token(module.params["token_path"], module.params["kubeconfig_path"], ask_api_server)
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}; expected a file that root can read")
+    module.exit_json(changed=False, own=None if own is None else own.as_dict())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Objects brought to what they shall be: which calls of kubectl are made, and that none writes where nothing differs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import MissingError, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
+
+Json = dict[str, Any]
+
+NOT_FOUND = "Error from server (NotFound): the server could not find the requested resource"
+
+
+class ApiServer:
+    """kubectl with a cluster behind it: objects by kind and name, which apply and delete change. served: kinds by group and version."""
+
+    def __init__(self, *objects: Json, served: dict[str, list[str]] | None = None) -> None:
+        self.objects = {self.key(item): copy.deepcopy(item) for item in objects}
+        self.served = served or {}
+        self.writes: list[str] = []
+
+    @staticmethod
+    def key(item: Json) -> tuple[str, str]:
+        return item["kind"], item["metadata"]["name"]
+
+    def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        words = argv[4:]
+        given = json.loads(data)["items"] if data else []
+        if words[:2] == ["get", "--raw"]:
+            version = words[2].removeprefix("/apis/").removeprefix("/api/")
+            if version not in self.served:
+                return 1, "", NOT_FOUND
+            return 0, json.dumps({"resources": [{"kind": kind} for kind in self.served[version]]}), ""
+        if words[0] == "get":
+            found = [self.objects[self.key(item)] for item in given if self.key(item) in self.objects]
+        elif words[0] == "apply":
+            found = given
+            if "--dry-run=server" not in words:
+                self.writes.append("apply")
+                self.objects.update({self.key(item): item for item in given})
+        else:
+            found = []
+            self.writes.append(f"delete {' '.join(item['metadata']['name'] for item in given)}")
+            for item in given:
+                del self.objects[self.key(item)]
+        return 0, json.dumps({"kind": "List", "items": found}), ""
+
+    def converge(self, wanted: Wanted, *, check_mode: bool = False) -> Json:
+        return converge(Kubectl(self, "kubectl", "admin.conf"), wanted, check_mode)
+
+
+def thing(name: str, kind: str = "ConfigMap", version: str = "v1", **content: Any) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **content}
+
+
+def test_a_second_run_writes_nothing() -> None:
+    api = ApiServer()
+    wanted = Wanted(apply=[thing("a", data={"k": "v"})], delete=[thing("old")])
+    assert api.converge(wanted)["objects"] == ["ConfigMap a"]
+    assert api.converge(wanted) == {"changed": False, "objects": [], "skipped": [], "diff": []}
+    assert api.writes == ["apply"]
+
+
+def test_only_what_is_there_is_deleted_and_only_by_name() -> None:
+    api = ApiServer(thing("old", data={"k": "v"}), thing("others"))
+    result = api.converge(Wanted(delete=[thing("old"), thing("gone")]))
+    assert (result["objects"], api.writes) == (["ConfigMap old"], ["delete old"])
+    assert result["diff"][0]["after"] == ""
+    assert list(api.objects) == [("ConfigMap", "others")]
+
+
+def test_check_mode_tells_both_and_writes_nothing() -> None:
+    api = ApiServer(thing("old"))
+    result = api.converge(Wanted(apply=[thing("a")], delete=[thing("old")]), check_mode=True)
+    assert result["objects"] == ["ConfigMap a", "ConfigMap old"]
+    assert (result["changed"], api.writes) == (True, [])
+
+
+def test_what_is_superseded_goes_after_what_replaces_it() -> None:
+    api = ApiServer(thing("old"))
+    api.converge(Wanted(apply=[thing("new")], delete=[thing("old")]))
+    assert api.writes == ["apply", "delete old"]
+
+
+def test_an_object_that_may_not_be_made_must_be_there() -> None:
+    api = ApiServer(thing("gpu1", "Node"))
+    with pytest.raises(MissingError, match="has no Node gpu2; expected it to be there: join the host"):
+        api.converge(Wanted(apply=[thing("gpu1", "Node"), thing("gpu2", "Node")], create=False))
+    assert api.writes == []
+
+
+POLICY = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")
+
+
+@pytest.mark.parametrize("served", [{"v1": ["ConfigMap"]}, {"v1": ["ConfigMap"], "admissionregistration.k8s.io/v1": ["MutatingWebhook"]}])
+def test_kinds_that_the_server_does_not_have_are_named_and_left_out(served: dict[str, list[str]]) -> None:
+    api = ApiServer(served=served)
+    result = api.converge(Wanted(apply=[POLICY, thing("a")], skip_unserved=True))
+    assert (result["objects"], result["skipped"]) == (["ConfigMap a"], ["ValidatingAdmissionPolicy p"])
+
+
+def test_kinds_that_the_server_has_are_not_left_out() -> None:
+    api = ApiServer(served={"admissionregistration.k8s.io/v1": ["ValidatingAdmissionPolicy"]})
+    result = api.converge(Wanted(apply=[POLICY], skip_unserved=True))
+    assert (result["objects"], result["skipped"]) == (["ValidatingAdmissionPolicy p"], [])
+
+
+def test_an_api_server_that_does_not_answer_is_no_reason_to_leave_anything_out() -> None:
+    def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        return 1, "", "Unable to connect to the server: connection refused"
+
+    with pytest.raises(KubectlError, match="connection refused"):
+        converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
