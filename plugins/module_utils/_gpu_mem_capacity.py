@@ -15,7 +15,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi import SmiCard, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi import Problem, SmiCard, SmiReport
 
 MEMORY = "aliyun.com/gpu-mem"
 CARDS = "aliyun.com/gpu-count"
@@ -35,7 +35,10 @@ class AnnotationError(ValueError):
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it should be. severity: "error", or "warning" for what is explained and may be wanted."""
+    """One thing that is not as it should be. severity: "error", or "warning" for what is explained and may be wanted.
+
+    code: a stable word for its kind, the same that verify reports.
+    """
 
     node: str
     what: str
@@ -43,6 +46,7 @@ class Difference:
     found: str
     expected: str
     cure: str
+    code: str
 
     def __str__(self) -> str:
         return f"{self.node}: {self.what}: found {self.found}; expected {self.expected}; {self.cure}"
@@ -153,6 +157,11 @@ def published(text: str) -> Published:
     return Published(data["unit"], size, cards)
 
 
+def driver_code(problem: Problem) -> str:
+    """The code of what nvidia-smi complains of."""
+    return {"version_mismatch": "driver_mismatch", "card_lost": "card_lost"}.get(problem.kind, "driver_problem")
+
+
 def _published_card(card: Mapping[str, Any]) -> PublishedCard:
     state = str(card["health"]) if card["health"] != "ok" else "cordoned" if card["cordoned"] else "ok"
     return PublishedCard(int(card["index"]), str(card["uuid"]), int(card["mib"]), int(card["units"]), state == "ok", state)
@@ -162,7 +171,9 @@ def _missing(name: str, known: Collection[str]) -> Difference:
     near = difflib.get_close_matches(name, known, 1)
     also = f"; {near[0]} is one" if near else ""
     cure = "join the host to the cluster, or check that the kubeconfig is of the cluster that its kubelet belongs to"
-    return Difference(name, "node", "error", f"no node of this name in the API{also}", "the node that the host's kubelet registers", cure)
+    return Difference(
+        name, "node", "error", f"no node of this name in the API{also}", "the node that the host's kubelet registers", cure, "node_missing"
+    )
 
 
 class _Node:
@@ -210,30 +221,34 @@ class _Node:
                     "a node that is not Ready",
                     "a Ready one",
                     "look at `kubectl describe node` and at kubelet's journal on the host",
+                    "node_not_ready",
                 )
             )
         if self.annotation is None:
             cure = f"the device plugin has not run here or may not write: {_PLUGIN}"
-            return [*found, self._difference("annotation", f"no annotation {ANNOTATION}", "the node's cards in it", cure)]
+            return [
+                *found,
+                self._difference("annotation", f"no annotation {ANNOTATION}", "the node's cards in it", cure, "annotation_wrong"),
+            ]
         if self.published is None:
             cure = "run site.yml again, so that the node and the control plane have the same release"
-            return [*found, self._difference("annotation", self.unreadable, "the cards as the device plugin writes them", cure)]
+            expected = "the cards as the device plugin writes them"
+            return [*found, self._difference("annotation", self.unreadable, expected, cure, "annotation_wrong")]
         return [*found, *self._of_annotation(self.published), *self._of_resources(self.published)]
 
-    def _difference(self, what: str, found: str, expected: str, cure: str, severity: str = "error") -> Difference:
-        return Difference(self.name, what, severity, found, expected, cure)
+    def _difference(self, what: str, found: str, expected: str, cure: str, code: str, severity: str = "error") -> Difference:
+        return Difference(self.name, what, severity, found, expected, cure, code)
 
     def _of_driver(self) -> List[Difference]:
         found = []
         if self.report.problem is not None:
             problem = self.report.problem
-            found.append(self._difference("cards", problem.found, problem.expected, problem.cure))
+            found.append(self._difference("cards", problem.found, problem.expected, problem.cure, driver_code(problem)))
         for card in self.report.cards:
             if card.memory_mib is None:
                 cure = "such a card cannot be shared by memory: take it out of use, or update the driver if it should report it"
-                found.append(
-                    self._difference("cards", f"card {card.index} ({card.model}) that reports no memory", "its memory in MiB", cure)
-                )
+                seen = f"card {card.index} ({card.model}) that reports no memory"
+                found.append(self._difference("cards", seen, "its memory in MiB", cure, "card_without_memory"))
         return found
 
     def _of_annotation(self, annotation: Published) -> List[Difference]:
@@ -241,26 +256,28 @@ class _Node:
         found = []
         if self.wanted_unit and annotation.unit != self.wanted_unit:
             cure = "run site.yml again with the wanted gpushare_memory_unit, with no pod on the node"
-            found.append(self._difference("annotation", f"units of {annotation.unit}", f"units of {self.wanted_unit}", cure))
+            found.append(
+                self._difference("annotation", f"units of {annotation.unit}", f"units of {self.wanted_unit}", cure, "annotation_wrong")
+            )
         if self.report.problem is not None and not self.report.cards:
             return found  # it is said already why none are listed
         have, said = {card.uuid: card for card in self.report.cards}, {card.uuid: card for card in annotation.cards}
         reread = "restart the device plugin so that it reads the cards again: systemctl restart gpushare-device-plugin"
         for uuid in sorted(have.keys() - said.keys()):
-            found.append(self._difference("annotation", f"no card {uuid}", "every card that nvidia-smi lists", reread))
+            found.append(self._difference("annotation", f"no card {uuid}", "every card that nvidia-smi lists", reread, "wrong_card_count"))
         for uuid in sorted(said.keys() - have.keys()):
             seen = f"card {said[uuid].index} ({uuid}), which nvidia-smi does not list"
             cure = "if the card was taken out: " + reread + "; if not, it is lost: look for Xid in `dmesg` and reboot the host"
-            found.append(self._difference("annotation", seen, "only cards that are there", cure))
+            found.append(self._difference("annotation", seen, "only cards that are there", cure, "wrong_card_count"))
         for uuid in sorted(have.keys() & said.keys()):
             mine, its = self._mib(have[uuid], said[uuid]), said[uuid]
             if have[uuid].index != its.index:
                 seen = f"index {its.index} for card {uuid}"
-                found.append(self._difference("annotation", seen, f"index {have[uuid].index}, NVML's", reread))
+                found.append(self._difference("annotation", seen, f"index {have[uuid].index}, NVML's", reread, "annotation_wrong"))
             if mine is not None and (mine != its.mib or its.units != its.mib // annotation.unit_mib):
                 seen = f"{its.units} units of {annotation.unit} ({its.mib} MiB) for card {its.index}"
                 wanted = f"{mine // annotation.unit_mib} units ({mine} MiB)"
-                found.append(self._difference("annotation", seen, wanted, reread))
+                found.append(self._difference("annotation", seen, wanted, reread, "annotation_wrong"))
         return found
 
     def _of_resources(self, annotation: Published) -> List[Difference]:
@@ -272,11 +289,14 @@ class _Node:
             capacity, allocatable = self.capacity[resource], self.allocatable[resource]
             if not capacity and total:
                 cure = f"the device plugin is not registered with kubelet: {_PLUGIN}; then look at kubelet's journal for {resource}"
-                found.append(self._difference(f"capacity {resource}", "none" if capacity is None else "0", str(total), cure))
+                seen = "none" if capacity is None else "0"
+                found.append(self._difference(f"capacity {resource}", seen, str(total), cure, "capacity_short"))
                 continue
             if capacity is not None and capacity != total:
-                cure = "another device plugin may register the same resource, or kubelet has an old list: " + _PLUGIN
-                found.append(self._difference(f"capacity {resource}", str(capacity), f"{total}, the sum of the published cards", cure))
+                cure = f"another device plugin may register the same resource: {_PLUGIN}; or kubelet has an old list: restart it"
+                code = "capacity_short" if capacity < total else "capacity_over"
+                expected = f"{total}, the sum of the published cards"
+                found.append(self._difference(f"capacity {resource}", str(capacity), expected, cure, code))
             found += self._of_allocatable(resource, allocatable, usable, capacity or 0, annotation)
         return found
 
@@ -286,11 +306,15 @@ class _Node:
         what = f"allocatable {resource}"
         if allocatable != usable:
             cure = f"the device plugin has stopped or kubelet has lost it: {_PLUGIN}" if not allocatable else _PLUGIN
-            return [self._difference(what, str(allocatable or 0), f"{usable}, the sum of the usable cards", cure)]
+            code = "capacity_short" if (allocatable or 0) < usable else "capacity_over"
+            return [self._difference(what, str(allocatable or 0), f"{usable}, the sum of the usable cards", cure, code)]
         if usable != capacity:
             unusable = ", ".join(f"card {card.index}: {card.state}" for card in annotation.cards if not card.usable)
             if unusable:
-                return [self._difference(what, f"{usable} of {capacity} ({unusable})", str(capacity), "cure the named cards", "warning")]
+                ill = any(card.state not in ("ok", "cordoned") for card in annotation.cards)
+                code = "card_unusable" if ill else "card_cordoned"
+                seen = f"{usable} of {capacity} ({unusable})"
+                return [self._difference(what, seen, str(capacity), "cure the named cards", code, "warning")]
         return []
 
     def _mib(self, card: SmiCard, said: PublishedCard) -> Optional[int]:

@@ -91,6 +91,7 @@ differences:
     found: {description: What was found., type: str, sample: "0"}
     expected: {description: What was expected., type: str, sample: "32"}
     cure: {description: What to do., type: str}
+    code: {description: A stable word for the kind of difference., type: str, sample: capacity_short}
 """
 
 import time

@@ -1,0 +1,117 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge what was seen on all hosts and in the cluster, once before probe pods and once after."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import WARNING
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import NOTE, Verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import Artifact
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_judge import Evidence, judge, placeable, scheduler_name
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "hosts": {"type": "list", "elements": "str", "required": True},
+    "source": {"type": "path", "required": True},
+    "seen": {"type": "str", "required": True},
+    "cluster": {"type": "str", "required": True},
+    "probed": {"type": "str", "default": ""},
+    "probes": {"type": "dict", "default": {}},
+    "unproven": {"type": "dict", "default": {}},
+    "probe": {"type": "bool", "default": False},
+    "image": {"type": "str", "default": ""},
+    "final": {"type": "bool", "default": True},
+    "report": {"type": "str", "default": ""},
+}
+
+
+class ActionModule(ActionBase):
+    """Reaches no host."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+        evidence = self._evidence(arguments, task_vars or {})
+        verdict = judge(evidence)
+        if not arguments["final"]:
+            return {"changed": False, "ok": verdict.ok, **self._plan(arguments, evidence, verdict)}
+        if arguments["report"]:
+            self._write(Path(arguments["report"]), verdict.as_json())
+        result = {
+            "changed": False,
+            "msg": verdict.words,
+            "report": verdict.as_dict(),
+            "warnings": [str(finding) for finding in verdict.findings if finding.severity in (WARNING, NOTE)],
+        }
+        if not verdict.ok:
+            return dict(result, failed=True)
+        self._display.display(verdict.words)
+        return result
+
+    def _evidence(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> Evidence:
+        hostvars = task_vars["hostvars"]
+        hosts = {host: _seen(hostvars[host].get(arguments["seen"])) for host in arguments["hosts"]}
+        clusters = [hostvars[host].get(arguments["cluster"]) for host in arguments["hosts"]]
+        probed = {host: _seen(hostvars[host].get(arguments["probed"])) for host in arguments["hosts"]} if arguments["probed"] else {}
+        return Evidence(
+            hosts=hosts,
+            cluster=_seen(next((one for one in clusters if one is not None), None)),
+            artifact=_artifact(Path(arguments["source"]).resolve()),
+            probed={host: seen for host, seen in probed.items() if not isinstance(seen, str)},
+            probes=(arguments["probes"].get("pods") or _why(arguments["probes"])) if arguments["probes"] else None,
+            unproven=arguments["unproven"],
+        )
+
+    def _plan(self, arguments: dict[str, Any], evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
+        """Which probe pods to place. None while something is wrong: they would only say so again."""
+        pods = [] if isinstance(evidence.cluster, str) else evidence.cluster["pods"]
+        left = [f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["probe"]]
+        nodes: dict[str, str] = {}
+        unproven: dict[str, str] = {}
+        if arguments["probe"] and verdict.ok:
+            nodes, unproven = placeable(evidence, arguments["image"])
+        elif arguments["probe"]:
+            unproven = {seen["node_name"]: "first cure what is wrong" for seen in evidence.gpu.values()}
+        return {"nodes": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staged = path.with_name(f".{path.name}.new")
+            staged.write_text(text, encoding="utf-8")
+            staged.replace(path)
+        except OSError as error:
+            raise AnsibleActionFail(f"the report cannot be written: {error}; name a file that can be in gpushare_verify_report") from error
+
+
+def _artifact(source: Path) -> Artifact:
+    try:
+        requirements = (source / "requirements.txt").read_bytes()
+        return Artifact(build_wheel(source).sha256, hashlib.sha256(requirements).hexdigest())
+    except (WheelError, OSError) as error:
+        raise AnsibleActionFail(str(error)) from error
+
+
+def _seen(result: Any) -> Any:
+    """What a module saw, or why it saw nothing."""
+    if result is not None and "seen" in result:
+        return result["seen"]
+    return _why(result)
+
+
+def _why(result: Any) -> str:
+    if result is None:
+        return "an earlier step failed on it"
+    return " ".join(str(result.get("module_stderr") or result.get("msg") or result).split())[-300:]

@@ -1,0 +1,128 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a host shows of our daemons: units, processes, the runtime's files, tokens, certificates. Read-only.
+
+Private to this collection. Returns plain JSON: what it means is judged on the controller (_verify_host), with what the other hosts and
+the API say. What cannot be read is said in words under "problem", never raised.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import posixpath
+import re
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import LINK, MARKER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS, VARIABLE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import read_token
+
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
+_GENERATION = re.compile(rf"^Environment={VARIABLE}=(\S+)$", re.MULTILINE)
+_ASK_SECONDS = 20.0
+#: Of a damaged installation so many files are named.
+_NAMED = 5
+
+
+def unit(host: Host, name: str) -> Dict[str, Any]:
+    """A systemd service: its state, and the generations (see _systemd) of its file and of its process; None where there is none."""
+    file = f"{name}.service"
+    outcome = host.ask(host.program("systemctl"), ["show", file, "--property=" + ",".join(_PROPERTIES)], _ASK_SECONDS)
+    properties = dict(line.split("=", 1) for line in (outcome.out if outcome else "").splitlines() if "=" in line)
+    content = host.text(f"{UNITS}/{file}")
+    wanted = _GENERATION.search(content or "")
+    pid = int(properties.get("MainPID") or 0)
+    return {
+        "name": name,
+        "exists": content is not None,
+        "active": properties.get("ActiveState", "unknown"),
+        "state": properties.get("SubState", ""),
+        "enabled": properties.get("UnitFileState", "") == "enabled",
+        "says": properties.get("StatusText", ""),
+        "pid": pid,
+        "with_token": "--token-file" in (content or ""),
+        "arguments": _arguments(host, pid),
+        "file_generation": (wanted.group(1) if wanted else "") if content is not None else None,
+        "process_generation": _process_generation(host, pid),
+    }
+
+
+def runtime(host: Host, install_dir: str) -> Dict[str, Any]:
+    """The runtime that is in use: hashes of what it was installed from, and which of its files are not as they were installed."""
+    name = host.link(posixpath.join(install_dir, LINK))
+    folder = posixpath.join(install_dir, name or "")
+    try:
+        marker: Dict[str, Any] = json.loads((host.text(posixpath.join(folder, MARKER)) if name else None) or "{}")
+    except ValueError:
+        marker = {}
+    damaged, count = _damaged(host, folder) if name else ([], 0)
+    hashes = {key: str(marker.get(key, "")) for key in ("version", "wheel_sha256", "requirements_sha256")}
+    return dict(hashes, environment=folder if name else "", files=count, damaged=damaged[:_NAMED], damaged_count=len(damaged))
+
+
+def token(host: Host, path: str) -> Dict[str, Any]:
+    """A token file: whether it is there, and the claims of its token, unverified; None where it holds none."""
+    found = read_token(host.text(path))
+    return {"path": path, "exists": host.exists(path), "claims": None if found is None else found.as_dict()}
+
+
+def certificates(host: Host, install_dir: str, pki_dir: str) -> Dict[str, Any]:
+    """What `gpushare-pki status` says; problem: why it says nothing."""
+    program = posixpath.join(install_dir, LINK, "bin", "gpushare-pki")
+    outcome = host.ask(host.program(program), ["status", "--dir", pki_dir], _ASK_SECONDS)
+    if outcome is None:
+        return {"problem": f"there is no {program}", "certificates": []}
+    try:
+        return {"problem": "", "certificates": json.loads(outcome.out)["certificates"]}
+    except (ValueError, LookupError, TypeError):
+        return {"problem": f"{program} status --dir {pki_dir} ended with {outcome.status}: {outcome.words}", "certificates": []}
+
+
+def now() -> float:
+    """Unix time of this host, against which its tokens and containers are judged."""
+    return time.time()
+
+
+def _arguments(host: Host, pid: int) -> List[str]:
+    data = host.data(f"/proc/{pid}/cmdline") if pid else None
+    return [word.decode("utf-8", "replace") for word in (data or b"").rstrip(b"\0").split(b"\0")] if data else []
+
+
+def _process_generation(host: Host, pid: int) -> Optional[str]:
+    data = host.data(f"/proc/{pid}/environ") if pid else None
+    if data is None:
+        return None
+    values = [word.partition(b"=")[2] for word in data.split(b"\0") if word.startswith(VARIABLE.encode() + b"=")]
+    return values[0].decode("ascii", "replace") if values else ""
+
+
+def _damaged(host: Host, environment: str) -> Tuple[List[str], int]:
+    """(our files that differ from pip's record of them or are gone, how many there are)."""
+    damaged, count = [], 0
+    for packages in _packages(host, environment):
+        for info in host.names(packages):
+            if not (info.startswith("gpushare_runtime-") and info.endswith(".dist-info")):
+                continue
+            for path, wanted in _record(host.text(f"{packages}/{info}/RECORD") or ""):
+                count += 1
+                content = host.data(posixpath.normpath(posixpath.join(packages, path)))
+                found = base64.urlsafe_b64encode(hashlib.sha256(content or b"").digest()).rstrip(b"=").decode()
+                if content is None or found != wanted:
+                    damaged.append(path)
+    return damaged, count
+
+
+def _packages(host: Host, environment: str) -> Sequence[str]:
+    return [f"{environment}/lib/{name}/site-packages" for name in host.names(f"{environment}/lib") if name.startswith("python3")]
+
+
+def _record(text: str) -> List[Tuple[str, str]]:
+    """(path, hash) of each file of our package that the record has a hash of."""
+    rows = [line.rsplit(",", 2) for line in text.splitlines()]
+    return [(row[0], row[1][len("sha256=") :]) for row in rows if len(row) == 3 and row[1].startswith("sha256=") and ".py" in row[0]]

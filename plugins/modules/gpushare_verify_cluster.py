@@ -1,0 +1,100 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_verify_cluster
+short_description: Look at everything of gpushare in the API
+version_added: 0.1.0
+description:
+  - Gathers, in one call on a control plane, the nodes, the pods that ask for or hold cards, the schedulers that run, and how gpushare's
+    own objects differ from those that its roles apply (by the server's dry run).
+  - Judges nothing. M(gpushare.kubernetes.gpushare_verify_verdict) does, with what was seen on the hosts.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+  - gpushare.kubernetes.kubectl
+options:
+  nodes:
+    description: Names of the nodes whose cards are shared.
+    type: list
+    elements: str
+    required: true
+  schedulers:
+    description: Names of the nodes whose kube-scheduler calls the extender.
+    type: list
+    elements: str
+    default: []
+  objects:
+    description: Complete objects as the roles apply them.
+    type: list
+    elements: dict
+    default: []
+  settle:
+    description:
+      - How many seconds kubelet has to tell the API what the device plugin offers, which it does every ten seconds. For use right after
+        a device plugin was started. With V(0) the module looks once.
+    type: int
+    default: 0
+"""
+
+EXAMPLES = r"""
+- name: Look at the cluster
+  gpushare.kubernetes.gpushare_verify_cluster:
+    nodes: [gpu1, gpu2]
+    schedulers: [cp1]
+  register: cluster
+  delegate_to: cp1
+  run_once: true
+"""
+
+RETURN = r"""
+seen:
+  description: What was seen, for M(gpushare.kubernetes.gpushare_verify_verdict).
+  returned: success
+  type: dict
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _verify_cluster
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            _kubectl.ARGUMENTS,
+            nodes={"type": "list", "elements": "str", "required": True},
+            schedulers={"type": "list", "elements": "str", "default": []},
+            objects={"type": "list", "elements": "dict", "default": []},
+            settle={"type": "int", "default": 0},
+        ),
+        supports_check_mode=True,
+    )
+    params, kubectl = module.params, _kubectl.for_module(module)
+    deadline = time.monotonic() + params["settle"]
+    try:
+        nodes = _verify_cluster.nodes(kubectl, params["nodes"])
+        while not all(map(_verify_cluster.settled, nodes)) and time.monotonic() < deadline:
+            time.sleep(1)
+            nodes = _verify_cluster.nodes(kubectl, params["nodes"])
+        seen = {
+            "nodes": nodes,
+            "pods": _verify_cluster.pods(kubectl),
+            "schedulers": _verify_cluster.schedulers(kubectl, params["schedulers"]),
+            "objects": _verify_cluster.objects(kubectl, params["objects"]),
+            "accounts": _verify_cluster.accounts(kubectl),
+        }
+    except _kubectl.KubectlError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, seen=seen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_verify_host
+short_description: Look at everything of gpushare on a host
+version_added: 0.1.0
+description:
+  - Gathers, in one call, what proves or disproves that a host shares its cards; its daemons, what they were installed and started
+    from, their tokens and certificates, the driver, the container runtime that runs, kubelet's side of the device plugin, CDI specs,
+    the cards that running containers really have, and the files of kube-scheduler.
+  - Judges nothing. M(gpushare.kubernetes.gpushare_verify_verdict) does, with what the other hosts and the API say.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+options:
+  gpu_node:
+    description: Whether the host's cards are shared.
+    type: bool
+    required: true
+  control_plane:
+    description: Whether the host's kube-scheduler calls the extender.
+    type: bool
+    required: true
+  only:
+    description: Look at these only, which change while a probe pod runs. By default at everything.
+    type: list
+    elements: str
+    choices: [containers, extender]
+  install_dir:
+    description: Folder of the runtime.
+    type: path
+    default: /opt/gpushare
+  config_dir:
+    description: Folder of the daemons' kubeconfigs and tokens.
+    type: path
+    default: /etc/gpushare
+  pki_dir:
+    description: Folder of the certificates. Empty where the extender speaks plain http.
+    type: str
+    default: ""
+  extender_port:
+    description: Port on 127.0.0.1 where the extender listens.
+    type: int
+    default: 32766
+  memory_unit:
+    description: What one unit of memory is to be.
+    type: str
+    default: ""
+  runtime_unit:
+    description: The systemd service that is kubelet's containerd. Empty where this collection does not configure it.
+    type: str
+    default: containerd.service
+  runtime_config:
+    description: Main configuration file of containerd. By default the one that its command line names.
+    type: str
+    default: ""
+  scheduler_manifest:
+    description: Manifest of kube-scheduler's static pod.
+    type: path
+    default: /etc/kubernetes/manifests/kube-scheduler.yaml
+  scheduler_config:
+    description: The configuration file that is made if the manifest names none.
+    type: path
+    default: /etc/kubernetes/gpushare/kube-scheduler.yaml
+  root:
+    description: Folder that stands for the host's V(/), for tests.
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Look at a GPU node
+  gpushare.kubernetes.gpushare_verify_host:
+    gpu_node: true
+    control_plane: false
+  register: seen
+"""
+
+RETURN = r"""
+seen:
+  description: What was seen, for M(gpushare.kubernetes.gpushare_verify_verdict).
+  returned: success
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_seen import Places, see
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "gpu_node": {"type": "bool", "required": True},
+            "control_plane": {"type": "bool", "required": True},
+            "only": {"type": "list", "elements": "str", "choices": ["containers", "extender"]},
+            "install_dir": {"type": "path", "default": "/opt/gpushare"},
+            "config_dir": {"type": "path", "default": "/etc/gpushare"},
+            "pki_dir": {"type": "str", "default": ""},
+            "extender_port": {"type": "int", "default": 32766},
+            "memory_unit": {"type": "str", "default": ""},
+            "runtime_unit": {"type": "str", "default": "containerd.service"},
+            "runtime_config": {"type": "str", "default": ""},
+            "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+            "scheduler_config": {"type": "path", "default": "/etc/kubernetes/gpushare/kube-scheduler.yaml"},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    params = dict(module.params)
+    root, only = params.pop("root"), params.pop("only")
+    module.exit_json(changed=False, seen=see(Host(root), Places(**params), only))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_verify_verdict
+short_description: One verdict over everything that was seen of gpushare
+version_added: 0.1.0
+description:
+  - Judges what M(gpushare.kubernetes.gpushare_verify_host), M(gpushare.kubernetes.gpushare_verify_cluster) and
+    M(gpushare.kubernetes.gpushare_probe) returned, and fails with every finding if one of them is an error. Findings that only follow
+    from another one name it.
+  - Each finding has a stable code, and says what was found, what was expected, and what to do.
+  - Works on the controller and reaches no host. Use it with C(run_once).
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+options:
+  hosts:
+    description: The hosts of the run, usually V(ansible_play_hosts_all), so that one that is gone is named.
+    type: list
+    elements: str
+    required: true
+  source:
+    description: Folder on the controller with the runtime's sources, from which the hash of its wheel is computed.
+    type: path
+    required: true
+  seen:
+    description: Name of the variable in which each host's look was registered.
+    type: str
+    required: true
+  cluster:
+    description: Name of the variable in which the look at the cluster was registered.
+    type: str
+    required: true
+  probed:
+    description: Name of the variable in which each host's second look, during the probe, was registered. By default there was none.
+    type: str
+    default: ""
+  probes:
+    description: What M(gpushare.kubernetes.gpushare_probe) returned. By default there was no probe.
+    type: dict
+    default: {}
+  unproven:
+    description: What an earlier call returned as RV(unproven).
+    type: dict
+    default: {}
+  probe:
+    description: Whether probe pods are wanted. Only with O(final=false).
+    type: bool
+    default: false
+  image:
+    description: The image of the probe pods. By default one that each node has for its pod sandboxes.
+    type: str
+    default: ""
+  final:
+    description: With V(false), never fails, and says which probe pods to place.
+    type: bool
+    default: true
+  report:
+    description: Path on the controller for the report as JSON. By default none is written.
+    type: str
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Give the verdict
+  gpushare.kubernetes.gpushare_verify_verdict:
+    hosts: "{{ ansible_play_hosts_all }}"
+    source: "{{ role_path }}/../../files/gpushare_runtime"
+    seen: seen
+    cluster: cluster
+  run_once: true
+"""
+
+RETURN = r"""
+report:
+  description: The verdict.
+  returned: with O(final=true)
+  type: dict
+  contains:
+    v: {description: Version of this form., type: int, sample: 1}
+    ok: {description: Whether no finding is an error., type: bool}
+    looked_at: {description: How much was looked at., type: dict}
+    findings:
+      description: Errors first, causes before what follows from them.
+      type: list
+      elements: dict
+      contains:
+        host: {description: Name in the inventory. Empty for the cluster., type: str}
+        check: {description: The stable code of the kind of finding., type: str, sample: extender_down}
+        severity: {description: "V(error), V(warning) or V(note).", type: str}
+        found: {description: What was found., type: str}
+        expected: {description: What was expected., type: str}
+        cure: {description: What to do., type: str}
+        because: {description: Code of the finding that it follows from. Empty for a cause., type: str}
+nodes:
+  description: Node to the image of the probe pod that is to be placed on it.
+  returned: with O(final=false)
+  type: dict
+unproven:
+  description: Node to why no probe pod can be placed on it.
+  returned: with O(final=false)
+  type: dict
+left_behind:
+  description: Probe pods that a killed run has left behind.
+  returned: with O(final=false)
+  type: list
+  elements: str
+scheduler_name:
+  description: The scheduler that probe pods are for.
+  returned: with O(final=false)
+  type: str
+ok:
+  description: Whether nothing is wrong so far.
+  returned: with O(final=false)
+  type: bool
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "hosts": {"type": "list", "elements": "str", "required": True},
+            "source": {"type": "path", "required": True},
+            "seen": {"type": "str", "required": True},
+            "cluster": {"type": "str", "required": True},
+            "probed": {"type": "str", "default": ""},
+            "probes": {"type": "dict", "default": {}},
+            "unproven": {"type": "dict", "default": {}},
+            "probe": {"type": "bool", "default": False},
+            "image": {"type": "str", "default": ""},
+            "final": {"type": "bool", "default": True},
+            "report": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    module.fail_json(
+        msg="gpushare_verify_verdict works on the controller; call it by its full name gpushare.kubernetes.gpushare_verify_verdict"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Findings: merged, marked with their cause, sorted, and put into words and JSON."""
+
+from __future__ import annotations
+
+import json
+from graphlib import TopologicalSorter
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import FOLLOWS_FROM, Finding, mark, merge, verdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+CODES = sorted(FOLLOWS_FROM.keys() | {code for causes in FOLLOWS_FROM.values() for code, _where in causes})
+
+
+def error(host: str, check: str, found: str = "x", severity: str = "error") -> Finding:
+    return Finding(host, check, severity, found, "y", "do z")
+
+
+def test_nothing_follows_from_what_follows_from_it() -> None:
+    TopologicalSorter({code: [cause for cause, _where in causes] for code, causes in FOLLOWS_FROM.items()}).prepare()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.sampled_from(CODES)), min_size=1))
+def test_where_something_is_wrong_at_least_one_cause_is_left(pairs: list[tuple[str, str]]) -> None:
+    found = verdict([error(host, check) for host, check in pairs], {})
+    assert not found.ok
+    assert found.causes
+    assert {(one.host, one.check) for one in found.findings} == set(pairs)
+
+
+def test_a_cause_on_another_host_explains_nothing_unless_it_is_one_for_the_cluster() -> None:
+    stopped = error("gpu1", "plugin_stopped")
+    assert [one.because for one in mark([stopped, error("gpu1", "capacity_short"), error("gpu2", "capacity_short")])] == [
+        "",
+        "plugin_stopped",
+        "",
+    ]
+    assert mark([error("", "rbac_differs"), error("cp1", "extender_not_synced")])[1].because == "rbac_differs"
+
+
+def test_a_warning_is_no_cause() -> None:
+    assert mark([error("g", "plugin_stopped", severity="warning"), error("g", "capacity_short")])[1].because == ""
+
+
+def test_what_says_the_same_is_one_finding() -> None:
+    merged = merge([error("g", "capacity_short", "8"), error("g", "capacity_short", "9"), error("h", "capacity_short", "8")])
+    assert [(one.host, one.found) for one in merged] == [("g", "8, 9"), ("h", "8")]
+
+
+def test_the_verdict_in_words_has_causes_first_and_one_line_for_all_hosts() -> None:
+    found = verdict(
+        [error("b", "capacity_short"), error("a", "runtime_differs"), error("b", "plugin_stopped"), error("b", "runtime_differs")],
+        {"hosts": 2},
+    )
+    assert found.words.splitlines() == [
+        "not as it should be, for 3 reasons (and 1 more finding that follows):",
+        "a, b: runtime_differs: found x; expected y; do z",
+        "b: plugin_stopped: found x; expected y; do z",
+        "b: capacity_short: found x; expected y; do z (follows from plugin_stopped)",
+    ]
+
+
+def test_the_report_is_json_with_a_version() -> None:
+    report = json.loads(verdict([error("", "rbac_differs")], {"hosts": 2}).as_json())
+    assert report == {
+        "v": 1,
+        "ok": False,
+        "looked_at": {"hosts": 2},
+        "findings": [
+            {
+                "host": "",
+                "check": "rbac_differs",
+                "severity": "error",
+                "found": "x",
+                "expected": "y",
+                "cure": "do z",
+                "because": "",
+            }
+        ],
+    }
+    assert verdict([error("g", "not_proven", severity="note")], {}).ok

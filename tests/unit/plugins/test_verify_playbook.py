@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The verdict through Ansible itself: what it prints, returns and writes, and when it fails the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel
+
+from unit.plugins.test_preflight_playbook import ROOT, play
+from unit.plugins.verify_seen import World
+
+SOURCE = ROOT / "files/gpushare_runtime"
+PLAY = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - gpushare.kubernetes.gpushare_verify_verdict:
+        hosts: "{{ ansible_play_hosts_all }}"
+        source: "{{ source }}"
+        seen: looked
+        cluster: looked_at_cluster
+        probe: "{{ probe | default(false) }}"
+        final: false
+      run_once: true
+      register: plan
+    - ansible.builtin.debug:
+        msg: "PLAN={{ plan | to_json }}="
+      run_once: true
+    - gpushare.kubernetes.gpushare_verify_verdict:
+        hosts: "{{ ansible_play_hosts_all }}"
+        source: "{{ source }}"
+        seen: looked
+        cluster: looked_at_cluster
+        unproven: "{{ plan.unproven }}"
+        report: "{{ report }}"
+      run_once: true
+"""
+
+
+@pytest.fixture
+def world() -> World:
+    """With the runtime that this collection really installs."""
+    world = World()
+    requirements = (SOURCE / "requirements.txt").read_bytes()
+    hashes = {"wheel_sha256": build_wheel(SOURCE).sha256, "requirements_sha256": hashlib.sha256(requirements).hexdigest()}
+    world.cp["runtime"].update(hashes)
+    world.gpu["runtime"].update(hashes)
+    return world
+
+
+def run(folder: Path, looked: dict[str, Any], cluster: Any, **variables: Any) -> tuple[subprocess.CompletedProcess[str], Any, Any]:
+    """(what Ansible said, the plan, the report)."""
+    (folder / "play.yml").write_text(PLAY)
+    hosts = {name: {"looked": value, "looked_at_cluster": cluster} for name, value in looked.items()}
+    report = folder / "new" / "report.json"
+    done = play(folder, folder / "play.yml", {"all_of_them": hosts}, source=str(SOURCE), report=str(report), **variables)
+    assert "PLAN=" in done.stdout, done.stdout + done.stderr
+    plan = json.loads(json.loads('"' + done.stdout.split("PLAN=")[1].split('="')[0] + '"'))
+    return done, plan, json.loads(report.read_text())
+
+
+def test_a_clean_verdict_is_printed_and_written(tmp_path: Path, world: World) -> None:
+    done, plan, report = run(tmp_path, {"cp1": {"seen": world.cp}, "gpu1": {"seen": world.gpu}}, {"seen": world.cluster}, probe=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verified: 2 hosts, 1 GPU node, 1 container, 0 probe pods" in done.stdout
+    assert (report["ok"], report["findings"]) == (True, [])
+    assert (plan["nodes"], plan["unproven"], plan["left_behind"]) == ({"node-1": "registry.k8s.io/pause:3.10"}, {}, [])
+    assert plan["scheduler_name"] == "default-scheduler"
+
+
+def test_a_fault_fails_the_run_with_its_cure_and_no_probe_pod_is_placed(tmp_path: Path, world: World) -> None:
+    world.cp["plane"]["extender"].update(active="failed", process_generation=None)
+    done, plan, report = run(tmp_path, {"cp1": {"seen": world.cp}, "gpu1": {"seen": world.gpu}}, {"seen": world.cluster}, probe=True)
+    assert done.returncode == 2
+    output = done.stdout + done.stderr
+    assert "not as it should be, for 1 reason:" in output
+    assert "cp1: extender_down: found gpushare-extender.service failed" in output
+    assert [(one["check"], one["severity"]) for one in report["findings"]] == [("extender_down", "error"), ("not_proven", "note")]
+    assert (plan["ok"], plan["nodes"], plan["unproven"]) == (False, {}, {"node-1": "first cure what is wrong"})
+    assert "[WARNING]: gpu1: not_proven" in output
+
+
+def test_what_a_host_said_instead_is_in_the_verdict(tmp_path: Path, world: World) -> None:
+    looked = {"cp1": {"seen": world.cp}, "gpu1": {"unreachable": True, "msg": "no route to host"}, "gpu2": None}
+    done, _plan, report = run(tmp_path, looked, {"msg": "kubectl get nodes failed"})
+    assert done.returncode == 2
+    assert [one["host"] for one in report["findings"]] == ["", "gpu1", "gpu2"]
+    assert {one["check"] for one in report["findings"]} == {"not_looked"}
+    assert "kubectl get nodes failed" in report["findings"][0]["found"]
+    assert "no route to host" in report["findings"][1]["found"]
