@@ -123,7 +123,7 @@ class Environments:
         """Remove the environments that are not in `kept`; nothing else in the folder is touched. The names removed."""
         removed = []
         for name in sorted(os.listdir(self.root)):
-            if _NAME.fullmatch(name) and name not in kept:
+            if is_environment(name) and name not in kept:
                 shutil.rmtree(self.path(name))
                 removed.append(name)
         return removed
@@ -132,6 +132,11 @@ class Environments:
         status, out, err = run(argv)
         if status != 0:
             raise RuntimeEnvError(f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()[-2000:]}{cure}")
+
+
+def is_environment(name: str) -> bool:
+    """Whether a folder of this name is one of our environments."""
+    return bool(_NAME.fullmatch(name))
 
 
 def pip_steps(

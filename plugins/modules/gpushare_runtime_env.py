@@ -157,7 +157,7 @@ def main() -> None:
         return module.run_command(argv)
 
     try:
-        python = find_python(run, lambda name: module.get_bin_path(name), module.params["python"])
+        python = find_python(run, module.get_bin_path, module.params["python"])
         name, before = environment_name(artifact, python.version), environments.current()
         whole = environments.is_whole(name)
         result = {

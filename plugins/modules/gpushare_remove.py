@@ -1,0 +1,144 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_remove
+short_description: Take gpushare's daemons and files off a host
+version_added: 0.1.0
+description:
+  - Takes away what the journal, the names and the marks of this collection show to be its own, and nothing else. What stays is
+    returned in RV(left) with the reason.
+  - A file that was there before the collection gets its old bytes, mode and owner back if nobody else has changed it since; otherwise it is
+    left alone and named. A file that the collection has made goes, also if somebody has changed it, which is said in RV(notes).
+  - The scheduler and the container runtime are undone by M(gpushare.kubernetes.kube_scheduler_extender) and
+    M(gpushare.kubernetes.container_runtime), which prove that they still run. While the manifest on this host points kube-scheduler at the
+    extender, the module refuses to stop it.
+  - Killed at any point, the next run finishes.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+options:
+  what:
+    description:
+      - V(services) stops the daemons and removes their units, credentials, certificates, state and sockets.
+      - V(leftovers), after the container runtime has been undone, removes kubectl's plugin, the runtime's environments and at last the
+        journal.
+    type: str
+    choices: [services, leftovers]
+    required: true
+  install_dir:
+    description: Folder of the runtime's environments.
+    type: path
+    default: /opt/gpushare
+  config_dir:
+    description: Folder of the daemons' credentials.
+    type: path
+    default: /etc/gpushare
+  pki_dir:
+    description: Folder of the certificates.
+    type: path
+    default: /etc/gpushare/pki
+  kubectl_plugin_dir:
+    description: Folder of the link to the kubectl plugin.
+    type: path
+    default: /usr/local/bin
+  kubelet_root:
+    description: Root folder of kubelet, which has the device plugin's sockets.
+    type: path
+    default: /var/lib/kubelet
+  scheduler_manifest:
+    description: Manifest of kube-scheduler's static pod.
+    type: path
+    default: /etc/kubernetes/manifests/kube-scheduler.yaml
+  root:
+    description: Folder that stands for the host's V(/), for tests. Without systemd.
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Stop the daemons and remove what they need
+  gpushare.kubernetes.gpushare_remove:
+    what: services
+"""
+
+RETURN = r"""
+stopped:
+  description: The units that were stopped (in check mode, would be).
+  returned: success
+  type: list
+  elements: str
+  sample: [gpushare-extender.service]
+removed:
+  description: What was removed, in order.
+  returned: success
+  type: list
+  elements: str
+restored:
+  description: The files that got their old bytes back.
+  returned: success
+  type: list
+  elements: str
+left:
+  description: What was left alone, and why.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    what: {description: Usually a path., type: str}
+    why: {description: The reason in words., type: str}
+notes:
+  description: What a person should know besides.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, RemoveError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "what": {"type": "str", "choices": ["services", "leftovers"], "required": True},
+            "install_dir": {"type": "path", "default": "/opt/gpushare"},
+            "config_dir": {"type": "path", "default": "/etc/gpushare"},
+            "pki_dir": {"type": "path", "default": "/etc/gpushare/pki"},
+            "kubectl_plugin_dir": {"type": "path", "default": "/usr/local/bin"},
+            "kubelet_root": {"type": "path", "default": "/var/lib/kubelet"},
+            "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    layout = Layout(**{key: value for key, value in module.params.items() if key in Layout._fields})
+    services = module.params["what"] == "services"
+
+    def run(argv):
+        # A folder that stands for a host has no systemd; that of this host is none of its business.
+        return module.run_command(argv) if layout.root == "/" else (0, "", "")
+
+    try:
+        # In check mode the scheduler still calls the extender, because the step before has only been predicted.
+        if services and not module.check_mode:
+            check_scheduler(layout)
+        plan = plan_services(layout, run) if services else plan_leftovers(layout, module.check_mode)
+        if not module.check_mode:
+            plan.apply()
+    except (RemoveError, JournalError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**plan.result())
+
+
+if __name__ == "__main__":
+    main()

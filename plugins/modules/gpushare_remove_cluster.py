@@ -1,0 +1,90 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_remove_cluster
+short_description: Take gpushare's objects and the traces on nodes out of the cluster
+version_added: 0.1.0
+description:
+  - Deletes the objects that this collection has applied (admission policies first, then bindings, roles and accounts), known by name and
+    field manager, and takes its label and annotations from the nodes.
+  - Removes the extended resources from the nodes' status, once kubelet has let go of them. It does so five minutes after the device plugin
+    has gone; until then it would write them again.
+  - Annotations of pods stay. They tell what the pods had.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+  - gpushare.kubernetes.kubectl
+options:
+  nodes:
+    description: Names of the nodes whose device plugin has been removed.
+    type: list
+    elements: str
+    required: true
+  everything:
+    description:
+      - Whether the objects that all nodes and control planes share go, too. They stay while another node of the cluster still serves cards.
+    type: bool
+    default: false
+  wait:
+    description: How many seconds to wait for kubelet to let go of the extended resources. What is still there then is returned in RV(left).
+    type: int
+    default: 330
+"""
+
+EXAMPLES = r"""
+- name: Take everything out of the cluster
+  gpushare.kubernetes.gpushare_remove_cluster:
+    nodes: [gpu1, gpu2]
+    everything: true
+"""
+
+RETURN = r"""
+removed:
+  description: What was removed (in check mode, would be).
+  returned: success
+  type: list
+  elements: str
+left:
+  description: What was left alone, and why.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    what: {description: The object or part of it., type: str}
+    why: {description: The reason in words., type: str}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_objects import Removal
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            _kubectl.ARGUMENTS,
+            nodes={"type": "list", "elements": "str", "required": True},
+            everything={"type": "bool", "default": False},
+            wait={"type": "int", "default": 330},
+        ),
+        supports_check_mode=True,
+    )
+    try:
+        removal = Removal(_kubectl.for_module(module), module.params["nodes"], module.params["everything"], module.params["wait"])
+        if removal.removed and not module.check_mode:
+            removal.apply()
+    except _kubectl.KubectlError as error:
+        module.fail_json(msg=str(error))
+    diff = [{"before_header": what, "after_header": what, "before": what + "\n", "after": ""} for what in removal.removed]
+    module.exit_json(changed=bool(removal.removed), removed=removal.removed, left=removal.left, diff=diff)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Removal from a host that is a folder, with a model of systemd: exactly ours goes, whatever state a killed run or others left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Plan, RemoveError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction
+
+from unit.plugins.fake_root import FakeRoot
+
+UNITS = "/etc/systemd/system"
+EXTENDER = f"{UNITS}/gpushare-extender.service"
+PLUGIN = f"{UNITS}/gpushare-device-plugin.service"
+TIMER = f"{UNITS}/gpushare-pki.timer"
+KUBECONFIG = "/etc/gpushare/extender.kubeconfig"
+ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
+LINK = "/usr/local/bin/kubectl-inspect-gpushare"
+MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+SOCKET = "/var/lib/kubelet/device-plugins/aliyungpushare.sock"
+
+
+class Killed(BaseException):
+    """As SIGKILL would: nothing after it is done."""
+
+
+class Systemd:
+    """Units by name: what systemd has loaded and what runs. Their files and links are those of the folder."""
+
+    def __init__(self, root: FakeRoot) -> None:
+        self.root = root
+        self.loaded: dict[str, str] = {}
+        self.active: dict[str, str] = {}
+        self.stubborn: set[str] = set()
+        self.calls: list[list[str]] = []
+
+    def start(self, name: str) -> None:
+        self.loaded[name] = f"{UNITS}/{name}"
+        self.active[name] = "active"
+        self.root.link(f"{UNITS}/multi-user.target.wants/{name}", f"{UNITS}/{name}")
+
+    def unit(self, name: str) -> Path:
+        return self.root.folder / UNITS.lstrip("/") / name
+
+    def link(self, name: str) -> Path:
+        return self.root.folder / f"{UNITS}/multi-user.target.wants/{name}".lstrip("/")
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        assert argv[0] == "systemctl"
+        if argv[1] != "show":
+            self.calls.append(argv[1:])
+        if argv[1] == "show":
+            return 0, self.show(argv[2]), ""
+        if argv[1] == "daemon-reload":
+            for name in list(self.loaded):
+                if not self.unit(name).exists():
+                    del self.loaded[name]
+        if argv[1] == "reset-failed":
+            for name in argv[2:]:
+                self.active.pop(name, None)
+        if argv[1] == "stop":
+            if argv[2] in self.stubborn:
+                return 1, "", "Job timed out."
+            self.active[argv[2]] = "inactive"
+        if argv[1] == "disable":
+            if not self.unit(argv[-1]).exists():
+                return 1, "", f"Failed to disable unit: Unit file {argv[-1]} does not exist."
+            if self.link(argv[-1]).is_symlink():
+                self.link(argv[-1]).unlink()
+        return 0, "", ""
+
+    def show(self, name: str) -> str:
+        enabled = "enabled" if self.link(name).is_symlink() and self.unit(name).exists() else "disabled"
+        if name not in self.loaded:
+            return "LoadState=not-found\nActiveState=inactive\nUnitFileState=\nFragmentPath=\nDropInPaths=\n"
+        active = self.active.get(name, "inactive")
+        return f"LoadState=loaded\nActiveState={active}\nUnitFileState={enabled}\nFragmentPath={self.loaded[name]}\nDropInPaths=\n"
+
+
+class Host:
+    """A host with everything of ours on it, and what it was before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = FakeRoot(folder)
+        self.systemd = Systemd(self.root)
+        self.layout = Layout(root=str(folder))
+        for path in (f"{UNITS}/other.service", "/etc/hosts", "/var/lib/kubelet/device-plugins/other.sock", "/usr/local/bin/x", "/opt/x/y"):
+            self.root.file(path, "theirs\n")
+        self.root.at(f"{UNITS}/multi-user.target.wants/x").parent.mkdir(parents=True, exist_ok=True)
+        self.root.at("/var/lib/private/x")
+        self.root.at("/var/lib/systemd/timers/x")
+        self.before = self.tree()
+        self.install()
+
+    def install(self) -> None:
+        for name in ("gpushare-extender", "gpushare-device-plugin"):
+            transaction = Transaction(name, str(self.root))
+            transaction.write(f"/etc/gpushare/{name.removeprefix('gpushare-')}.kubeconfig", b"{}\n", 0o600)
+            transaction.write(f"{UNITS}/{name}.service", b"[Service]\nEnvironment=GPUSHARE_GENERATION=1\nExecStart=/x\n", 0o644)
+            transaction.apply()
+            self.systemd.start(f"{name}.service")
+        transaction = Transaction("gpushare-pki", str(self.root))
+        transaction.write(f"{UNITS}/gpushare-pki.service", b"# Copyright: gpushare.kubernetes contributors\n[Service]\n", 0o644)
+        transaction.write(TIMER, b"# Copyright: gpushare.kubernetes contributors\n[Timer]\nOnCalendar=daily\n", 0o644)
+        transaction.apply()
+        self.systemd.start("gpushare-pki.timer")
+        for path in (
+            "/etc/gpushare/extender.token",
+            "/etc/gpushare/pki/ca.key",
+            "/etc/gpushare/pki/ca.crt",
+            "/etc/gpushare/pki/scheduler/tls.key",
+            "/etc/gpushare/pki/.extender.key.new",
+            "/etc/systemd/.gpushare-staged-0123456789ab-77",
+            "/var/lib/gpushare/.gpushare-staged-0123456789ab-78",
+            "/var/lib/private/gpushare-extender/token",
+            "/var/lib/gpushare-device-plugin/token",
+            "/var/lib/systemd/timers/stamp-gpushare-pki.timer",
+            f"{ENVIRONMENT}/bin/gpushare-extender",
+            "/opt/gpushare/0.0.9-ba9876543210/bin/python",
+        ):
+            self.root.file(path, "ours")
+        self.root.link("/var/lib/gpushare-extender", "private/gpushare-extender")
+        self.root.link("/opt/gpushare/current", "0.1.0-0123456789ab")
+        self.root.link(LINK, "/opt/gpushare/current/bin/kubectl-inspect-gpushare")
+        self.root.socket(SOCKET)  # nobody listens: left by a plugin that was killed
+
+    def tree(self) -> dict[str, str]:
+        """Every path with what it is and holds."""
+        found = {}
+        for folder, names, files in os.walk(self.root.folder):
+            for name in [*names, *files]:
+                path = Path(folder, name)
+                mode = f"{path.lstat().st_mode:o} "
+                content = os.readlink(path) if path.is_symlink() else path.read_text() if path.is_file() else ""
+                found[str(path.relative_to(self.root.folder))] = mode + content
+        return found
+
+    def services(self) -> Plan:
+        return plan_services(self.layout, self.systemd)
+
+    def leftovers(self, check: bool = False) -> Plan:
+        return plan_leftovers(self.layout, check)
+
+    def remove(self, point: Callable[[str], None] = lambda _point: None) -> list[Plan]:
+        plans = []
+        for make in (self.services, self.leftovers):
+            plan = make()
+            plan.apply(point)
+            plans.append(plan)
+        return plans
+
+    def at(self, path: str) -> Path:
+        return self.root.folder / path.lstrip("/")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "host")
+
+
+def what(plan: Plan, kind: str) -> list[str]:
+    return [step.what for step in plan.steps if step.kind == kind]
+
+
+def test_everything_of_ours_goes_and_nothing_else_and_the_second_run_does_nothing(host: Host) -> None:
+    first = host.remove()
+    assert host.tree() == host.before
+    assert what(first[0], "stopped") == ["gpushare-pki.timer", "gpushare-extender.service", "gpushare-device-plugin.service"]
+    assert not host.systemd.loaded
+    assert [plan.left for plan in first] == [[], []]
+    calls = list(host.systemd.calls)
+    for plan in host.remove():
+        assert plan.result() == {"stopped": [], "removed": [], "restored": [], "changed": False, "left": [], "notes": [], "diff": []}
+    assert host.systemd.calls == calls
+
+
+def test_check_mode_writes_nothing_and_says_what_the_run_then_does(host: Host) -> None:
+    before, calls = host.tree(), len(host.systemd.calls)
+    predicted = [host.services().result(), host.leftovers(check=True).result()]
+    assert (host.tree(), len(host.systemd.calls)) == (before, calls)
+    assert [plan.result() for plan in host.remove()] == predicted
+
+
+def test_a_diff_shows_no_secret(host: Host) -> None:
+    shown = {one["before_header"]: one["before"] for one in host.services().result()["diff"]}
+    assert shown[KUBECONFIG].startswith("(content with sha256 ")
+    assert shown["/etc/gpushare/pki/ca.key"].startswith("(content with sha256 ")
+    assert shown["/etc/gpushare/extender.token"].startswith("(content with sha256 ")
+    assert "ExecStart=/x" in shown[EXTENDER]
+    assert shown["gpushare-extender.service"] == "active, enabled\n"
+
+
+def test_nothing_installed_is_nothing_to_do(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    root.file("/etc/hosts")
+    layout = Layout(root=str(tmp_path))
+    assert plan_services(layout, Systemd(root)).steps == []
+    assert plan_leftovers(layout, False).steps == []
+
+
+def points(host: Host) -> list[str]:
+    seen: list[str] = []
+    host.remove(seen.append)
+    return seen
+
+
+def test_killed_at_any_point_the_next_run_finishes(tmp_path: Path) -> None:
+    every = points(Host(tmp_path / "all"))
+    assert len(every) > 40
+    for number, victim in enumerate(every):
+        host = Host(tmp_path / str(number))
+
+        def die(point: str, victim: str = victim) -> None:
+            if point == victim:
+                raise Killed
+
+        with pytest.raises(Killed):
+            host.remove(die)
+        host.remove()
+        assert host.tree() == host.before, victim
+        assert not host.systemd.loaded, victim
+        assert all(not plan.steps for plan in host.remove()), victim
+
+
+def test_killed_inside_a_journalled_file_the_next_run_finishes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(_journal: Journal, _path: str) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "forget", die)
+        with pytest.raises(Killed):
+            host.remove()
+    host.remove()
+    assert host.tree() == host.before
+
+
+def test_an_installation_killed_on_the_way_goes_as_well(host: Host) -> None:
+    shutil.rmtree(host.at("/var/lib/gpushare"))  # no journal: the units say themselves whose they are
+    host.at("/opt/gpushare/current").unlink()
+    host.systemd.active["gpushare-device-plugin.service"] = "failed"
+    for plan in host.remove():
+        assert plan.left == []
+    assert host.tree() == host.before
+
+
+def test_a_file_that_was_there_before_gets_its_bytes_mode_and_owner_back(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    root.file(EXTENDER, "[Service]\nExecStart=/theirs\n")
+    os.chmod(root.at(EXTENDER), 0o600)
+    transaction = Transaction("gpushare-extender", str(root))
+    transaction.write(EXTENDER, b"[Service]\nEnvironment=GPUSHARE_GENERATION=1\n", 0o644)
+    transaction.apply()
+    plan = plan_services(Layout(root=str(root)), Systemd(root))
+    assert what(plan, "restored") == [EXTENDER]
+    assert "neither enabled nor started" in plan.notes[0]
+    plan.apply()
+    assert root.at(EXTENDER).read_text() == "[Service]\nExecStart=/theirs\n"
+    assert root.at(EXTENDER).stat().st_mode & 0o777 == 0o600
+    again = plan_services(Layout(root=str(root)), Systemd(root))
+    assert again.steps == []
+    assert root.at(EXTENDER).exists()
+
+
+def test_a_file_that_was_there_before_and_that_others_changed_is_left_and_its_old_bytes_stay(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    root.file(EXTENDER, "before")
+    transaction = Transaction("gpushare-extender", str(root))
+    transaction.write(EXTENDER, b"[Service]\nEnvironment=GPUSHARE_GENERATION=1\n", 0o644)
+    transaction.apply()
+    root.file(EXTENDER, "edited")
+    layout = Layout(root=str(root))
+    for _again in range(2):
+        plan = plan_services(layout, Systemd(root))
+        assert [one["what"] for one in plan.left] == [EXTENDER]
+        assert plan.steps == []
+        plan_leftovers(layout, False).apply()
+        assert root.at(EXTENDER).read_text() == "edited"
+        entry = Journal(str(root)).entry(EXTENDER)
+        assert entry is not None
+        assert entry.original is not None
+        assert entry.original.content == b"before"
+
+
+def test_a_unit_of_ours_that_others_edited_goes_and_is_named(host: Host) -> None:
+    host.root.file(EXTENDER, host.at(EXTENDER).read_text() + "Nice=5\n")
+    plan = host.services()
+    assert any(EXTENDER in note and "changed it" in note for note in plan.notes)
+    host.remove()
+    assert host.tree() == host.before
+
+
+def test_what_others_put_into_our_folders_stays_and_is_named(host: Host) -> None:
+    for path in ("/etc/gpushare/notes.txt", "/opt/gpushare/mine/x", "/etc/gpushare/pki/other.crt"):
+        host.root.file(path, "theirs")
+    services, leftovers = host.remove()
+    left = {one["what"]: one["why"] for one in [*services.left, *leftovers.left]}
+    assert sorted(left) == ["/etc/gpushare", "/etc/gpushare/pki", "/opt/gpushare"]
+    assert "notes.txt, pki" in left["/etc/gpushare"]
+    for path in ("/etc/gpushare/notes.txt", "/opt/gpushare/mine/x", "/etc/gpushare/pki/other.crt"):
+        assert host.at(path).read_text() == "theirs"
+    assert not host.at(ENVIRONMENT).exists()
+
+
+def test_units_of_the_same_name_that_are_not_ours_are_left_running(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    systemd = Systemd(root)
+    root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
+    systemd.start("gpushare-device-plugin.service")
+    root.link(EXTENDER, "/dev/null")
+    plan = plan_services(Layout(root=str(root)), systemd)
+    assert plan.steps == []
+    assert [one["what"] for one in plan.left] == [EXTENDER, PLUGIN]
+    assert systemd.active == {"gpushare-device-plugin.service": "active"}
+
+
+def test_state_of_a_unit_that_is_not_ours_is_left(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
+    root.file("/var/lib/gpushare-device-plugin/theirs")
+    assert plan_services(Layout(root=str(root)), Systemd(root)).steps == []
+
+
+def test_a_unit_that_runs_without_its_file_is_stopped_and_forgotten(host: Host) -> None:
+    host.at(EXTENDER).unlink()
+    plans = host.remove()
+    assert "gpushare-extender.service" in what(plans[0], "stopped")
+    assert host.tree() == host.before
+    assert not host.systemd.loaded
+
+
+def test_another_unit_in_the_journal_is_stopped_as_well(host: Host) -> None:
+    transaction = Transaction("gpushare-more", str(host.root))
+    transaction.write(f"{UNITS}/gpushare-more.service", b"[Service]\n", 0o644)
+    transaction.apply()
+    host.systemd.start("gpushare-more.service")
+    assert "gpushare-more.service" in what(host.remove()[0], "stopped")
+    assert host.tree() == host.before
+
+
+def test_a_kubectl_plugin_of_somebody_else_is_left(host: Host) -> None:
+    host.at(LINK).unlink()
+    host.root.file(LINK, "#!/bin/sh\n")
+    leftovers = host.remove()[1]
+    assert [one["what"] for one in leftovers.left] == [LINK]
+    assert host.at(LINK).read_text() == "#!/bin/sh\n"
+
+
+def test_a_unit_that_does_not_stop_is_an_error_and_keeps_its_file(host: Host) -> None:
+    host.systemd.stubborn.add("gpushare-extender.service")
+    with pytest.raises(RemoveError, match=r"gpushare-extender.service does not stop \(it is active\): Job timed out"):
+        host.remove()
+    assert host.at(EXTENDER).exists()
+    host.systemd.stubborn.clear()
+    host.remove()
+    assert host.tree() == host.before
+
+
+@pytest.fixture
+def listening(host: Host) -> Iterator[Host]:
+    """The host, where another process listens on the device plugin's socket."""
+    host.at(SOCKET).unlink()
+    before = os.getcwd()
+    with socket.socket(socket.AF_UNIX) as sock:
+        os.chdir(host.at(SOCKET).parent)
+        try:
+            sock.bind(host.at(SOCKET).name)
+        finally:
+            os.chdir(before)
+        sock.listen()
+        yield host
+
+
+def test_a_socket_on_which_somebody_listens_is_left(listening: Host) -> None:
+    listening.remove()
+    assert listening.at(SOCKET).exists()
+    assert [one["what"] for one in listening.services().left] == [SOCKET]
+
+
+def test_the_extender_of_a_scheduler_that_needs_it_is_not_stopped(host: Host) -> None:
+    check_scheduler(host.layout)
+    host.root.file(MANIFEST, f"metadata:\n  annotations:\n    gpushare.kubernetes/scheduler-config-sha256: {'0' * 64}\n")
+    with pytest.raises(RemoveError, match="still points kube-scheduler at the extender"):
+        check_scheduler(host.layout)
+
+
+def test_the_journal_stays_while_scheduler_or_container_runtime_are_not_undone(host: Host) -> None:
+    transaction = Transaction("container_runtime", str(host.root))
+    transaction.write("/etc/containerd/config.toml", b"version = 2\n")
+    transaction.apply()
+    _services, leftovers = host.remove()
+    assert [one["what"] for one in leftovers.left] == ["/etc/containerd/config.toml"]
+    assert "gpushare_container_runtime_state: absent" in leftovers.left[0]["why"]
+    assert Journal(str(host.root)).entry("/etc/containerd/config.toml") is not None
+    # In check mode the step before has only been predicted.
+    assert "/var/lib/gpushare/journal" in what(host.leftovers(check=True), "removed")
