@@ -63,7 +63,9 @@ lint: venv ## Linters and types only
 	@mypy -p gpushare_lab
 	@mypy -p lab.nvml
 	@mypy -p e2e
+	@mypy -p quality
 	@mypy -p bench
+	@mypy -p verify
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -76,15 +78,30 @@ unit: venv ## Unit and property tests only
 	$(call say,unit and property tests)
 	@pytest tests/unit
 
+.PHONY: collection
+collection: venv ## The release as users get it: what it holds, that it works from anywhere, and ansible-test sanity (no root, no lab)
+	$(call say,collection: its release and ansible-test sanity)
+	@pytest tests/quality --ignore tests/quality/test_molecule.py --timeout 1200
+
+.PHONY: molecule
+molecule: venv ## Each role by itself: check mode, change, second run, and what a user sees of it, on a lab cluster of its own (root)
+	@$(LAB) --name molecule down
+	$(call say,molecule: every role by its scenario)
+	@pytest tests/quality/test_molecule.py --timeout 1200
+
 .PHONY: test
 test: venv lint ## Everything: `check`, then the suites on lab clusters of their own (root)
 	$(call say,lab components: built once, then cached)
 	@$(LAB) prepare
-	@for name in e2e hosts; do $(LAB) --name "$$name" down; done
+	@for name in e2e hosts upgrade uninstall verify molecule; do $(LAB) --name "$$name" down; done
 	$(call say,unit and property tests, with the real nvidia-smi)
 	@GPUSHARE_LAB_NVIDIA_SMI="$$(ls -d "$${XDG_CACHE_HOME:-$$HOME/.cache}"/gpushare-lab/nvidia-smi-*/nvidia-smi | tail -n 1)" pytest tests/unit
+	$(call say,collection: its release and ansible-test sanity; molecule: every role by its scenario)
+	@pytest tests/quality --timeout 1200
 	$(call say,roles that change hosts, on a cluster whose hosts are not prepared)
 	@pytest tests/hosts --timeout 1200
+	$(call say,verify: planted faults on a real cluster)
+	@pytest tests/verify --timeout 1200
 	$(call say,end-to-end suite on a real cluster)
 	@pytest tests/e2e --timeout 1200
 

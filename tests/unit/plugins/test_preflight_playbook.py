@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
+from unit.plugins.fake_fleet import NODES, make_fleet
+from unit.plugins.fake_root import FakeRoot
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
@@ -97,15 +98,10 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 
 def fleet(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """A control plane and two GPU nodes that are fit."""
-    roots = {name: debian(FakeRoot(folder / name)) for name in ("cp1", "gpu1", "gpu2")}
-    for name, root in roots.items():
-        kubelet(root, "--hostname-override", name)
-    control_plane(roots["cp1"])
-    gpu(roots["gpu1"])
-    gpu(roots["gpu2"])
+    roots = make_fleet(folder)
     return {
         "kube_control_plane": {"cp1": {"root": str(roots["cp1"])}},
-        "gpu_nodes": {name: {"root": str(roots[name])} for name in ("gpu1", "gpu2")},
+        "gpu_nodes": {name: {"root": str(roots[name])} for name in NODES},
     }
 
 

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What a run of a playbook did, by the lines of tests/callback/gpushare_results.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import run
+from quality.tree import REPOSITORY
+
+CALLBACKS = Path(__file__).resolve().parents[1] / "callback"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The events of one run, in their order."""
+
+    events: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """Of the file that `environment` named. ValueError where the run has not come to its end."""
+        events = tuple(json.loads(line) for line in path.read_text().splitlines())
+        if not events or events[-1]["event"] != "end":
+            raise ValueError(f"{path} has {len(events)} events and no end: the run was broken off, or its callback was not loaded")
+        return cls(events)
+
+    @property
+    def controller_seconds(self) -> float:
+        """CPU seconds of Ansible and what it started on the controller."""
+        return float(self.events[-1]["controller_seconds"])
+
+    def changes(self) -> Counter[tuple[str, str, str]]:
+        """(host, play, task) that reported a change, and how often."""
+        return Counter((e["host"], e["play"], e["task"]) for e in self._of("result") if e["changed"])
+
+    def modules(self, host: str) -> list[str]:
+        """The executions of modules that a host pays for, as "task: module"."""
+        return [f"{e['task']}: {e['module']}" for e in self._of("module") if payer(e) == host]
+
+    def tasks(self, host: str) -> list[str]:
+        """The results of tasks that a host pays for, skipped ones and includes too, as "task: status"."""
+        return [f"{e['task']}: {e['status']}" for e in self._of("result") if payer(e) == host]
+
+    def _of(self, event: str) -> list[dict[str, Any]]:
+        return [e for e in self.events if e["event"] == event]
+
+
+def payer(event: dict[str, Any]) -> str:
+    """The host that an event grows with.
+
+    A task that each host delegates runs once per host: that host pays. One that runs once for all is the delegate's.
+    """
+    return str(event["delegate"] if event["run_once"] and event["delegate"] else event["host"])
+
+
+def environment(path: Path) -> dict[str, str]:
+    """What `ansible-playbook` must have in its environment to write its results to `path`."""
+    path.unlink(missing_ok=True)
+    return {"ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS), "ANSIBLE_CALLBACKS_ENABLED": "gpushare_results", "GPUSHARE_RESULTS": str(path)}
+
+
+def run_site(inventory: Path, folder: Path, *arguments: str, seconds: float = 600) -> tuple[Results, str]:
+    """Run site.yml on these hosts: what it did, and what it printed. CommandError where it fails."""
+    written = folder / "results.jsonl"
+    own = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0", **environment(written)}
+    program = Path(sys.executable).with_name("ansible-playbook")
+    output = run([str(program), "-i", str(inventory), "site.yml", *arguments], seconds=seconds, environment=own)
+    return Results.read(written), output

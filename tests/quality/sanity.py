@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""ansible-test sanity on what is released, in environments of its own: no container, no root, nothing in the user's home.
+
+Tests and the lab are not modules of a collection: ruff and mypy look at them, not these rules.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from quality.tree import copy, files, released
+
+# What modules must compile and import on: the targets of the ansible-core versions that meta/runtime.yml admits.
+PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
+
+GET_PIP = """\
+# pip's own installer, of which only the wheel comes from the index.
+import sys
+
+sys.path.insert(0, {wheel!r})
+from pip._internal.cli.main import main
+
+sys.exit(main(["install", "--upgrade", "--force-reinstall", *(a for a in sys.argv[1:] if a not in ("--no-setuptools", "--no-wheel"))]))
+"""
+
+
+def cache() -> Path:
+    """Where the environments stay for the next run."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "gpushare-sanity"
+
+
+def interpreters() -> dict[str, Path]:
+    """The Pythons of this machine by version, each the program itself: a shim in its place would confuse ansible-test."""
+    folders = [Path(folder) for folder in os.environ["PATH"].split(":") if folder]
+    # pyenv's shims stand beside the versions that they choose from.
+    folders += [version for folder in folders if folder.name == "shims" for version in sorted(folder.parent.glob("versions/*/bin"))]
+    found: dict[str, Path] = {}
+    for python_version in PYTHONS:
+        programs = (folder / f"python{python_version}" for folder in folders)
+        working = (python for program in programs if program.is_file() and (python := _itself(program)))
+        if first := next(working, None):
+            found[python_version] = first
+    return found
+
+
+def _itself(program: Path) -> Path | None:
+    """The interpreter below it, where it works and can make environments; not one of an environment."""
+    code = "import os, sys, venv; print(os.path.join(sys.base_prefix, 'bin', 'python%d.%d' % sys.version_info[:2]))"
+    done = subprocess.run([program, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    found = Path(done.stdout.strip())
+    return found if done.returncode == 0 and found.is_file() else None
+
+
+def pip_of(ansible_test: Path) -> str:
+    """The version of pip that ansible-test wants, by its own word."""
+    text = (ansible_test / "_internal/python_requirements.py").read_text()
+    match = re.search(r"^\s+pip='([0-9.]+)',", text, re.MULTILINE)
+    assert match, f"{ansible_test}: python_requirements.py names no version of pip; look how this release of ansible-test gets its pip"
+    return match.group(1)
+
+
+def prepare_home(home: Path) -> None:
+    """A home for ansible-test with this machine's pip settings and with pip's installer, which is not on the package index."""
+    # ansible-test passes no PIP_* variable on.
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True, timeout=60)
+    settings = configparser.ConfigParser(interpolation=None)
+    settings["global"] = {}
+    for name, value in re.findall(r"^(?::env:|\w+)\.([\w-]+)='(.*)'$", listed.stdout, re.MULTILINE):
+        settings["global"].setdefault(name, value)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / ".config/pip").mkdir(parents=True, exist_ok=True)
+    with (home / ".config/pip/pip.conf").open("w") as file:
+        settings.write(file)
+
+    spec = find_spec("ansible_test")
+    assert spec is not None, "ansible-test is part of ansible-core, which is missing: make venv"
+    wanted = pip_of(Path((spec.submodule_search_locations or [""])[0]))
+    wheels = home / "pip"
+    if not list(wheels.glob(f"pip-{wanted}-*.whl")):
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), f"pip=={wanted}"]
+        subprocess.run(command, check=True, timeout=300)
+    (wheel,) = wheels.glob(f"pip-{wanted}-*.whl")
+    script = home / f".ansible/test/cache/get_pip_{wanted.replace('.', '_')}.py"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(GET_PIP.format(wheel=str(wheel)))
+
+
+def run_sanity(scratch: Path, *arguments: str, seconds: float = 1200) -> subprocess.CompletedProcess[str]:
+    """`ansible-test sanity` on a copy of the release below `scratch`."""
+    home = cache() / f"ansible-{version('ansible-core')}"
+    prepare_home(home)
+    collection = scratch / "ansible_collections/gpushare/kubernetes"
+    copy([*released(), "galaxy.yml", *(path for path in files() if path.startswith("tests/sanity/"))], collection)
+    own = Path(sys.executable).parent
+    path = [str(own), *dict.fromkeys(str(python.parent) for python in interpreters().values()), "/usr/local/bin", "/usr/bin", "/bin"]
+    environment = {"HOME": str(home), "PATH": ":".join(path), "LC_ALL": "C.UTF-8"}
+    command = [str(own / "ansible-test"), "sanity", "--venv", "--color", "no", *arguments]
+    return subprocess.run(
+        command, cwd=collection, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False
+    )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""ansible-test sanity passes, on every Python of this machine; what it ignores has a reason."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from quality.sanity import interpreters, run_sanity
+from quality.tree import REPOSITORY
+
+IGNORES = sorted((REPOSITORY / "tests/sanity").glob("ignore-*.txt"))
+# What the community package never accepts in a list of ignored findings.
+NEVER = (
+    "doc-choices-do-not-match-spec",
+    "doc-default-does-not-match-spec",
+    "doc-missing-type",
+    "doc-required-mismatch",
+    "mutually_exclusive-unknown",
+    "no-log-needed",
+    "nonexistent-parameter-documented",
+    "parameter-list-no-elements",
+    "parameter-type-not-in-doc",
+)
+
+
+@pytest.mark.timeout(1200)
+def test_sanity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pythons = interpreters()
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in pythons
+    done = run_sanity(tmp_path)
+    (tmp_path / "sanity.log").write_text(done.stdout)
+    findings = [line for line in done.stdout.splitlines() if re.match(r"(?:ERROR|FATAL|WARNING): |\S+:\d+:\d+: |Found \d+ ", line)]
+    assert done.returncode == 0, "\n".join([*findings, f"everything it said: {tmp_path}/sanity.log"])
+    for kind in ("compile", "import"):
+        ran = re.findall(rf'^Running sanity test "{kind}" on Python ([0-9.]+)', done.stdout, re.MULTILINE)
+        assert set(pythons) <= set(ran), f"{kind} ran on {ran} only; there are {sorted(pythons)}"
+    with capsys.disabled():
+        print(f"\nansible-test sanity on {' '.join(pythons)}:", len(set(re.findall(r'Running sanity test "(\S+)"', done.stdout))), "tests")
+
+
+def test_every_ignored_finding_has_a_reason() -> None:
+    assert IGNORES
+    for path in IGNORES:
+        for line in path.read_text().splitlines():
+            assert re.fullmatch(r"\S+ [a-z0-9-]+(?:[:!]\S+)? # \S.*", line), f"{path.name}: {line!r} has no reason behind a #"
+            assert not any(finding in line for finding in NEVER), f"{path.name}: {line!r} is for fixing, never for ignoring"
