@@ -142,7 +142,8 @@ def test_an_impossible_state_is_reported() -> None:
     node = ledger.node("n")
     assert node is not None
     assert node.overbooked() == {0: 4, 7: 2, 1: 1}
-    assert frees(ledger) == [0, 0, 16]
+    assert frees(ledger) == [0, 0, 14], "nobody has a card 7: that pod counts against every card"
+    assert [line.split(":")[0] for line in node.problems()] == ["card 0", "card 1", "card 7", "pod default/c"]
 
 
 SIZES = {"a": (16, 16), "b": (16, 24), "c": (80,) * 8}

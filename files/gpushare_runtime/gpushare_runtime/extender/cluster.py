@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from gpushare_runtime import protocol
 from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod, PodReader, PodRecord, read_node
+from gpushare_runtime.fragmentation import Workload
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.ledger import Holder, Ledger
@@ -25,10 +28,14 @@ class Cluster:
     """What the extender knows.
 
     `changed` is set when a pod is new or a node's cards are others; on_room is called when a card may have more room.
+    now: Unix time; clock: of reservations, monotonic; both in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._clock = clock
         self.ledger: Final = Ledger()
+        self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
         self.on_room: Callable[[], None] = lambda: None
         self._pending: dict[str, PendingPod] = {}
@@ -40,17 +47,28 @@ class Cluster:
 
     def replace_pods(self, records: list[PodRecord]) -> None:
         """All unfinished pods, from a fresh list."""
+        self._learn(records)
+        for uid in self._pending:
+            self.ledger.nominate(uid, None)
         self._pending.clear()
         self._pending.update((record.uid, record) for record in records if isinstance(record, PendingPod))
         holders = [record for record in records if isinstance(record, Holder)]
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
         self.ledger.replace(holders, existing)
+        for pod in self._pending.values():
+            if pod.nominated:
+                self.ledger.nominate(pod.uid, pod.nominee)
         self.changed.set()
         self.on_room()
         log.info("listed the pods: %d hold cards, %d wait", len(holders), len(self._pending))
 
     def pod_event(self, kind: str, record: PodRecord) -> None:
         """One pod was "ADDED", "MODIFIED" or "DELETED"."""
+        if kind == "ADDED":
+            self._learn([record])
+        known = self._pending.get(record.uid)
+        if (known is not None and known.nominated) or (isinstance(record, PendingPod) and record.nominated):
+            self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)
         if kind == "DELETED" or isinstance(record, FinishedPod):
             self._pending.pop(record.uid, None)
             if self.ledger.holder(record.uid):
@@ -64,11 +82,16 @@ class Cluster:
             self._pending[record.uid] = record
             self.changed.set()
 
+    def _learn(self, records: list[PodRecord]) -> None:
+        """What pods ask for, each pod once, for the policy that wants to know."""
+        fresh = (r for r in records if not isinstance(r, FinishedPod) and r.uid not in self._pending and not self.ledger.holder(r.uid))
+        self.workload.observe(r.request for r in fresh if r.request is not None)
+
     def replace_nodes(self, records: list[NodeRecord]) -> None:
         """All nodes, from a fresh list."""
         names = {record.name for record in records}
         for name in [name for name in self.ledger.nodes if name not in names]:
-            self.ledger.set_inventory(name, None)
+            self.ledger.set_node(NodeRecord(name, None))
         for record in records:
             self._set(record)
         log.info("listed the nodes: %d of %d have cards", sum(1 for r in records if r.inventory), len(records))
@@ -77,14 +100,25 @@ class Cluster:
         """One node was "ADDED", "MODIFIED" or "DELETED"."""
         self._set(record if kind != "DELETED" else NodeRecord(record.name, None))
 
+    def expire(self) -> None:
+        """Forget refusals and reservations that are over; to be called now and then."""
+        if self.ledger.expire(self._now(), self._clock()):
+            self.on_room()
+
     def _set(self, record: NodeRecord) -> None:
+        record = replace(record, held=record.held.at(self._now())) if record.held.refused else record
         node = self.ledger.node(record.name)
-        before = (node.inventory, node.inventory_error) if node else (None, "")
-        if before == (record.inventory, record.error):
+        before = node.record if node is not None else NodeRecord(record.name, None)
+        if before == record or (node is None and record.inventory is None and not record.error):
             return
-        self.ledger.set_inventory(record.name, record.inventory, record.error)
+        self.ledger.set_node(record)
         self.changed.set()
         self.on_room()
+        if record.held.refused != before.held.refused:
+            for refusal in record.held.refused:
+                log.warning("node %s refused pod UID %s: %d units of card %s", record.name, refusal.uid, refusal.units, refusal.card)
+        if (before.inventory, before.error) == (record.inventory, record.error):
+            return
         if record.inventory:
             usable = sum(card.usable for card in record.inventory.cards)
             log.info("node %s: %d cards of %d units, %d usable", record.name, len(record.inventory.cards), record.inventory.units, usable)

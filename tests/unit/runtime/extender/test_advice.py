@@ -78,7 +78,7 @@ def test_invalid_and_unsupported_need_no_inventory() -> None:
     advice = advise(pending(container(mem=1, count=1)), None)
     assert advice is not None
     assert advice[0] == INVALID
-    advice = advise(pending(container(mem=1, core=5)), None)
+    advice = advise(pending(container(mem=2), init=[container("warm", mem=4)], labels={"aliyun.com/gpu-count": "2"}), None)
     assert advice is not None
     assert advice[0] == UNSUPPORTED
 

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""One node's cards and who holds what of them. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gpushare_runtime.allocation import Allocation
+from gpushare_runtime.held import NOTHING_HELD, Held, HeldEntry
+from gpushare_runtime.inventory import Card, Inventory
+from gpushare_runtime.request import Request
+from gpushare_runtime.rules import Bearer, Labels, selects
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod that is bound to a node and not finished, or about to be.
+
+    allocation None: its card is not known. labels: of the pod, for other pods' rules; leaving: it is being deleted.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    request: Request
+    allocation: Allocation | None
+    labels: Labels = ()
+    priority: int = 0
+    leaving: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether its cards are held whole, with no memory left for others."""
+        return self.request.cards > 0
+
+    def counts_as(self, other: Holder) -> bool:
+        """Whether it makes no difference to any sum or rule which of the two is in the ledger."""
+        return (
+            self.node == other.node
+            and self.allocation == other.allocation
+            and self.request == other.request
+            and self.labels == other.labels
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CardState:
+    """One card and what is left of it. free: units, never negative; empty: nobody holds any of it; core: per cent free."""
+
+    card: Card
+    free: int
+    empty: bool
+    core: int = 0
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """What a node says of itself, in its metadata.
+
+    inventory: None with error "" when no device plugin has published any cards; model, placement: its labels, "" without.
+    """
+
+    name: str
+    inventory: Inventory | None
+    error: str = ""
+    held: Held = NOTHING_HELD
+    model: str = ""
+    placement: str = ""
+
+
+@dataclass
+class _Sums:
+    """What is held, by card index. whole: how many hold it whole; unknown: pods of which nobody knows the card."""
+
+    used: dict[int, int] = field(default_factory=dict)
+    core: dict[int, int] = field(default_factory=dict)
+    whole: dict[int, int] = field(default_factory=dict)
+    unknown: list[Holder] = field(default_factory=list)
+
+    def add(self, cards: Mapping[int, int], core: int, whole: bool) -> None:
+        for index, units in cards.items():
+            self.used[index] = self.used.get(index, 0) + units
+            if core:
+                self.core[index] = self.core.get(index, 0) + core
+            if whole:
+                self.whole[index] = self.whole.get(index, 0) + 1
+
+
+class NodeLedger:
+    """Changed only through `Ledger`, read by placement. record: what the node says; holders: by UID."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.record = NodeRecord(name, None)
+        self._holders: dict[str, Holder] = {}
+        self._cards: tuple[CardState, ...] | None = None
+        self._totals: tuple[int, int, int] | None = None
+        self._with_rules = 0
+        self.memo: dict[object, object] = {}
+        """What is remembered until the node changes: filter and prioritize ask the same of every node again and again."""
+
+    @property
+    def inventory(self) -> Inventory | None:
+        return self.record.inventory
+
+    @property
+    def inventory_error(self) -> str:
+        return self.record.error
+
+    @property
+    def holders(self) -> Collection[Holder]:
+        return self._holders.values()
+
+    def holder(self, uid: str) -> Holder:
+        """KeyError when it holds nothing here."""
+        return self._holders[uid]
+
+    @property
+    def cards(self) -> tuple[CardState, ...]:
+        """Every card of the inventory by index, with what is left of it; () without an inventory."""
+        if self._cards is None:
+            self._cards = tuple(self._compute())
+        return self._cards
+
+    @property
+    def usable(self) -> Iterator[CardState]:
+        """The cards that may take new pods."""
+        return (state for state in self.cards if state.card.usable)
+
+    @property
+    def free(self) -> int:
+        """Units free on all usable cards together."""
+        return self._summary[0]
+
+    def largest_free(self) -> int:
+        """Units free on the usable card that has most free."""
+        return self._summary[1]
+
+    def empty_cards(self) -> int:
+        """Usable cards that nobody holds any of."""
+        return self._summary[2]
+
+    @property
+    def _summary(self) -> tuple[int, int, int]:
+        if self._totals is None:
+            usable = list(self.usable)
+            frees = [state.free for state in usable]
+            self._totals = sum(frees), max(frees, default=0), sum(state.empty for state in usable)
+        return self._totals
+
+    def remembered(self, key: object, compute: Callable[[], T]) -> T:
+        """`compute()`, once per key until the node changes."""
+        try:
+            return self.memo[key]  # type: ignore[return-value]
+        except KeyError:
+            value = self.memo[key] = compute()
+            return value
+
+    def leftover(self, request: Request) -> int | None:
+        """What stays free on the fullest cards that take the request: units, or empty cards. None if it does not fit."""
+        # Asked for every node at every attempt: no call more than needed.
+        try:
+            return self.memo[request.key]  # type: ignore[return-value]
+        except KeyError:
+            left = self.memo[request.key] = self._leftover(request)
+            return left
+
+    def _leftover(self, request: Request) -> int | None:
+        found = self.candidates(request)
+        if not found:
+            return None
+        if request.cards:
+            return len(found) - request.cards
+        if request.cards_per_pod == 1:
+            return min(state.free for state in found) - request.per_card
+        frees = sorted(state.free for state in found)[: request.cards_per_pod]
+        return sum(frees) - request.per_card * request.cards_per_pod
+
+    def candidates(self, request: Request) -> tuple[CardState, ...]:
+        """The cards of which any `cards_per_pod` (or any `cards`, whole) will do; () if they are too few."""
+        return self.remembered(("cards", request.key), lambda: self._candidates(request))
+
+    def _candidates(self, request: Request) -> tuple[CardState, ...]:
+        found = tuple(state for state in self.cards if not self.against(request, state))
+        return found if len(found) >= (request.cards or request.cards_per_pod) else ()
+
+    def could_hold(self, request: Request) -> bool:
+        """Whether it would fit if nobody held anything here."""
+        return self.remembered(("empty", request.key), lambda: self.supposing(without=self._holders).leftover(request) is not None)
+
+    def against(self, request: Request, state: CardState) -> str:
+        """Why a card of this node does not take (its part of) a request, in a word; "" if it does."""
+        if not state.card.usable:
+            return "unusable"
+        if request.rules.about_cards and not request.rules.accept(state.card.uuid, self._models(state.card)):
+            return "refused"
+        if not state.empty if request.cards else state.free < request.per_card or state.core < request.core:
+            return "room"
+        if self.record.held.refused and self._held_back(request, state.card):
+            return "held back"
+        if (self._with_rules or request.rules.about_pods) and not self._good_company(request, state.card):
+            return "company"
+        return ""
+
+    def _models(self, card: Card) -> list[str]:
+        """The node's label speaks for its cards only where they are all alike."""
+        alike = self.record.model and self.inventory and len({c.model for c in self.inventory.cards}) == 1
+        return [card.model, self.record.model] if alike else [card.model]
+
+    def _held_back(self, request: Request, card: Card) -> bool:
+        """The node refused a pod of this size on this card a moment ago: the same again would be a loop."""
+        return any(
+            refusal.card == card.uuid and (refusal.whole if request.cards else not refusal.whole and request.per_card >= refusal.units)
+            for refusal in self.record.held.refused
+        )
+
+    def _good_company(self, request: Request, card: Card) -> bool:
+        """Whether the rules of this pod and of those that are (or may be) on the card let them be together."""
+        bearer, rules = request.bearer or Bearer("", ()), request.rules
+        beside = False
+        for holder in self._holders.values():
+            known = self.known(holder)
+            if known is not None and card.index not in known:
+                continue
+            if holder.namespace == bearer.namespace:
+                if selects(rules.not_with, holder.labels) or selects(holder.request.rules.not_with, bearer.labels):
+                    return False
+                beside = beside or (known is not None and selects(rules.same_card_as, holder.labels))
+        return beside or not rules.same_card_as or bearer.first
+
+    def sound(self, holder: Holder) -> bool:
+        """Whether a pod that is here already can still be admitted to the cards that it was given."""
+        inventory, allocation = self.inventory, holder.allocation
+        if inventory is None or allocation is None or self.known(holder) is not allocation.by_card:
+            return False
+        cards = [inventory.by_index[index] for index in allocation.by_card]
+        over = self.overbooked()
+        return all(card.usable and card.index not in over and not self._held_back(holder.request, card) for card in cards)
+
+    def supposing(self, add: Iterable[Holder] = (), without: Collection[str] = ()) -> NodeLedger:
+        """A copy with these pods more, and without those UIDs; this one stays as it is."""
+        other = NodeLedger(self.name)
+        other.record = self.record
+        for holder in self._holders.values():
+            if holder.uid not in without:
+                other.put(holder)
+        for holder in add:
+            other.put(holder)
+        return other
+
+    def overbooked(self) -> dict[int, int]:
+        """Card index → units held beyond what it has, or by pods beside a whole holder. {} when the ledger is sound."""
+        excess: dict[int, int] = {}
+        if self.inventory is None:
+            return excess
+        sums = _Sums()
+        for holder in self._holders.values():
+            if holder.allocation is not None:
+                sums.add(holder.allocation.by_card, holder.request.core, holder.whole)
+        for index, units in sums.used.items():
+            card = self.inventory.by_index.get(index)
+            over = units - (card.units if card else 0)
+            if sums.whole.get(index, 0) > 1:
+                over = max(over, 1)
+            if over > 0:
+                excess[index] = over
+        return excess
+
+    def problems(self) -> list[str]:
+        """What cannot be, in words, one line each; [] when the ledger is sound."""
+        if self.inventory is None:
+            return []
+        found = [f"card {index}: {units} units are held beyond what it has" for index, units in sorted(self.overbooked().items())]
+        for holder in self._holders.values():
+            if self.known(holder) is None:
+                where = f"pod {holder.namespace}/{holder.name}"
+                if holder.allocation is None:
+                    found.append(f"{where}: its card is not known; it counts against every card that could hold it")
+                else:
+                    named = ", ".join(map(str, sorted(holder.allocation.by_card)))
+                    found.append(f"{where}: no pod can have what its annotations say on card {named}; it counts against every card")
+        strangers = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
+        return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in strangers]
+
+    def known(self, holder: Holder) -> Mapping[int, int] | None:
+        """{card: units} that this pod has; None if that is not known, or cannot be."""
+        if self.inventory is None:
+            return None
+        by_index = self.inventory.by_index
+        if holder.allocation is not None:
+            cards = holder.allocation.by_card
+            if all(index in by_index and units <= by_index[index].units for index, units in cards.items()):
+                return cards
+        said = self._said(holder.uid)
+        enough = len(said) >= holder.request.cards if holder.whole else sum(said.values()) >= holder.request.units
+        return said if said and enough else None
+
+    def _said(self, uid: str) -> dict[int, int]:
+        """What the node itself says that a pod holds, by card index."""
+        said: dict[int, int] = {}
+        for entry in self.record.held.entries:
+            card = self.inventory.by_uuid.get(entry.card) if self.inventory else None
+            if entry.uid == uid and card is not None:
+                said[card.index] = said.get(card.index, 0) + entry.units
+        return said
+
+    def _sums(self) -> _Sums:
+        sums = _Sums()
+        for holder in self._holders.values():
+            known = self.known(holder)
+            if known is None:
+                sums.unknown.append(holder)
+            else:
+                sums.add(known, holder.request.core, holder.whole)
+        for entry in self.record.held.entries:
+            self._add_said(sums, entry)
+        return sums
+
+    def _add_said(self, sums: _Sums, entry: HeldEntry) -> None:
+        """What the node says beyond what the pods do: of a pod that is gone, or on another card than its annotations name."""
+        card = self.inventory.by_uuid.get(entry.card) if self.inventory else None
+        if card is None:
+            return
+        holder = self._holders.get(entry.uid)
+        known = self.known(holder) if holder is not None else {}
+        more = entry.units - (known or {}).get(card.index, 0)
+        if known is not None and more > 0:
+            sums.add({card.index: more}, 0, entry.whole and card.index not in known)
+
+    def _compute(self) -> Iterator[CardState]:
+        if self.inventory is None:
+            return
+        sums, offered = self._sums(), self.inventory.core
+        for card in self.inventory.cards:
+            free = 0 if card.index in sums.whole else max(0, card.units - sums.used.get(card.index, 0))
+            core = 0 if card.index in sums.whole else max(0, offered - sums.core.get(card.index, 0))
+            empty = card.index not in sums.used
+            # A pod whose card is not known counts against every card that could hold it.
+            for holder in sums.unknown:
+                if holder.whole:
+                    free, core, empty = 0, 0, False
+                elif holder.request.per_card <= card.units:
+                    free, empty = max(0, free - holder.request.per_card), False
+                    core = max(0, core - holder.request.core)
+            yield CardState(card, free, empty, core)
+
+    def set_record(self, record: NodeRecord) -> None:
+        if record != self.record:
+            self.record = record
+            self._changed()
+
+    def put(self, holder: Holder) -> None:
+        before = self._holders.get(holder.uid)
+        self._holders[holder.uid] = holder
+        if before is None or not before.counts_as(holder):
+            self._with_rules += bool(holder.request.rules.not_with) - bool(before and before.request.rules.not_with)
+            self._changed()
+
+    def drop(self, uid: str) -> None:
+        gone = self._holders.pop(uid, None)
+        if gone is not None:
+            self._with_rules -= bool(gone.request.rules.not_with)
+            self._changed()
+
+    def _changed(self) -> None:
+        self._cards = self._totals = None
+        self.memo.clear()
