@@ -19,7 +19,7 @@ from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.deviceplugin_pb2_grpc import RegistrationStub
 from gpushare_runtime.device_plugin.node import NodeState
-from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService, options
+from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.sockets import PluginServer
 from gpushare_runtime.device_plugin.status import Status
 from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
@@ -114,13 +114,16 @@ class Registration:
     async def _register(self) -> str:
         """Serve on a fresh socket and register it; what went wrong, "" if nothing."""
         await self._stop_server(0)
-        server = PluginServer(self._make_service(), self._socket)
+        service = self._make_service()
+        server = PluginServer(service, self._socket)
         try:
             await server.start()
         except OSError as error:
             return f"cannot serve on {self._socket} ({error}): check that this process may write in {self._socket.parent}"
         self._server = server
-        request = pb.RegisterRequest(version=_API_VERSION, endpoint=self._socket.name, resource_name=self._resource, options=options())
+        request = pb.RegisterRequest(
+            version=_API_VERSION, endpoint=self._socket.name, resource_name=self._resource, options=service.options()
+        )
         try:
             async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
                 await RegistrationStub(channel).Register(request, timeout=_REGISTER_SECONDS)  # type: ignore[no-untyped-call]

@@ -55,8 +55,8 @@ def test_a_static_pod_has_kubelets_uid() -> None:
 
 
 def test_init_containers_are_asked_for_first_and_the_allocation_is_of_containers() -> None:
-    pod = parse_local_pod(bound(NODE, {0: {1: 2}}, container("main", mem=2), init=[container("first", mem=3)]))
-    assert pod.asks == (Ask("first", None, MEMORY, 3), Ask("main", 0, MEMORY, 2, {1: 2}))
+    pod = parse_local_pod(bound(NODE, {0: {1: 2}, -1: {1: 1}}, container("main", mem=2), init=[container("first", mem=3)]))
+    assert pod.asks == (Ask("first", MEMORY, 3, {1: 3}), Ask("main", MEMORY, 2, {1: 2}))
 
 
 def test_both_resources_in_one_container_are_two_questions() -> None:
