@@ -25,7 +25,7 @@ from gpushare_runtime.inventory import Inventory
 _GRANT_LIFETIME: Final = 30.0
 # Longer than the watch needs to show a pod that kubelet has admitted.
 _WATCH_GRACE: Final = 10.0
-# A container that was being made when its pod was force-deleted has no process yet, and may have one a moment later.
+# A container that is being made when its pod is force-deleted has no process yet, and may have one a moment later.
 START_GRACE: Final = 2.0
 
 
@@ -66,8 +66,10 @@ class Holders:
         self._first_seen: dict[str, float] = {}
         self._over_since: dict[str, float] = {}
         self._forgotten: set[str] = set()
+        self._lost: set[str] = set()
         self._released: set[str] = set()
         self._alive: Collection[str] = ()
+        self._were_alive: set[str] = set()
         self._grants: list[Grant] = []
 
     # What kubelet says.
@@ -84,9 +86,13 @@ class Holders:
             if self._recorded.get(key) != ids:
                 self._forgotten.discard(key[0])
                 self._released.discard(key[0])
+        if not entries:
+            # Not one after the other, as pods are forgotten, but all at once.
+            self._lost |= {key[0] for key in self._left}
         self.entries, self._recorded = entries, recorded
         uids = {key[0] for key in recorded}
         self._first_seen = {uid: self._first_seen.get(uid, now) for uid in uids}
+        self._lost &= {key[0] for key in self._left}
         self._forgotten &= uids
         self._released &= uids
         # A file written since the grant no longer has the pod that had these ids before: kubelet forgot it first.
@@ -120,11 +126,12 @@ class Holders:
         now = self._clock()
         self._over_since = {uid: self._over_since.get(uid, now) for uid in over}
         if not over:
-            self._alive = ()
+            self._alive, self._were_alive = (), set()
             if back:
                 self._changed()
             return
         before, self._alive = self._alive, live()
+        self._were_alive = {uid for uid in over if uid in self._alive or uid in self._were_alive}
         done = {uid for uid in over if uid not in self._alive and self._ended(uid, now)}
         if not done and not back and not self._alive and not before:
             return
@@ -147,7 +154,7 @@ class Holders:
     def _ended(self, uid: str, now: float) -> bool:
         """Whether no process of a pod without one is still to come."""
         pod = self._pods.get(uid) or self._pods.removed(uid)
-        if pod is not None and (pod.finished or pod.stopped):
+        if uid in self._were_alive or (pod is not None and (pod.phase != "Pending" or pod.stopped)):
             return True
         seen = self._first_seen.get(uid)
         return now - self._over_since[uid] >= START_GRACE or (pod is None and seen is not None and now - seen > _WATCH_GRACE)
@@ -201,9 +208,15 @@ class Holders:
             if key in self._left or (key[0] in self._over_since and key[0] not in self._released):
                 yield key, ids
 
-    def leaving(self, resource: str) -> dict[str, str]:
-        """id → UID of the pod that still holds it although kubelet may offer it."""
-        return {device_id: key[0] for key, ids in self._over_holds() if key[2] == resource for device_id in ids}
+    def leaving(self, resource: str, *, but: str = "") -> dict[str, str]:
+        """id → UID of the pod that still holds it although kubelet may offer it; without those that the pod `but` has lost."""
+        own = self._own(but, resource)
+        return {i: key[0] for key, ids in self._over_holds() if key[2] == resource for i in ids if i not in own}
+
+    def _own(self, uid: str, resource: str) -> frozenset[str]:
+        if uid not in self._lost:
+            return frozenset()
+        return frozenset().union(*(ids for key, ids in self._left.items() if key[0] == uid and key[2] == resource))
 
     def ids_of(self, resource: str, cards: Collection[str], *, outlived: bool = False) -> set[str]:
         """Ids that somebody holds, in containers which have some of these cards; outlived: only by pods that are over."""
@@ -239,13 +252,13 @@ class Holders:
             units[card.uuid] = card.units if card.uuid in whole else sum(card_of_unit(i) == card.uuid for i in held)
         return units
 
-    def own(self, uid: str, resource: str) -> frozenset[str]:
-        """The ids of a running pod that kubelet's record has lost."""
-        return frozenset().union(*(ids for key, ids in self._left.items() if key[0] == uid and key[2] == resource))
-
     def record_lost(self) -> bool:
         """Whether kubelet has lost its record of a pod that runs."""
-        return any(uid in self._alive and (pod := self._pods.get(uid)) and not pod.finished for uid, _, _ in self._left)
+        return any(uid in self._alive and (pod := self._pods.get(uid)) and not pod.finished for uid in self._lost)
+
+    def forgotten(self) -> set[str]:
+        """UIDs of pods that kubelet no longer counts, whatever the watch still shows."""
+        return self._forgotten | ({key[0] for key in self._left} - self._lost)
 
     def name(self, uid: str) -> str:
         """Namespace and name of a pod, "" if it was never seen."""

@@ -113,7 +113,9 @@ class NodeState:
 
     def turn(self, resource: str, size: int, *, late: bool = False) -> Turn | None:
         """The container that a question for `size` ids is about; None if no such pod is known (yet)."""
-        return find_turn(self.pods, self.holders.served(), resource, size, refused=self._refused, late=late)
+        gone = self.holders.forgotten()
+        pods = (pod for pod in self.pods if pod.uid not in gone)
+        return find_turn(pods, self.holders.served(), resource, size, refused=self._refused, late=late)
 
     def prefer(self, resource: str, available: Collection[str], must: Collection[str], size: int) -> tuple[list[str], Turn | None]:
         """The ids that kubelet should give, and to whom it seems to give them. Refused if the cards cannot serve that.
@@ -137,8 +139,7 @@ class NodeState:
 
     def _offers(self, resource: str, free: Collection[str], must: Collection[str], turn: Turn | None) -> list[Offer]:
         held, promised = self.holders.held(), self._promised(turn)
-        own = self.holders.own(turn.pod.uid, resource) if turn else frozenset()
-        taken = self.holders.leaving(resource).keys() - must - own
+        taken = self.holders.leaving(resource, but=turn.pod.uid if turn else "").keys() - must
         allowed = allowed_cards(turn, list(self.pods), self._got())
         offers = []
         for card in self.inventory.cards if self.inventory else ():
@@ -146,8 +147,6 @@ class NodeState:
                 continue
             all_ids = [card.uuid] if resource == protocol.RESOURCE_CARDS else self._ids[card.uuid]
             ids = [i for i in all_ids if i in free and i not in taken]
-            if own:
-                ids.sort(key=lambda i: i not in own)
             if ids:
                 offers.append(Offer(card, ids, promised.get(card.index, 0), allowed is None or card.index in allowed))
         return offers
@@ -219,10 +218,12 @@ class NodeState:
 
     def _check_leaving(self, resource: str, ids: frozenset[str], turn: Turn | None) -> None:
         """Refuse ids that another pod's processes still hold: kubelet frees them when the pod object is gone."""
-        for device_id, uid in self.holders.leaving(resource).items():
+        for device_id, uid in self.holders.leaving(resource, but=turn.pod.uid if turn else "").items():
             if device_id in ids and not (turn and turn.pod.uid == uid):
                 raise self._refuse(
-                    turn, f"{resource}: id {device_id!r} is still held by processes of {self._pod_name(uid)}, which is gone; {_PLACE_ANEW}"
+                    turn,
+                    f"{resource}: id {device_id!r} is still held by processes of {self._pod_name(uid)}, "
+                    f"though kubelet has freed it; {_PLACE_ANEW}",
                 )
 
     # PreStartContainer.
@@ -242,7 +243,7 @@ class NodeState:
         for device_id, uid in self.holders.leaving(resource).items():
             if device_id in given and uid not in owners:
                 raise Refused(
-                    f"{resource}: id {device_id!r} is still held by processes of {self._pod_name(uid)}, which is gone; "
+                    f"{resource}: id {device_id!r} is still held by processes of {self._pod_name(uid)}; "
                     "kubelet tries again until they have ended"
                 )
         return bool(owners)
@@ -274,7 +275,7 @@ class NodeState:
             if offer and not offer.other:
                 has += " but is not the one it was placed on"
             if card.uuid in leaving:
-                has += f" (processes of {', '.join(sorted(map(self._pod_name, leaving[card.uuid])))}, which is gone, still hold some)"
+                has += f" (processes of {', '.join(sorted(map(self._pod_name, leaving[card.uuid])))} hold some that kubelet has freed)"
             cards.append(f"card {card.index} {self._unavailable(resource, card, held) or has}")
         spread = turn.ask.spread if turn else 1
         if resource == protocol.RESOURCE_CARDS:

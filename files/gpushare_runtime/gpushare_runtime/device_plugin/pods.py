@@ -51,8 +51,8 @@ class LocalPod:
     """A pod of this node.
 
     uid: as kubelet knows it; static: from a file on the node, the API has only a copy; request: None if it asks for nothing
-    of ours, or in a way that cannot be meant; annotations: only ours; stopped: all its containers have ended, by kubelet's
-    word; asks: in the order in which kubelet asks (init containers first).
+    of ours, or in a way that cannot be meant; annotations: only ours; running: names of containers that run, stopped: all have
+    ended, both by kubelet's word; asks: in the order in which kubelet asks (init containers first).
     """
 
     uid: str
@@ -65,6 +65,7 @@ class LocalPod:
     allocation: Allocation | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    running: frozenset[str] = frozenset()
     stopped: bool = False
     asks: tuple[Ask, ...] = ()
 
@@ -92,6 +93,7 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
     annotations = metadata.get("annotations") or {}
     where = f"{metadata['namespace']}/{metadata['name']}"
     request, allocation = None, None
+    states = list(_states(pod.get("status") or {}))
     try:
         request = parse_request(pod, bound=True)
         allocation = read_allocation(annotations, request) if request else None
@@ -108,7 +110,8 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         allocation=allocation,
         annotations={key: annotations[key] for key in _OURS if key in annotations},
         labels=metadata.get("labels") or {},
-        stopped=_stopped(pod.get("status") or {}),
+        running=frozenset(name for name, state in states if "running" in state),
+        stopped=bool(states) and all("terminated" in state for _, state in states),
         asks=tuple(_asks(request, allocation)) if request else (),
     )
 
@@ -124,10 +127,11 @@ def _asks(request: Request, allocation: Allocation | None) -> Iterator[Ask]:
             yield Ask(container.name, protocol.RESOURCE_CARDS, container.cards, cards)
 
 
-def _stopped(status: Mapping[str, Any]) -> bool:
-    """Whether kubelet has seen every container of the pod end."""
-    states = [c.get("state") or {} for kind in ("initContainerStatuses", "containerStatuses") for c in status.get(kind) or ()]
-    return bool(status.get("containerStatuses")) and all("terminated" in state for state in states)
+def _states(status: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each container's name and state, as kubelet last reported them."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            yield container.get("name", ""), container.get("state") or {}
 
 
 class PodTable:

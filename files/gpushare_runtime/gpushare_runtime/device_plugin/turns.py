@@ -32,8 +32,11 @@ class Turn:
 
 
 def next_asks(pod: LocalPod, served: Served) -> list[Ask]:
-    """What kubelet may ask next for this pod: of the first container that has not got everything, in no known order."""
-    left = [ask for ask in pod.asks if (pod.uid, ask.container, ask.resource) not in served]
+    """What kubelet may ask next for this pod: of the first container that has not got everything, in no known order.
+
+    It never asks for a container that runs, also not when its record of it is lost.
+    """
+    left = [ask for ask in pod.asks if (pod.uid, ask.container, ask.resource) not in served and ask.container not in pod.running]
     return [ask for ask in left if ask.container == left[0].container]
 
 
