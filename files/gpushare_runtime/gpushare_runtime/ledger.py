@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from gpushare_runtime.holding import CardState, Holder, NodeRecord
 from gpushare_runtime.inventory import Inventory
-from gpushare_runtime.node_ledger import CardState, Holder, NodeLedger, NodeRecord
+from gpushare_runtime.node_ledger import NodeLedger
 from gpushare_runtime.request import Request
 from gpushare_runtime.rules import Bearer, Labels, selects
 
@@ -41,6 +42,7 @@ class Ledger:
         self._node_of: dict[str, str] = {}
         self._assumed: set[str] = set()
         self._reserved: dict[str, float] = {}
+        self._lingering: dict[str, float] = {}
         self._nominees: dict[str, dict[str, Nominee]] = {}
         self._refusing: set[str] = set()
         self._with_rules: set[str] = set()
@@ -55,6 +57,9 @@ class Ledger:
     def set_node(self, record: NodeRecord) -> None:
         """What a node says of itself has become this. Its holders stay."""
         self._ensure(record.name).set_record(record)
+        for entry in record.held.entries:
+            if entry.uid in self._lingering:
+                self.remove(entry.uid)
         if record.held.refused:
             self._refusing.add(record.name)
         self._drop_if_idle(record.name)
@@ -71,10 +76,9 @@ class Ledger:
         now: Unix time in seconds; clock: as in `reserve`.
         """
         refusals = [name for name in self._refusing if self._expire_refusals(name, now)]
-        # All are made for equally long: the oldest comes first.
-        over = list(takewhile(lambda uid: self._reserved[uid] <= clock, self._reserved))
+        over = [*_until(self._reserved, clock), *_until(self._lingering, clock)]
         for uid in over:
-            self.release(uid)
+            self.remove(uid)
         return bool(refusals or over)
 
     def _expire_refusals(self, name: str, now: float) -> bool:
@@ -109,6 +113,19 @@ class Ledger:
             self._reserved.pop(holder.uid, None)
             self._reserved[holder.uid] = until
 
+    def linger(self, uid: str, until: float) -> None:
+        """The pod object is gone, its processes perhaps not: it holds until then, or until its node says what it holds.
+
+        until: as in `reserve`.
+        """
+        if uid in self._node_of:
+            self._assumed.discard(uid)
+            self._reserved.pop(uid, None)
+            self._lingering.setdefault(uid, until)
+
+    def is_lingering(self, uid: str) -> bool:
+        return uid in self._lingering
+
     def is_assumed(self, uid: str) -> bool:
         return uid in self._assumed
 
@@ -129,6 +146,7 @@ class Ledger:
         """The pod is finished or gone."""
         self._assumed.discard(uid)
         self._reserved.pop(uid, None)
+        self._lingering.pop(uid, None)
         self._with_rules.discard(uid)
         name = self._node_of.pop(uid, None)
         if name is not None:
@@ -156,8 +174,8 @@ class Ledger:
         """
         current = {holder.uid: holder for holder in holders}
         for uid in list(self._node_of):
-            under_way = uid in self._assumed or uid in self._reserved
-            if uid not in current and not (under_way and uid in existing):
+            under_way = (uid in self._assumed or uid in self._reserved) and uid in existing
+            if uid not in current and not under_way and uid not in self._lingering:
                 self.remove(uid)
         for holder in current.values():
             self.apply(holder)
@@ -200,3 +218,8 @@ class Ledger:
         node = self._nodes[name]
         if node.inventory is None and not node.inventory_error and not node.holders:
             del self._nodes[name]
+
+
+def _until(kept: Mapping[str, float], clock: float) -> list[str]:
+    """The UIDs that are over. All are kept equally long: the oldest comes first."""
+    return list(takewhile(lambda uid: kept[uid] <= clock, kept))

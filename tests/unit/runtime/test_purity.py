@@ -12,7 +12,7 @@ import pytest
 import gpushare_runtime
 
 PURE = (
-    "protocol", "quantity", "reuse", "rules", "request", "inventory", "allocation", "held", "node_ledger", "ledger",
+    "protocol", "quantity", "reuse", "rules", "request", "inventory", "allocation", "held", "holding", "node_ledger", "ledger",
     "fragmentation", "placement", "reasons",
 )  # fmt: skip
 ALLOWED = {

@@ -20,6 +20,9 @@ from gpushare_runtime.ledger import Holder, Ledger
 
 log = logging.getLogger(__name__)
 
+LINGER_SECONDS: Final = 3.0
+"""A device plugin sees within a second that processes have outlived their pod, and then says so in gpushare/held."""
+
 _PODS: Final = path("api/v1", "pods")
 _NODES: Final = path("api/v1", "nodes")
 
@@ -71,9 +74,7 @@ class Cluster:
             self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)
         if kind == "DELETED" or isinstance(record, FinishedPod):
             self._pending.pop(record.uid, None)
-            if self.ledger.holder(record.uid):
-                self.ledger.remove(record.uid)
-                self.on_room()
+            self._end(record)
         elif isinstance(record, Holder):
             self._pending.pop(record.uid, None)
             self.ledger.apply(record)
@@ -81,6 +82,16 @@ class Cluster:
             # Its Binding may be under way: what is assumed of it stays.
             self._pending[record.uid] = record
             self.changed.set()
+
+    def _end(self, record: PodRecord) -> None:
+        if not self.ledger.holder(record.uid):
+            return
+        if isinstance(record, Holder) and record.alive:
+            # Deleted by force. Whether its processes have ended is for its node to say, which takes a moment.
+            self.ledger.linger(record.uid, self._clock() + LINGER_SECONDS)
+            return
+        self.ledger.remove(record.uid)
+        self.on_room()
 
     def _learn(self, records: list[PodRecord]) -> None:
         """What pods ask for, each pod once, for the policy that wants to know."""

@@ -95,7 +95,8 @@ class PodReader:
             nominated = str((pod.get("status") or {}).get("nominatedNodeName") or "")
             return PendingPod(uid, namespace, name, request, "", labels, priority, nominated)
         allocation = self._allocation(metadata, node, request)
-        return Holder(uid, namespace, name, node, request, allocation, labels, priority, bool(metadata.get("deletionTimestamp")))
+        leaving, alive = bool(metadata.get("deletionTimestamp")), _alive(pod.get("status") or {})
+        return Holder(uid, namespace, name, node, request, allocation, labels, priority, leaving, alive)
 
     def _allocation(self, metadata: Mapping[str, Any], node: str, request: Request) -> Allocation | None:
         try:
@@ -121,6 +122,12 @@ class PodReader:
                 self._said.clear()
             self._said.add((uid, text))
             log.warning("%s", text)
+
+
+def _alive(status: Mapping[str, Any]) -> bool:
+    """Whether kubelet has begun with a container and has not said that all have ended."""
+    statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return any("terminated" not in (one.get("state") or {}) for one in statuses)
 
 
 def priority_of(pod: Mapping[str, Any]) -> int:

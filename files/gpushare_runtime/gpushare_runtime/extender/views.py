@@ -50,7 +50,8 @@ def ledger_json(ledger: Ledger) -> dict[str, Any]:
 
 
 def node_json(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
-    """One node of `ledger_json`. A pod's state is "bound", "leaving", "assumed" (its Binding is under way) or "reserved"."""
+    """One node of `ledger_json`. A pod's state is "bound", "leaving", "assumed" (its Binding is under way), "reserved" or
+    "lingering" (deleted by force a moment ago)."""
     inventory = node.inventory
     return {
         "name": node.name,
@@ -89,7 +90,12 @@ def _card(node: NodeLedger, state: CardState) -> dict[str, Any]:
 
 def _pod(ledger: Ledger, node: NodeLedger, holder: Holder) -> dict[str, Any]:
     known = node.known(holder)
-    states = ((ledger.is_reserved(holder.uid), "reserved"), (ledger.is_assumed(holder.uid), "assumed"), (holder.leaving, "leaving"))
+    states = (
+        (ledger.is_lingering(holder.uid), "lingering"),
+        (ledger.is_reserved(holder.uid), "reserved"),
+        (ledger.is_assumed(holder.uid), "assumed"),
+        (holder.leaving, "leaving"),
+    )
     return {
         "namespace": holder.namespace,
         "name": holder.name,
