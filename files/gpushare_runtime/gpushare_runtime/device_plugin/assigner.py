@@ -22,6 +22,7 @@ from gpushare_runtime.device_plugin.pods import LocalPod
 from gpushare_runtime.device_plugin.shares import actual_allocation
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Backoff
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ def annotations_due(pod: LocalPod, actual: Allocation, inventory: Inventory, now
 class Assigner:
     """One PATCH per pod, once all its containers have their ids. clock: Unix time in nanoseconds."""
 
-    def __init__(self, node: NodeState, client: KubeClient, counters: Counters, clock: Callable[[], int]) -> None:
+    def __init__(self, node: NodeState, client: KubeClient, counters: Counters, events: EventRecorder, clock: Callable[[], int]) -> None:
+        self._events = events
         self._node = node
         self._client = client
         self._counters = counters
@@ -108,5 +110,14 @@ class Assigner:
             log.info("pod %s is marked assigned", pod)
             return
         self._counters.corrections += 1
-        before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX) or "nothing"
-        log.warning("pod %s: its annotations said %s, kubelet gave %s: corrected", pod, before, allocation)
+        before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)
+        if before is None:
+            text = (
+                f"No scheduler extender placed it; it has {allocation} (container: card: units) by what was free on the node. "
+                "Check that it goes through a kube-scheduler that calls the extender"
+            )
+        else:
+            text = f"Its annotations said {before}, it has {allocation} (container: card: units); the annotations are corrected"
+        log.warning("pod %s: %s", pod, text)
+        about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
+        self._events.emit(about, "Warning", "GPUUnmanaged" if before is None else "GPUCorrected", text)

@@ -9,7 +9,7 @@ left. No I/O; clock and processes are passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,7 +68,7 @@ class Holders:
         self._forgotten: set[str] = set()
         self._lost: set[str] = set()
         self._released: set[str] = set()
-        self._alive: Collection[str] = ()
+        self._alive: frozenset[str] = frozenset()
         self._were_alive: set[str] = set()
         self._grants: list[Grant] = []
 
@@ -117,27 +117,23 @@ class Holders:
 
     # What becomes of pods that are over.
 
-    def settle(self, live: Callable[[], Collection[str]]) -> None:
+    def settle(self, live: Callable[[], Set[str]]) -> None:
         """Release the ids of pods that are over and have no process left. live: the UIDs of the pods that have one."""
         uids = {key[0] for key in self._recorded} | {key[0] for key in self._left}
         back = {uid for uid in self._released if not self._over(uid)}
         over = [uid for uid in uids if uid not in self._released and self._over(uid)]
         self._released -= back
         now = self._clock()
+        before = self._over_since.keys(), self._alive
         self._over_since = {uid: self._over_since.get(uid, now) for uid in over}
-        if not over:
-            self._alive, self._were_alive = (), set()
-            if back:
-                self._changed()
-            return
-        before, self._alive = self._alive, live()
-        self._were_alive = {uid for uid in over if uid in self._alive or uid in self._were_alive}
+        self._alive = frozenset(live() & set(over)) if over else frozenset()
+        self._were_alive = self._were_alive.intersection(over) | self._alive
         done = {uid for uid in over if uid not in self._alive and self._ended(uid, now)}
-        if not done and not back and not self._alive and not before:
-            return
-        self._released |= done & {key[0] for key in self._recorded}
-        self._left = {key: ids for key, ids in self._left.items() if key[0] not in done}
-        self._changed()
+        if done or back or before != (self._over_since.keys(), self._alive):
+            self._released |= done & {key[0] for key in self._recorded}
+            self._left = {key: ids for key, ids in self._left.items() if key[0] not in done}
+            self._lost -= done
+            self._changed()
 
     def _over(self, uid: str) -> bool:
         """Whether the pod no longer counts for kubelet, or for the API server although kubelet's file still lists it."""
@@ -158,10 +154,6 @@ class Holders:
             return True
         seen = self._first_seen.get(uid)
         return now - self._over_since[uid] >= START_GRACE or (pod is None and seen is not None and now - seen > _WATCH_GRACE)
-
-    def lingering(self) -> bool:
-        """Whether there is something to settle."""
-        return bool(self._over_since)
 
     # Who holds what.
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -41,6 +41,7 @@ from gpushare_runtime.device_plugin.unit_change import changed_unit, recorded_ca
 from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.credentials import CredentialsError, load
+from gpushare_runtime.kube.events import EventRecorder
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.quantity import GIB, UNITS, Unit, parse_unit
 
@@ -132,7 +133,7 @@ class DevicePlugin:
         client: KubeClient,
         *,
         card_interval: float = INTERVAL_SECONDS,
-        live: Callable[[], Collection[str]] = live_pods,
+        live: Callable[[], Set[str]] = live_pods,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -161,7 +162,8 @@ class DevicePlugin:
         """Until cancelled, or until a part of it fails: then that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
-        assigner = Assigner(self.node, self._client, self.counters, time.time_ns)
+        events = EventRecorder(self._client, "gpushare-device-plugin", self._settings.node)
+        assigner = Assigner(self.node, self._client, self.counters, events, time.time_ns)
         pods = self._pods()
         self._state.load()
         async with DirectoryWatch(self._directory) as watch:
@@ -180,19 +182,21 @@ class DevicePlugin:
                     publisher.reflector().run(),
                     publisher.run(),
                     assigner.run(),
+                    events.run(),
                     self._report_api(pods),
                     _feed_watchdog(),
                 ]
             )
         raise AssertionError("a part of the plugin ended by itself")
 
+    def metrics_text(self) -> str:
+        """What a scrape gets."""
+        return metrics.render(families(self.node, self.counters))
+
     def _metrics(self) -> list[Coroutine[Any, Any, None]]:
         if self._settings.metrics is None:
             return []
-        server = MetricsServer(
-            self._settings.metrics, lambda: metrics.render(families(self.node, self.counters)), self._settings.metrics_token
-        )
-        return [server.run()]
+        return [MetricsServer(self._settings.metrics, self.metrics_text, self._settings.metrics_token).run()]
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
         return lambda: ResourceService(resource, self.node, self.refresh, self.counters)
@@ -244,8 +248,12 @@ async def run_all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
+        left = set(tasks)
+        while left:
+            # Again and again: asyncio.wait_for may swallow a cancellation that comes together with what it waits for.
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=0.1)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -10,7 +10,7 @@ hold. No I/O.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Set
 from dataclasses import replace
 from typing import Final
 
@@ -41,7 +41,7 @@ class NodeState:
     when some pod may have outlived kubelet's memory.
     """
 
-    def __init__(self, pods: PodTable, clock: Callable[[], float], now: Callable[[], float], live: Callable[[], Collection[str]]) -> None:
+    def __init__(self, pods: PodTable, clock: Callable[[], float], now: Callable[[], float], live: Callable[[], Set[str]]) -> None:
         self.pods = pods
         self.holders = Holders(pods, clock)
         self.refusals = Refusals(now, self._holders_of)
@@ -51,7 +51,7 @@ class NodeState:
         self._cordon = ""
         self._clock = clock
         self._live = live
-        self._settled = 0.0
+        self._settled = 0.0, (0, 0)
         self._slots: dict[str, Card] = {}
         self._ids: dict[str, list[str]] = {}
         self._preferred: dict[str, deque[tuple[frozenset[str], Turn | None]]] = {}
@@ -77,11 +77,14 @@ class NodeState:
                 self.set_inventory(self._read)
 
     def settle(self, *, again: bool = True) -> None:
-        """Release what pods held that are over and have no process left. again: also if that was looked at a moment ago."""
-        now = self._clock()
-        if again or now - self._settled > _MOMENT:
-            self._settled = now
+        """Release what pods held that are over and have no process left.
+
+        again: also if nothing has changed since that was looked at a moment ago.
+        """
+        now, seen = self._clock(), (self.pods.changes.count, self.holders.changes.count)
+        if again or now - self._settled[0] > _MOMENT or seen != self._settled[1]:
             self.holders.settle(self._live)
+            self._settled = now, (self.pods.changes.count, self.holders.changes.count)
 
     # What kubelet is told of.
 

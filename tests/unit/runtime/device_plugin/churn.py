@@ -24,8 +24,6 @@ from unit.runtime.pods import pod as pod_of
 STEP = 0.1
 # Seconds within which annotations are corrected, outages of the API server included.
 SETTLED = 5.0
-# Seconds for which the scheduler's side counts a pod that went without having ended: the node's word is on its way.
-LINGER = 0.0
 UNIX = 1_774_000_000.0
 T = TypeVar("T")
 
@@ -53,6 +51,9 @@ class Plugin(Protocol):
 
     def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
         """({card: units that others must not count on}, {(card, units) refused a moment ago})."""
+
+    # Seconds for which its extender counts a pod that ran and went without having ended: the node's word is on its way.
+    linger: float
 
 
 @dataclass
@@ -216,7 +217,7 @@ class Churn:
                 whole |= annotated.keys() or used.keys()
         for index, units in self._held_now[0].items():
             used[index] += units
-        self._lingering = {uid: pod for uid, pod in self._lingering.items() if pod.gone + LINGER > self.clock}
+        self._lingering = {uid: pod for uid, pod in self._lingering.items() if pod.gone + self.plugin.linger > self.clock}
         for pod in self._lingering.values():
             for index, units in pod.annotated.items():
                 used[index] += units
@@ -329,7 +330,8 @@ class Churn:
             pod.ends = self.clock + (self.random.uniform(1, 20) if pod.survives else self.random.uniform(0, 1))
             del self.api[pod.uid]
             pod.gone = self.clock
-            self._lingering[pod.uid] = pod
+            if pod.object["status"]["phase"] == "Running":
+                self._lingering[pod.uid] = pod
             self._event("DELETED", pod)
         else:
             pod.ends = self.clock + self.random.uniform(0, 2)

@@ -55,6 +55,7 @@ class DeviceManager:
         self.sources_ready = True
         self.running: set[tuple[str, str]] = set()
         self.pre_start: PreStart | None = None
+        self.pre_start_required: Callable[[str], bool] = lambda _: True
         self.asked: list[str] = []
         self._prefer = prefer
         self._allocate = allocate
@@ -183,7 +184,7 @@ class DeviceManager:
         again = False
         for resource in (r for r in limits if r in self.healthy or r in self.allocated):
             ids = self.given.get(uid, {}).get(name, {}).get(resource)
-            if self.pre_start is not None:
+            if self.pre_start is not None and self.pre_start_required(resource):
                 if ids is None:
                     raise StartError(f"no devices found allocated in local cache for pod {uid}, container {name}, resource {resource}")
                 await self.pre_start(resource, self._shuffled(ids))
@@ -222,7 +223,7 @@ class DeviceManager:
 
     def read(self) -> None:
         """As at kubelet's start: what was given is known again, no id is healthy before the plugin says so."""
-        self.healthy, self.given, self._reuse = {}, {}, {}
+        self.healthy, self.given, self.allocated, self._reuse = {}, {}, {}, {}
         if self.checkpoint is not None and self.checkpoint.exists():
             data = json.loads(self.checkpoint.read_text())["Data"]
             self.restore(data["PodDeviceEntries"], data["RegisteredDevices"])

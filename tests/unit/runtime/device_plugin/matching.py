@@ -12,6 +12,7 @@ from gpushare_runtime.device_plugin.checkpoint import Entry
 from gpushare_runtime.device_plugin.node import NodeState, Refused
 from gpushare_runtime.device_plugin.pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.report import report
+from gpushare_runtime.extender.cluster import LINGER_SECONDS
 from gpushare_runtime.quantity import unit_id
 from unit.runtime.device_plugin.churn import UNIX, Churn
 from unit.runtime.device_plugin.device_manager import AdmissionError
@@ -19,6 +20,8 @@ from unit.runtime.device_plugin.device_manager import AdmissionError
 
 class Ours:
     """NodeState and what the plugin does around it."""
+
+    linger = LINGER_SECONDS
 
     def __init__(self, world: Churn, state: Any) -> None:
         self._world = world
@@ -82,6 +85,8 @@ class Original:
     No preferred ids (kubelet takes any), no memory of processes, no word to the scheduler. Whole cards it does not have: they
     are given by their ids here.
     """
+
+    linger = 0.0
 
     def __init__(self, world: Churn, _: Any) -> None:
         self._world = world
