@@ -80,16 +80,18 @@ def growth(
     now = fragmentation(tuple(sorted((s.free, s.empty) for s in usable)), popular)
     ordered = sorted(candidates, key=lambda s: (s.free, s.card.units, s.card.index))
     best: tuple[int, Sequence[CardState]] | None = None
-    tried: set[Free] = set()
+    tried = set()
     for choice in islice(combinations(ordered, request.cards or request.cards_per_pod), _COMBINATIONS):
+        alike = tuple((state.free, state.empty) for state in choice)
+        if alike in tried:
+            continue
+        tried.add(alike)
         taken = {state.card.index for state in choice}
         left = 0 if request.cards else request.per_card
-        after = tuple(sorted(((s.free - left if left else 0), False) if s.card.index in taken else (s.free, s.empty) for s in usable))
-        if after not in tried:
-            tried.add(after)
-            grown = fragmentation(after, popular) - now
-            if best is None or grown < best[0]:
-                best = grown, choice
+        after = (((s.free - left if left else 0), False) if s.card.index in taken else (s.free, s.empty) for s in usable)
+        grown = fragmentation(tuple(sorted(after)), popular) - now
+        if best is None or grown < best[0]:
+            best = grown, choice
     assert best is not None
     return best
 

@@ -116,7 +116,14 @@ class NodeLedger:
 
     def could_hold(self, request: Request) -> bool:
         """Whether it would fit if nobody held anything here."""
-        return self.remembered(("empty", request.key), lambda: self.supposing(without=self._holders).leftover(request) is not None)
+        return self.remembered(("empty", request.key), lambda: self._could_hold(request))
+
+    def _could_hold(self, request: Request) -> bool:
+        if self.inventory is None or request.core > self.inventory.core:
+            return False
+        cards = [state.card for state in self.usable if request.cards or state.card.units >= request.per_card]
+        suitable = sum(request.rules.accept(card.uuid, self._models(card)) for card in cards)
+        return suitable >= (request.cards or request.cards_per_pod)
 
     def against(self, request: Request, state: CardState) -> str:
         """Why a card of this node does not take (its part of) a request, in a word; "" if it does."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from gpushare_runtime.allocation import Allocation, allocate
@@ -36,7 +36,11 @@ class Rule(ABC):
 
     @abstractmethod
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        """Of placing it on this node, None if it does not fit. Remembered by the node until it changes."""
+        """Of placing it on this node, None if it does not fit."""
+
+    @abstractmethod
+    def key(self, request: Request) -> Hashable:
+        """What a node remembers the cost by until it changes."""
 
     def tie(self, node: NodeLedger) -> int:
         """Of two nodes that cost the same, the one with less of this is better."""
@@ -54,8 +58,13 @@ class Rule(ABC):
         costs: dict[str, int] = {}
         scores: dict[str, int] = {}
         best: tuple[int, int, str] | None = None
+        memo_key = self.key(request)
         for node in nodes:
-            cost = self.cost(request, node)
+            cost: int | None
+            try:
+                cost = node.memo[memo_key]  # type: ignore[assignment]
+            except KeyError:
+                cost = node.memo[memo_key] = self.cost(request, node)
             if cost is None:
                 scores[node.name] = 0
                 continue
@@ -86,6 +95,10 @@ class Binpack(Rule):
     def cost(self, request: Request, node: NodeLedger) -> int | None:
         return node.leftover(request)
 
+    def key(self, request: Request) -> Hashable:
+        # As in NodeLedger.leftover: filter has asked already.
+        return request.key
+
 
 class Spread(Rule):
     """Take the emptiest card, and the node with the smallest part of its memory in use."""
@@ -96,9 +109,10 @@ class Spread(Rule):
         return sorted(candidates, key=lambda s: (-s.free, s.card.index))[: request.cards_per_pod]
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        if node.leftover(request) is None:
-            return None
-        return node.remembered("use", lambda: _use(node))
+        return None if node.leftover(request) is None else _use(node)
+
+    def key(self, request: Request) -> Hashable:
+        return "spread", request.key
 
     def tie(self, node: NodeLedger) -> int:
         return -node.free
@@ -117,10 +131,10 @@ class Fgd(Rule):
     def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
         return self._best(request, node, candidates)[1]
 
-    def cost(self, request: Request, node: NodeLedger) -> int | None:
-        return node.remembered(("fgd", self._workload.version, request.key), lambda: self._cost(request, node))
+    def key(self, request: Request) -> Hashable:
+        return "fgd", self._workload.version, request.key
 
-    def _cost(self, request: Request, node: NodeLedger) -> int | None:
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
         candidates = node.candidates(request)
         return self._best(request, node, candidates)[0] if candidates else None
 
