@@ -45,7 +45,9 @@ class CardFacts:
 
 
 class XidEvents(Protocol):
-    """A subscription to the XID errors of all cards that answer."""
+    """A subscription to the XID errors of all cards that answer. partial: some card did not answer when it was made."""
+
+    partial: bool
 
     def wait(self, seconds: float) -> tuple[str, int] | None:
         """(card UUID, XID) of the next one; None if none comes in that time. Blocks; NvmlError when it has to be made anew."""

@@ -94,7 +94,9 @@ class CardFollower:
         if broken:
             self._status.bad(_PART, "; ".join(broken))
         else:
-            self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}")
+            rest = sum(card.mib for card in inventory.cards) - inventory.units * inventory.unit.mib
+            left = f"; {rest} MiB fill no unit of their card" if rest else ""
+            self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
 
 
 def _check_size(inventory: Inventory) -> None:

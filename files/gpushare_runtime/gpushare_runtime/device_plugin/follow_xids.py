@@ -50,15 +50,24 @@ class XidFollower:
     async def _listen(self, events: XidEvents) -> NoReturn:
         try:
             while True:
-                event = await in_thread(lambda: events.wait(_WAIT_SECONDS))
-                if event is None:
-                    continue
-                uuid, number = event
-                self._counts[uuid, number] += 1
-                if self._health.xid(uuid, number):
-                    log.error("card %s: XID %d, it is taken out of use", uuid, number)
-                    self._read_now()
-                else:
-                    log.warning("card %s: XID %d, an error of the application that ran on it", uuid, number)
-        finally:
+                event = await in_thread(lambda events=events: events.wait(_WAIT_SECONDS))  # type: ignore[misc]
+                if event is not None:
+                    self._hear(*event)
+                elif events.partial:
+                    # The next one before the end of this one, so that nothing is missed.
+                    events, before = await in_thread(self._nvml.xid_events), events
+                    while (late := before.wait(0)) is not None:
+                        self._hear(*late)
+                    before.close()
+        except NvmlError:
+            # Not at the end of the process, when a thread may still wait in it.
             events.close()
+            raise
+
+    def _hear(self, uuid: str, number: int) -> None:
+        self._counts[uuid, number] += 1
+        if self._health.xid(uuid, number):
+            log.error("card %s: XID %d, it is taken out of use", uuid, number)
+            self._read_now()
+        else:
+            log.warning("card %s: XID %d, an error of the application that ran on it", uuid, number)

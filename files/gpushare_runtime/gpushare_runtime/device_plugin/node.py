@@ -107,7 +107,10 @@ class NodeState:
 
     def _held_of_unusable(self, resource: str) -> Collection[str]:
         unusable = {card.uuid: card for card in (self.inventory.cards if self.inventory else ()) if not card.usable}
-        return self.holders.ids_of(resource, unusable).intersection(self._ids_of(resource, unusable)) if unusable else ()
+        if not unusable:
+            return ()
+        # What kubelet has freed already is free to it, whatever still uses it.
+        return (self.holders.ids_of(resource, unusable) & self._ids_of(resource, unusable)) - self.holders.leaving(resource).keys()
 
     def _ids_of(self, resource: str, cards: Collection[str]) -> set[str]:
         return set(cards) if resource == protocol.RESOURCE_CARDS else {i for uuid in cards for i in self._ids[uuid]}

@@ -82,6 +82,7 @@ class PynvmlEvents:
     """A subscription with an initialization of its own, so that it does not matter who else stops NVML meanwhile."""
 
     def __init__(self) -> None:
+        self.partial = False
         self._uuids: dict[int | None, str] = {}
         self._set: Any = None
         _call(pynvml.nvmlInit)
@@ -97,9 +98,13 @@ class PynvmlEvents:
         try:
             handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
             uuid = _text(_call(pynvml.nvmlDeviceGetUUID, handle))
+        except NvmlError:
+            self.partial = True
+            return
+        try:
             _call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
         except NvmlError as error:
-            log.debug("no XID errors from card %d: %s", index, error)
+            log.debug("card %d does not say its XID errors: %s", index, error)
             return
         self._uuids[_address(handle)] = uuid
 

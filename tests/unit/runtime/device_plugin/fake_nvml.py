@@ -24,6 +24,8 @@ def facts(index: int, mib: int, **changes: object) -> CardFacts:
 class FakeXids:
     """What was reported is heard once."""
 
+    partial = False
+
     def __init__(self, xids: queue.Queue[tuple[str, int]]) -> None:
         self._xids = xids
 
