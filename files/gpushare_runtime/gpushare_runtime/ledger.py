@@ -154,9 +154,9 @@ class Ledger:
             self._drop_if_idle(name)
 
     @property
-    def nominees(self) -> Mapping[str, Collection[Nominee]]:
-        """By node; usually there are none."""
-        return {name: of.values() for name, of in self._nominees.items()} if self._nominees else {}
+    def nominees(self) -> Mapping[str, Mapping[str, Nominee]]:
+        """By node and UID; usually there are none."""
+        return self._nominees
 
     def nominate(self, uid: str, nominee: Nominee | None) -> None:
         """The pod with this UID is nominated to a node now; None: to none (any more)."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from gpushare_runtime.held import HeldEntry
 from gpushare_runtime.holding import CardState, Holder, NodeRecord, Sums
 from gpushare_runtime.inventory import Card, Inventory
 from gpushare_runtime.request import Request
@@ -190,10 +189,7 @@ class NodeLedger:
         excess: dict[int, int] = {}
         if self.inventory is None:
             return excess
-        sums = Sums()
-        for holder in self._holders.values():
-            if holder.allocation is not None:
-                sums.add(holder.allocation.by_card, holder.request.core, holder.whole)
+        sums = self._stated()
         for index, units in sums.used.items():
             card = self.inventory.by_index.get(index)
             over = units - (card.units if card else 0)
@@ -203,19 +199,25 @@ class NodeLedger:
                 excess[index] = over
         return excess
 
+    def _stated(self) -> Sums:
+        """What the pods' annotations say, possible or not."""
+        sums = Sums()
+        for holder in self._holders.values():
+            if holder.allocation is not None:
+                sums.add(holder.allocation.by_card, holder.request.core, holder.whole)
+        return sums
+
     def problems(self) -> list[str]:
         """What cannot be, in words, one line each; [] when the ledger is sound."""
         if self.inventory is None:
             return []
         found = [f"card {index}: {units} units are held beyond what it has" for index, units in sorted(self.overbooked().items())]
+        for index, core in sorted(self._stated().core.items()):
+            if core > self.inventory.core:
+                found.append(f"card {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
         for holder in self._holders.values():
             if self.known(holder) is None:
-                where = f"pod {holder.namespace}/{holder.name}"
-                if holder.allocation is None:
-                    found.append(f"{where}: its card is not known; it counts against every card that could hold it")
-                else:
-                    named = ", ".join(map(str, sorted(holder.allocation.by_card)))
-                    found.append(f"{where}: no pod can have what its annotations say on card {named}; it counts against every card")
+                found.append(f"pod {holder.namespace}/{holder.name}: {_unknown(holder)}")
         strangers = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
         return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in strangers]
 
@@ -241,6 +243,10 @@ class NodeLedger:
                 said[card.index] = said.get(card.index, 0) + entry.units
         return said
 
+    def _uuid(self, index: int) -> str:
+        card = self.inventory.by_index.get(index) if self.inventory else None
+        return card.uuid if card else ""
+
     def _sums(self) -> Sums:
         sums = Sums()
         for holder in self._holders.values():
@@ -249,20 +255,22 @@ class NodeLedger:
                 sums.unknown.append(holder)
             else:
                 sums.add(known, holder.request.core, holder.whole)
-        for entry in self.record.held.entries:
-            self._add_said(sums, entry)
+        if self.record.held.entries:
+            self._add_said(sums)
         return sums
 
-    def _add_said(self, sums: Sums, entry: HeldEntry) -> None:
+    def _add_said(self, sums: Sums) -> None:
         """What the node says beyond what the pods do: of a pod that is gone, or on another card than its annotations name."""
-        card = self.inventory.by_uuid.get(entry.card) if self.inventory else None
-        if card is None:
-            return
-        holder = self._holders.get(entry.uid)
-        known = self.known(holder) if holder is not None else {}
-        more = entry.units - (known or {}).get(card.index, 0)
-        if known is not None and more > 0:
-            sums.add({card.index: more}, 0, entry.whole and card.index not in known)
+        for uid in {entry.uid for entry in self.record.held.entries}:
+            holder = self._holders.get(uid)
+            known = self.known(holder) if holder is not None else {}
+            if known is None:
+                continue
+            whole = {entry.card for entry in self.record.held.entries if entry.uid == uid and entry.whole}
+            for index, units in self._said(uid).items():
+                if units > known.get(index, 0):
+                    is_whole = index not in known and self._uuid(index) in whole
+                    sums.add({index: units - known.get(index, 0)}, 0, is_whole)
 
     def _compute(self) -> Iterator[CardState]:
         if self.inventory is None:
@@ -302,3 +310,10 @@ class NodeLedger:
     def _changed(self) -> None:
         self._cards = self._totals = None
         self.memo.clear()
+
+
+def _unknown(holder: Holder) -> str:
+    if holder.allocation is None:
+        return "its card is not known; it counts against every card that could hold it"
+    named = ", ".join(map(str, sorted(holder.allocation.by_card)))
+    return f"no pod can have what its annotations say of card {named}; it counts against every card that could hold it"

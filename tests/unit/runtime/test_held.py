@@ -107,6 +107,14 @@ def test_the_node_may_know_more_than_the_annotations() -> None:
     assert frees(ledger) == [10, 10], "until the annotation is corrected, both count"
 
 
+def test_several_containers_of_one_pod_add_up() -> None:
+    entries = [HeldEntry(FIRST, "u", "x/u", 3, "leaving"), HeldEntry(FIRST, "u", "x/u", 4, "leaving")]
+    ledger = told(*entries)
+    assert frees(ledger) == [9, 16]
+    ledger.apply(holder("u", memory(5), on(0, 5)))
+    assert frees(ledger) == [9, 16], "two more than the pod's annotations say"
+
+
 def test_a_card_that_refused_a_size_takes_no_such_pod_until_then() -> None:
     ledger = told(refused=(Refusal("u", FIRST, 6, 100.0), Refusal("v", SECOND, 16, 50.0, whole=True)))
     node = ledger.node("n")

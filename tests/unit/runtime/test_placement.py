@@ -204,6 +204,12 @@ def test_fgd_spares_what_others_need() -> None:
     assert taken(memory(2), node([(16, 8), (16, 6)]), "binpack", workload) == [0]
 
 
+def test_where_nothing_is_lost_fgd_fills_the_fuller_card() -> None:
+    workload = Workload()
+    workload.observe([memory(1)])
+    assert taken(memory(2), node([(16, 6), (16, 8)]), "fgd", workload) == [1]
+
+
 def test_fgd_keeps_empty_cards_together_for_whole_ones() -> None:
     workload = Workload()
     workload.observe([whole(2)] * 5 + [memory(8)] * 5)

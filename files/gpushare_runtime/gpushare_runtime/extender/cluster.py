@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
 from gpushare_runtime import protocol
+from gpushare_runtime.extender.budgets import Budget, read_budget
 from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod, PodReader, PodRecord, read_node
 from gpushare_runtime.fragmentation import Workload
 from gpushare_runtime.kube.client import KubeClient, path
@@ -25,6 +26,7 @@ LINGER_SECONDS: Final = 3.0
 
 _PODS: Final = path("api/v1", "pods")
 _NODES: Final = path("api/v1", "nodes")
+_BUDGETS: Final = path("apis/policy/v1", "poddisruptionbudgets")
 
 
 class Cluster:
@@ -42,11 +44,28 @@ class Cluster:
         self.changed: Final = asyncio.Event()
         self.on_room: Callable[[], None] = lambda: None
         self._pending: dict[str, PendingPod] = {}
+        self._budgets: dict[tuple[str, str], Budget] = {}
 
     @property
     def pending(self) -> Mapping[str, PendingPod]:
         """Pods on no node that ask for something of ours, by UID."""
         return self._pending
+
+    @property
+    def budgets(self) -> Collection[Budget]:
+        """The disruption budgets; none while nobody watches them."""
+        return self._budgets.values()
+
+    def replace_budgets(self, budgets: list[Budget]) -> None:
+        """All of them, from a fresh list."""
+        self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+
+    def budget_event(self, kind: str, budget: Budget) -> None:
+        """One was "ADDED", "MODIFIED" or "DELETED"."""
+        if kind == "DELETED":
+            self._budgets.pop((budget.namespace, budget.name), None)
+        else:
+            self._budgets[budget.namespace, budget.name] = budget
 
     def replace_pods(self, records: list[PodRecord]) -> None:
         """All unfinished pods, from a fresh list."""
@@ -156,3 +175,7 @@ class Cluster:
             field_selector=protocol.UNFINISHED,
         )
         return nodes, pods
+
+    def budget_watch(self, client: KubeClient) -> Reflector[Budget]:
+        """What keeps the budgets up to date, where the preempt verb is offered: needs list and watch of them."""
+        return Reflector(client, _BUDGETS, on_replace=self.replace_budgets, on_event=self.budget_event, transform=read_budget)

@@ -12,7 +12,10 @@ from gpushare_runtime.placement import Policy
 
 def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, uid: str, priority: int) -> NodeLedger:
     """The node as a pod of this UID and priority may use it: without the room of others nominated there that are not less."""
-    nominees = [n for n in ledger.nominees.get(node.name, ()) if n.uid != uid and n.priority >= priority and not ledger.holder(n.uid)]
+    here = ledger.nominees.get(node.name)
+    if not here:
+        return node
+    nominees = [n for n in here.values() if n.uid != uid and n.priority >= priority and not ledger.holder(n.uid)]
     return node.supposing(add=places(ledger, policy, node, nominees)) if nominees else node
 
 

@@ -66,7 +66,7 @@ def node_json(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
             {"card": e.card, "uid": e.uid, "pod": e.pod, "units": e.units, "why": e.why, "whole": e.whole} for e in node.record.held.entries
         ],
         "refused": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.record.held.refused],
-        "nominated": [_nominee(nominee) for nominee in ledger.nominees.get(node.name, ())],
+        "nominated": [_nominee(nominee) for nominee in ledger.nominees.get(node.name, {}).values()],
         "problems": node.problems(),
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.extender.budgets import read_budget, violations
+from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.ledger import Holder
 from unit.runtime.test_ledger import memory
 
@@ -42,6 +43,16 @@ def pods(*apps: str) -> list[Holder]:
 )
 def test_who_violates_it(raw: dict[str, Any], expected: list[bool]) -> None:
     assert violations(pods("a", "b", "a"), [read_budget(raw)]) == expected
+
+
+def test_the_clusters_budgets_follow_lists_and_events() -> None:
+    cluster, raw = Cluster(), budget(1, matchLabels={"app": "a"})
+    cluster.replace_budgets([read_budget(raw)])
+    raw["status"]["disruptionsAllowed"] = 0
+    cluster.budget_event("MODIFIED", read_budget(raw))
+    assert [one.allowed for one in cluster.budgets] == [0]
+    cluster.budget_event("DELETED", read_budget(raw))
+    assert not cluster.budgets
 
 
 def test_without_budgets_nobody_does() -> None:

@@ -135,11 +135,13 @@ def test_nominated_pods_have_their_room() -> None:
     assert world.filter("other", 10) == ["n"]
 
 
-def test_a_nominated_pod_that_has_its_reservation_is_not_counted_twice() -> None:
-    world = World(n=(16,))
-    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(8), "", (), 5, "n"))
-    assert world.filter("vip", 8) == ["n"]
-    assert world.filter("other", 8) == ["n"]
+def test_a_nominated_pod_that_goes_elsewhere_needs_its_room_no_more() -> None:
+    world = World(n=(16,), m=(16,))
+    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(16), "", (), 5, "n"))
+    assert world.filter("other", 16) == ["m"]
+    world.ledger.release("other")
+    world.ledger.assume(holder("vip", memory(16), on(0, 16), "m"))
+    assert world.filter("other", 16) == ["n"]
 
 
 def test_a_fresh_list_ends_what_is_nominated_no_more() -> None:
@@ -220,3 +222,15 @@ def test_a_reserved_card_that_has_failed_meanwhile_is_not_used() -> None:
     bad = type(cards)(cards.unit, (type(cards.cards[0])(**(vars(cards.cards[0]) | {"health": "XID 79"})), cards.cards[1]))
     world.cluster.node_event("MODIFIED", NodeRecord("n", bad))
     assert bind(world, "a", "n")[protocol.ANNOTATION_INDEX] == "1"
+
+
+def test_a_pod_does_not_mistake_its_own_reservation_for_the_company_it_wants() -> None:
+    world = World(n=(16,), m=(80,))
+    metadata = {"labels": {"app": "a"}, "annotations": {protocol.ASK_SAME_CARD_AS: "app=a"}}
+    raw = world.args("a", 4, **metadata).pod
+    assert world.service.filter(Arguments(raw, ["n"])).names == ["n"]
+    assert world.ledger.is_reserved("a")
+    world.cluster.pod_event("ADDED", PodReader()(raw))  # type: ignore[arg-type]
+    api = Api()
+    asyncio.run(Binder(api, world.cluster, world.policy).bind(BindArguments("default", "a", "a", "m")))  # type: ignore[arg-type]
+    assert api.bindings[0]["target"]["name"] == "m"
