@@ -38,6 +38,7 @@ TARGETS: Final = {"Allocate p99 ms": 5.0, "GetPreferredAllocation p99 ms": 20.0,
 _NODE: Final = "/api/v1/nodes/gpu1"
 # Pods that are bound before the one that is admitted: what is measured is the answer, not the API server's watch.
 _AHEAD: Final = 3
+_ENDED: Final = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}
 _MEMORY: Final = "aliyun.com/gpu-mem"
 # The plugin as its unit starts it, but for where its cards come from; pynvml is loaded as it would be.
 _COMMAND: Final = """
@@ -103,7 +104,7 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
                         old, freed, of = running.popleft()
                         kubelet.manager.active.discard(old["metadata"]["uid"])
                         free[of] += freed
-                        await api.put(path_of(old), old | {"status": {"phase": "Succeeded"}})
+                        await api.put(path_of(old), old | {"status": _ENDED})
                         continue
                     made = memory(inventory, card, size)
                     await api.put(path_of(made), made)

@@ -16,7 +16,7 @@ from typing import Final
 from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin.changes import Changes
 from gpushare_runtime.device_plugin.checkpoint import Entry
-from gpushare_runtime.device_plugin.pods import PodTable
+from gpushare_runtime.device_plugin.pods import LocalPod, PodTable
 from gpushare_runtime.device_plugin.shares import card_of_unit, cards_of
 from gpushare_runtime.device_plugin.turns import Key, Turn
 from gpushare_runtime.inventory import Inventory
@@ -61,7 +61,7 @@ class Holders:
         self._recorded: dict[Key, frozenset[str]] = {}
         # What kubelet's record no longer has, although nobody has seen its processes end.
         self._left: dict[Key, frozenset[str]] = {}
-        self._cards: dict[Key, set[str]] = {}
+        self._cards: dict[Key, tuple[frozenset[str], set[str]]] = {}
         self._names: dict[str, str] = {}
         self._first_seen: dict[str, float] = {}
         self._over_since: dict[str, float] = {}
@@ -69,7 +69,7 @@ class Holders:
         self._lost: set[str] = set()
         self._released: set[str] = set()
         self._alive: frozenset[str] = frozenset()
-        self._were_alive: set[str] = set()
+        self._were_alive: frozenset[str] = frozenset()
         self._grants: list[Grant] = []
 
     # What kubelet says.
@@ -119,21 +119,48 @@ class Holders:
 
     def settle(self, live: Callable[[], Set[str]]) -> None:
         """Release the ids of pods that are over and have no process left. live: the UIDs of the pods that have one."""
+        doubtful = self.review()
+        if doubtful:
+            self.looked(doubtful, live())
+
+    def review(self) -> frozenset[str]:
+        """Take note of who is over; what kubelet itself has seen end is free. The UIDs of the others: their processes decide.
+
+        What these hold counts as held until `looked` says otherwise.
+        """
         uids = {key[0] for key in self._recorded} | {key[0] for key in self._left}
         back = {uid for uid in self._released if not self._over(uid)}
-        over = [uid for uid in uids if uid not in self._released and self._over(uid)]
-        self._released -= back
-        now = self._clock()
-        before = self._over_since.keys(), self._alive
-        self._over_since = {uid: self._over_since.get(uid, now) for uid in over}
-        self._alive = frozenset(live() & set(over)) if over else frozenset()
-        self._were_alive = self._were_alive.intersection(over) | self._alive
-        done = {uid for uid in over if uid not in self._alive and self._ended(uid, now)}
-        if done or back or before != (self._over_since.keys(), self._alive):
-            self._released |= done & {key[0] for key in self._recorded}
-            self._left = {key: ids for key, ids in self._left.items() if key[0] not in done}
-            self._lost -= done
-            self._changed()
+        over = {uid for uid in uids if uid not in self._released and self._over(uid)}
+        stopped = {uid for uid in over if (pod := self._last_seen(uid)) is not None and pod.stopped}
+        now, before = self._clock(), self._over_since.keys()
+        self._over_since = {uid: self._over_since.get(uid, now) for uid in over - stopped}
+        self._alive &= self._over_since.keys()
+        self._were_alive &= self._over_since.keys()
+        if stopped or back or before != self._over_since.keys():
+            self._released -= back
+            self._release(stopped)
+        return frozenset(self._over_since)
+
+    def looked(self, doubtful: Set[str], live: Set[str]) -> None:
+        """Of these, which `review` had said before one looked, only those in `live` have a process."""
+        still = doubtful & self._over_since.keys()
+        alive = frozenset(live & still)
+        now, before = self._clock(), self._alive & still
+        self._were_alive |= alive
+        self._alive = (self._alive - still) | alive
+        done = {uid for uid in still - alive if self._ended(uid, now)}
+        if done or alive != before:
+            self._release(done)
+
+    def _release(self, uids: Set[str]) -> None:
+        self._released |= uids & {key[0] for key in self._recorded}
+        self._left = {key: ids for key, ids in self._left.items() if key[0] not in uids}
+        self._over_since = {uid: since for uid, since in self._over_since.items() if uid not in uids}
+        self._lost -= uids
+        self._changed()
+
+    def _last_seen(self, uid: str) -> LocalPod | None:
+        return self._pods.get(uid) or self._pods.removed(uid)
 
     def _over(self, uid: str) -> bool:
         """Whether the pod no longer counts for kubelet, or for the API server although kubelet's file still lists it."""
@@ -149,8 +176,8 @@ class Holders:
 
     def _ended(self, uid: str, now: float) -> bool:
         """Whether no process of a pod without one is still to come."""
-        pod = self._pods.get(uid) or self._pods.removed(uid)
-        if uid in self._were_alive or (pod is not None and (pod.phase != "Pending" or pod.stopped)):
+        pod = self._last_seen(uid)
+        if uid in self._were_alive or (pod is not None and pod.phase != "Pending"):
             return True
         seen = self._first_seen.get(uid)
         return now - self._over_since[uid] >= START_GRACE or (pod is None and seen is not None and now - seen > _WATCH_GRACE)
@@ -164,7 +191,11 @@ class Holders:
                 self._names[uid] = str(pod)
         known = {key[0] for key in self._holds()}
         self._names = {uid: name for uid, name in self._names.items() if uid in known}
-        self._cards = {key: self._cards.get(key) or cards_of(key[2], ids) for key, ids in self._all_ids()}
+        before = self._cards
+        self._cards = {}
+        for key, ids in self._all_ids():
+            was = before.get(key)
+            self._cards[key] = was if was is not None and was[0] == ids else (ids, cards_of(key[2], ids))
         self.changes.notify()
 
     def _all_ids(self) -> Iterator[tuple[Key, frozenset[str]]]:
@@ -180,7 +211,7 @@ class Holders:
         memory: dict[str, set[str]] = {}
         whole: dict[str, str] = {}
         for key in self._holds():
-            for card in self._cards[key]:
+            for card in self._cards[key][1]:
                 if key[2] == protocol.RESOURCE_CARDS:
                     whole[card] = key[0]
                 else:
@@ -213,12 +244,12 @@ class Holders:
     def ids_of(self, resource: str, cards: Collection[str], *, outlived: bool = False) -> set[str]:
         """Ids that somebody holds, in containers which have some of these cards; outlived: only by pods that are over."""
         holds = self._over_holds() if outlived else ((key, ids) for key, ids in self._all_ids() if key[0] not in self._released)
-        held = {i for key, ids in holds if key[2] == resource and not self._cards[key].isdisjoint(cards) for i in ids}
+        held = {i for key, ids in holds if key[2] == resource and not self._cards[key][1].isdisjoint(cards) for i in ids}
         return held if outlived else held.union(*(g.ids for g in self._recent() if g.resource == resource))
 
     def cards(self) -> dict[Key, Collection[str]]:
         """The cards (UUID) that each container has, of pods that are not over."""
-        cards: dict[Key, Collection[str]] = {key: self._cards[key] for key in self._recorded if key[0] not in self._released}
+        cards: dict[Key, Collection[str]] = {key: self._cards[key][1] for key in self._recorded if key[0] not in self._released}
         cards.update({g.turn.key: cards_of(g.resource, g.ids) for g in self._recent() if g.turn})
         return cards
 
@@ -254,7 +285,7 @@ class Holders:
 
     def name(self, uid: str) -> str:
         """Namespace and name of a pod, "" if it was never seen."""
-        pod = self._pods.get(uid) or self._pods.removed(uid)
+        pod = self._last_seen(uid)
         return str(pod) if pod else self._names.get(uid, "")
 
     def _recent(self) -> list[Grant]:

@@ -24,7 +24,7 @@ from gpushare_runtime.device_plugin.cards import CardReader, Nvml
 from gpushare_runtime.device_plugin.changes import any_after
 from gpushare_runtime.device_plugin.checkpoint import CheckpointFile
 from gpushare_runtime.device_plugin.counters import Counters, families
-from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable
+from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable, in_thread
 from gpushare_runtime.device_plugin.follow_xids import XidFollower
 from gpushare_runtime.device_plugin.health import CardHealth
 from gpushare_runtime.device_plugin.kubelet import Registration
@@ -137,6 +137,7 @@ class DevicePlugin:
     ) -> None:
         self._client = client
         self._settings = settings
+        self._live = live
         self.status = Status(needed=SOCKETS)
         self.counters = Counters()
         self.node = NodeState(PodTable(), time.monotonic, time.time, live)
@@ -215,7 +216,9 @@ class DevicePlugin:
         while True:
             seen = (watch.changes, watch.changes.count), (self.node.pods.changes, self.node.pods.changes.count)
             self.refresh()
-            self.node.settle()
+            doubtful = self.node.holders.review()
+            if doubtful:
+                self.node.holders.looked(doubtful, await in_thread(self._live))
             await any_after(*seen)
 
     async def _report_api(self, pods: Reflector[LocalPod]) -> NoReturn:

@@ -21,12 +21,12 @@ from gpushare_runtime.device_plugin.choice import Offer, choose_cards, choose_un
 from gpushare_runtime.device_plugin.holders import Held, Holders
 from gpushare_runtime.device_plugin.pods import PodTable
 from gpushare_runtime.device_plugin.refusals import Refusals
+from gpushare_runtime.device_plugin.shares import cards_of
 from gpushare_runtime.device_plugin.turns import Key, Turn, allowed_cards, find_turn
 from gpushare_runtime.inventory import HEALTHY, Card, Inventory
 from gpushare_runtime.quantity import unit_id
 
-# Allocate follows GetPreferredAllocation within milliseconds.
-_MOMENT: Final = 0.2
+_TRIES_AGAIN: Final = "kubelet tries to start the container again and again"
 _PLACE_ANEW: Final = "delete the pod so that the scheduler places it anew"
 
 
@@ -49,9 +49,7 @@ class NodeState:
         self.inventory_changes = Changes()
         self._read: Inventory | None = None
         self._cordon = ""
-        self._clock = clock
         self._live = live
-        self._settled = 0.0, (0, 0)
         self._slots: dict[str, Card] = {}
         self._ids: dict[str, list[str]] = {}
         self._preferred: dict[str, deque[tuple[frozenset[str], Turn | None]]] = {}
@@ -76,15 +74,9 @@ class NodeState:
             if self._read is not None:
                 self.set_inventory(self._read)
 
-    def settle(self, *, again: bool = True) -> None:
-        """Release what pods held that are over and have no process left.
-
-        again: also if nothing has changed since that was looked at a moment ago.
-        """
-        now, seen = self._clock(), (self.pods.changes.count, self.holders.changes.count)
-        if again or now - self._settled[0] > _MOMENT or seen != self._settled[1]:
-            self.holders.settle(self._live)
-            self._settled = now, (self.pods.changes.count, self.holders.changes.count)
+    def settle(self) -> None:
+        """Release what pods held that are over and have no process left. Looks at all processes of the host if any is over."""
+        self.holders.settle(self._live)
 
     # What kubelet is told of.
 
@@ -130,18 +122,30 @@ class NodeState:
         """
         free = set(available)
         self.holders.free(resource, free.difference(must))
-        self.settle()
+        doubtful = self.holders.review()
         turn = self.turn(resource, size) or self.turn(resource, size, late=True)
-        offers = self._offers(resource, free, set(must), turn)
-        wanted = turn.ask.cards if turn else {}
-        if resource == protocol.RESOURCE_CARDS:
-            ids = choose_cards(offers, size, must, wanted)
-        else:
-            ids = choose_units(offers, size, must, wanted, turn.ask.spread if turn else 1)
+        ids, offers = self._choose(resource, free, set(must), size, turn)
+        if doubtful and (ids is None or not self._as_wanted(resource, ids, turn)):
+            # Looking at processes takes time: only where somebody's end would make a difference.
+            self.settle()
+            ids, offers = self._choose(resource, free, set(must), size, turn)
         if ids is None:
             raise self._refuse(turn, self._shortage(resource, size, offers, turn))
         self._preferred.setdefault(resource, deque(maxlen=8)).append((frozenset(ids), turn))
         return ids, turn
+
+    def _choose(
+        self, resource: str, free: Collection[str], must: Collection[str], size: int, turn: Turn | None
+    ) -> tuple[list[str] | None, list[Offer]]:
+        offers = self._offers(resource, free, must, turn)
+        wanted = turn.ask.cards if turn else {}
+        if resource == protocol.RESOURCE_CARDS:
+            return choose_cards(offers, size, must, wanted), offers
+        return choose_units(offers, size, must, wanted, turn.ask.spread if turn else 1), offers
+
+    def _as_wanted(self, resource: str, ids: Collection[str], turn: Turn | None) -> bool:
+        by_uuid = self.inventory.by_uuid if self.inventory else {}
+        return turn is not None and {by_uuid[uuid].index for uuid in cards_of(resource, ids)} == turn.ask.cards.keys()
 
     def _offers(self, resource: str, free: Collection[str], must: Collection[str], turn: Turn | None) -> list[Offer]:
         held, promised = self.holders.held(), self._promised(turn)
@@ -178,15 +182,15 @@ class NodeState:
     def allocate(self, resource: str, ids: Collection[str]) -> Granted:
         """What a container with these ids is told. Refused if they mean a card that it must not have."""
         given = frozenset(ids)
-        self.settle(again=False)
+        doubtful = self.holders.review()
         turn = self._whose(resource, given)
         cards = self._cards_of(resource, given, turn)
-        held = self.holders.held()
-        for card in cards:
-            why = self._unavailable(resource, card, held)
-            if why:
-                raise self._refuse(turn, f"{resource}: {_name(card)} {why}; {_PLACE_ANEW}")
-        self._check_leaving(resource, given, turn)
+        conflict = self._conflict(resource, given, cards, turn)
+        if conflict and doubtful:
+            self.settle()
+            conflict = self._conflict(resource, given, cards, turn)
+        if conflict:
+            raise self._refuse(turn, f"{resource}: {conflict}; {_PLACE_ANEW}")
         self.holders.give(resource, given, turn)
         return grant(resource, given, cards, turn)
 
@@ -222,36 +226,41 @@ class NodeState:
             )
         return tuple(sorted(units, key=lambda card: card.index))
 
-    def _check_leaving(self, resource: str, ids: frozenset[str], turn: Turn | None) -> None:
-        """Refuse ids that another pod's processes still hold: kubelet frees them when the pod object is gone."""
-        for device_id, uid in self.holders.leaving(resource, but=turn.pod.uid if turn else "").items():
-            if device_id in ids and not (turn and turn.pod.uid == uid):
-                raise self._refuse(
-                    turn,
-                    f"{resource}: id {device_id!r} is still held by processes of {self._pod_name(uid)}, "
-                    f"though kubelet has freed it; {_PLACE_ANEW}",
-                )
+    def _conflict(self, resource: str, ids: frozenset[str], cards: Collection[Card], turn: Turn | None) -> str:
+        """Why these ids cannot be had now, "" if they can."""
+        held = self.holders.held()
+        for card in cards:
+            why = self._unavailable(resource, card, held)
+            if why:
+                return f"{_name(card)} {why}"
+        return self._still_used(resource, ids, {turn.pod.uid} if turn else set())
+
+    def _still_used(self, resource: str, ids: frozenset[str], owners: Collection[str]) -> str:
+        """Which of the ids others' processes still hold, though kubelet has freed it: with the pod object, or with its record."""
+        for device_id, uid in self.holders.leaving(resource).items():
+            if device_id in ids and uid not in owners:
+                return f"id {device_id!r} is still held by processes of {self._pod_name(uid)}, though kubelet has freed it"
+        return ""
 
     # PreStartContainer.
 
     def may_start(self, resource: str, ids: Collection[str]) -> bool:
         """Whether these ids are as kubelet's record has them. Refused if a container with them must not run now."""
         given = frozenset(ids)
-        self.settle(again=False)
-        known = self._slots if resource == protocol.RESOURCE_MEMORY else (self.inventory.by_uuid if self.inventory else {})
-        cards = {known[i] for i in given if i in known}
+        doubtful = self.holders.review()
+        known: Mapping[str, Card] = self._slots
+        if resource == protocol.RESOURCE_CARDS:
+            known = self.inventory.by_uuid if self.inventory else {}
         if self.inventory and not given <= known.keys():
             raise Refused(f"{resource}: {len(given - known.keys())} of its ids are of no card in this node; {_PLACE_ANEW}")
-        for card in sorted(cards, key=lambda c: c.index):
+        for card in sorted({known[i] for i in given if i in known}, key=lambda c: c.index):
             if card.health != HEALTHY:
-                raise Refused(f"{resource}: {_name(card)} is not usable ({card.health}); kubelet tries again until it is back")
+                raise Refused(f"{resource}: {_name(card)} is not usable ({card.health}); {_TRIES_AGAIN}")
         owners = {uid for (uid, _, of), held in self.holders.snapshot().items() if of == resource and held == given}
-        for device_id, uid in self.holders.leaving(resource).items():
-            if device_id in given and uid not in owners:
-                raise Refused(
-                    f"{resource}: id {device_id!r} is still held by processes of {self._pod_name(uid)}; "
-                    "kubelet tries again until they have ended"
-                )
+        if self._still_used(resource, given, owners) and doubtful:
+            self.settle()
+        if used := self._still_used(resource, given, owners):
+            raise Refused(f"{resource}: {used}; {_TRIES_AGAIN}")
         return bool(owners)
 
     # In words.

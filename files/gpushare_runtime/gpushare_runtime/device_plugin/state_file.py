@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from gpushare_runtime.device_plugin.follow_cards import in_thread
 from gpushare_runtime.device_plugin.holders import Holders
 from gpushare_runtime.device_plugin.turns import Key
 
@@ -65,7 +66,9 @@ class StateFile:
         changes = self._holders.changes
         while True:
             seen = changes.count
-            self._write(_render(self._holders, self._boot))
+            text = _render(self._holders, self._boot)
+            # A disk may take long over a rename, and kubelet waits for nobody.
+            await in_thread(lambda text=text: self._write(text))  # type: ignore[misc]
             await asyncio.sleep(_PAUSE_SECONDS)
             await changes.after(seen)
 

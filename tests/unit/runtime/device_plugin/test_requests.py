@@ -120,7 +120,7 @@ def test_ids_that_processes_hold_are_refused_where_kubelet_gives_them_all_the_sa
     node.force_delete(zombie, alive=True)
     with pytest.raises(Refused, match="is still held by processes of pod default/zombie, though kubelet has freed it"):
         node.state.allocate(MEMORY, ids)
-    with pytest.raises(Refused, match="is still held by processes of pod default/zombie; kubelet tries again"):
+    with pytest.raises(Refused, match="is still held by processes of pod default/zombie, though kubelet has freed it; kubelet tries"):
         node.state.may_start(MEMORY, [*ids, "GPU-00000000-_-3"])
 
 
@@ -309,7 +309,7 @@ def test_a_container_does_not_start_on_a_card_that_is_bad_or_gone() -> None:
     node.admit(pod)
     ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
     with_card(node, 0, health="XID 79")
-    with pytest.raises(Refused, match=r"card 0 .* is not usable \(XID 79\); kubelet tries again until it is back"):
+    with pytest.raises(Refused, match=r"card 0 .* is not usable \(XID 79\); kubelet tries to start"):
         node.state.may_start(MEMORY, ids)
     node.state.set_inventory(inventory(8, 8))
     assert node.state.may_start(MEMORY, ids)
