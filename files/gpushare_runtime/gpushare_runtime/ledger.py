@@ -38,6 +38,8 @@ class Ledger:
     """
 
     def __init__(self) -> None:
+        self.expired = 0
+        """Reservations that ran out since the start."""
         self._nodes: dict[str, NodeLedger] = {}
         self._node_of: dict[str, str] = {}
         self._assumed: set[str] = set()
@@ -76,7 +78,9 @@ class Ledger:
         now: Unix time in seconds; clock: as in `reserve`.
         """
         refusals = [name for name in self._refusing if self._expire_refusals(name, now)]
-        over = [*_until(self._reserved, clock), *_until(self._lingering, clock)]
+        reservations = _until(self._reserved, clock)
+        self.expired += len(reservations)
+        over = [*reservations, *_until(self._lingering, clock)]
         for uid in over:
             self.remove(uid)
         return bool(refusals or over)

@@ -8,7 +8,7 @@ about, so that fragmentation between cards cannot be cured by eviction through a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from gpushare_runtime.extender.budgets import Budget, violations
@@ -53,17 +53,21 @@ class Preemption:
         lesser = [h for h in node.holders if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]
         if not self._fits(pod, seen, gone.union(h.uid for h in lesser)):
             return None
-        more = self._fewest(pod, seen, gone, lesser)
         earlier = [h for h in node.holders if h.uid in proposed.uids]
+        more = self._fewest(pod, seen, gone, lesser, {card for h in earlier for card in node.known(h) or ()})
         added = violations([*earlier, *more], self.budgets)[len(earlier) :]
         return Victims((*proposed.uids, *(h.uid for h in more)), proposed.violations + sum(added))
 
-    def _fewest(self, pod: Preemptor, node: NodeLedger, gone: Collection[str], lesser: Sequence[Holder]) -> list[Holder]:
-        """Spare whom it can, as kube-scheduler does: first those whose budget is used up, then the more important."""
+    def _fewest(self, pod: Preemptor, node: NodeLedger, gone: Collection[str], lesser: Sequence[Holder], opened: Set[int]) -> list[Holder]:
+        """Spare whom it can, as kube-scheduler does: first those whose budget is used up, then the more important.
+
+        opened: cards that get room anyway; of equals, those on other cards are spared first.
+        """
         ordered = sorted(lesser, key=lambda h: (-h.priority, h.uid))
         protected = dict(zip((h.uid for h in ordered), violations(ordered, self.budgets), strict=True))
         victims = {h.uid: h for h in ordered}
-        for holder in sorted(ordered, key=lambda h: (not protected[h.uid], -h.priority, h.uid)):
+        beside = {h.uid: not opened.isdisjoint(node.known(h) or ()) for h in ordered}
+        for holder in sorted(ordered, key=lambda h: (not protected[h.uid], -h.priority, beside[h.uid], h.uid)):
             if self._fits(pod, node, {*gone, *victims} - {holder.uid}):
                 del victims[holder.uid]
         return list(victims.values())

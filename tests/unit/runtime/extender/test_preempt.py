@@ -45,6 +45,12 @@ def test_victims_on_different_cards_are_not_enough_and_more_are_added() -> None:
     assert evicted(ledger, memory(16), "a", "b") == Victims(("a", "b", "c"))
 
 
+def test_of_equals_those_go_whose_card_gets_room_anyway() -> None:
+    ledger = world(("a", 1, 8, 0), ("b", 1, 4, 0), ("c", 1, 4, 0), ("d", 0, 8, 0), ("e", 0, 8, 0))
+    assert evicted(ledger, whole(1), "a") == Victims(("a", "b", "c"))
+    assert evicted(ledger, whole(1), "e") == Victims(("e", "d"))
+
+
 def test_nobody_of_equal_or_higher_priority_is_evicted() -> None:
     ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 10), ("d", 1, 8, 11))
     assert evicted(ledger, memory(16), "a", "b") is None
