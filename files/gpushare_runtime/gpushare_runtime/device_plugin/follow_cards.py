@@ -35,7 +35,7 @@ class Unusable(Exception):
 
 
 class CardFollower:
-    """interval: seconds between two readings; unusable: why cards like these cannot be offered, "" if they can."""
+    """interval: seconds between two readings; unusable: why cards like these cannot be offered now, "" if they can."""
 
     def __init__(
         self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[Inventory], str] = lambda _: ""
@@ -71,7 +71,7 @@ class CardFollower:
                 _check_size(inventory)
                 # Only before anything was offered: what is given now is given in this unit.
                 if self._node.inventory is None and (why := self._unusable(inventory)):
-                    raise Unusable(why)
+                    raise Unusable(why, restart=True)
                 self._node.set_inventory(inventory)
             await self._asked.after(asked, self._interval)
 

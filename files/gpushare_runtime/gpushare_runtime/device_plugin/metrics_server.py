@@ -18,6 +18,7 @@ from gpushare_runtime.metrics import CONTENT_TYPE
 log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 30.0
 _LARGEST_REQUEST: Final = 16 * 1024
 
 
@@ -46,12 +47,17 @@ class MetricsServer:
         self.port = address[1]
 
     async def run(self) -> NoReturn:
-        """Never returns. OSError if the address cannot be had."""
-        server = await asyncio.start_server(self._answer, *self._address, limit=_LARGEST_REQUEST)
-        self.port = server.sockets[0].getsockname()[1]
-        async with server:
-            await server.serve_forever()
-        raise AssertionError("the server ended by itself")
+        """Never returns. An address that cannot be had is tried again: nothing else depends on it."""
+        while True:
+            try:
+                server = await asyncio.start_server(self._answer, *self._address, limit=_LARGEST_REQUEST)
+            except OSError as error:
+                log.error("metrics are not served, trying again in %.0f s: %s", _RETRY_SECONDS, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            self.port = server.sockets[0].getsockname()[1]
+            async with server:
+                await server.serve_forever()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -23,6 +23,7 @@ from gpushare_runtime.device_plugin.pods import PodTable
 from gpushare_runtime.device_plugin.refusals import Refusals
 from gpushare_runtime.device_plugin.shares import cards_of
 from gpushare_runtime.device_plugin.turns import Key, Turn, allowed_cards, find_turn
+from gpushare_runtime.device_plugin.words import card_name, shortage, unavailable, wanted_words
 from gpushare_runtime.inventory import HEALTHY, Card, Inventory
 from gpushare_runtime.quantity import unit_id
 
@@ -210,7 +211,7 @@ class NodeState:
         unknown = sorted(i for i in ids if i not in known)
         if unknown or not ids:
             found = f"id {unknown[0]!r}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "") if unknown else "no id"
-            cards = ", ".join(_name(card) for card in self.inventory.cards) if self.inventory else ""
+            cards = ", ".join(card_name(card) for card in self.inventory.cards) if self.inventory else ""
             raise self._refuse(
                 turn, f"{resource}: kubelet gives {found}, of no card in this node ({cards or 'which has none'}); {_PLACE_ANEW}"
             )
@@ -219,7 +220,7 @@ class NodeState:
             units[known[i]] = units.get(known[i], 0) + 1
         spread = turn.ask.spread if turn else 1
         if resource == protocol.RESOURCE_MEMORY and (len(units) != spread or len(set(units.values())) != 1):
-            parts = ", ".join(f"{units[card]} of {_name(card)}" for card in sorted(units, key=lambda c: c.index))
+            parts = ", ".join(f"{units[card]} of {card_name(card)}" for card in sorted(units, key=lambda c: c.index))
             needs = "one card" if spread == 1 else f"the same on each of {spread} cards"
             raise self._refuse(
                 turn, f"{resource}: kubelet gives one container units of {len(units)} cards ({parts}), it needs {needs}; {_PLACE_ANEW}"
@@ -232,7 +233,7 @@ class NodeState:
         for card in cards:
             why = self._unavailable(resource, card, held)
             if why:
-                return f"{_name(card)} {why}"
+                return f"{card_name(card)} {why}"
         return self._still_used(resource, ids, {turn.pod.uid} if turn else set())
 
     def _still_used(self, resource: str, ids: frozenset[str], owners: Collection[str]) -> str:
@@ -255,51 +256,44 @@ class NodeState:
             raise Refused(f"{resource}: {len(given - known.keys())} of its ids are of no card in this node; {_PLACE_ANEW}")
         for card in sorted({known[i] for i in given if i in known}, key=lambda c: c.index):
             if card.health != HEALTHY:
-                raise Refused(f"{resource}: {_name(card)} is not usable ({card.health}); {_TRIES_AGAIN}")
-        owners = {uid for (uid, _, of), held in self.holders.snapshot().items() if of == resource and held == given}
+                raise Refused(f"{resource}: {card_name(card)} is not usable ({card.health}); {_TRIES_AGAIN}")
+        recorded = [key for key, held in self.holders.snapshot().items() if key[2] == resource and held == given]
+        self._check_shape(resource, given, recorded)
+        owners = {uid for uid, _, _ in recorded}
         if self._still_used(resource, given, owners) and doubtful:
             self.settle()
         if used := self._still_used(resource, given, owners):
             raise Refused(f"{resource}: {used}; {_TRIES_AGAIN}")
-        return bool(owners)
+        return bool(recorded)
+
+    def _check_shape(self, resource: str, ids: Collection[str], recorded: Collection[Key]) -> None:
+        """Only now is it certain whose the ids are: in Allocate they may have been meant for a pod of the same size."""
+        cards = cards_of(resource, ids)
+        for uid, container, _ in recorded:
+            pod = self.pods.get(uid)
+            ask = next((a for a in pod.asks if (a.container, a.resource) == (container, resource)), None) if pod else None
+            if ask is not None and resource == protocol.RESOURCE_MEMORY and len(cards) != ask.spread:
+                raise Refused(
+                    f"{resource}: container {container} of pod {pod} has units of {len(cards)} cards, "
+                    f"it needs {'one card' if ask.spread == 1 else f'{ask.spread} cards'}; {_PLACE_ANEW}"
+                )
 
     # In words.
 
     def _unavailable(self, resource: str, card: Card, held: Held) -> str:
-        """Why nothing of this card may be given as this resource; "" if it may."""
-        if not card.usable:
-            return "is cordoned" if card.health == HEALTHY else f"is not usable ({card.health})"
-        if resource == protocol.RESOURCE_MEMORY and card.uuid in held.whole:
-            return f"is held whole by {self._pod_name(held.whole[card.uuid])}"
-        if resource == protocol.RESOURCE_CARDS and card.uuid in held.memory:
-            return f"has memory held by {', '.join(sorted(map(self._pod_name, held.memory[card.uuid])))}"
-        return ""
+        return unavailable(resource, card, held, self._pod_name)
 
     def _shortage(self, resource: str, size: int, offers: Collection[Offer], turn: Turn | None) -> str:
         if self.inventory is None or not self.inventory.cards:
             return f"{resource}: this node has no cards that answer; see the status of gpushare-device-plugin on it"
-        held, offered = self.holders.held(), {offer.card.uuid: offer for offer in offers}
         leaving: dict[str, set[str]] = {}
-        for uuid, uid in ((u, uid) for i, uid in self.holders.leaving(resource).items() for u in (_card(i, self._slots),)):
-            leaving.setdefault(uuid, set()).add(uid)
-        cards = []
-        for card in self.inventory.cards:
-            offer = offered.get(card.uuid)
-            left = len(offer.ids) if offer else 0
-            has = f"has {left} free" if resource == protocol.RESOURCE_MEMORY else "is free" if left else "is taken"
-            if offer and not offer.other:
-                has += " but is not the one it was placed on"
-            if card.uuid in leaving:
-                has += f" (processes of {', '.join(sorted(map(self._pod_name, leaving[card.uuid])))} hold some that kubelet has freed)"
-            cards.append(f"card {card.index} {self._unavailable(resource, card, held) or has}")
-        spread = turn.ask.spread if turn else 1
-        if resource == protocol.RESOURCE_CARDS:
-            wanted = f"{size} whole {'card' if size == 1 else 'cards'}"
-        elif spread > 1:
-            wanted = f"{size} units of {self.inventory.unit} on {spread} cards"
-        else:
-            wanted = f"{size} units of {self.inventory.unit} on one card"
-        return f"{resource}: asked for {wanted}, but {', '.join(cards)}; {_PLACE_ANEW}"
+        for device_id, uid in self.holders.leaving(resource).items():
+            for uuid in cards_of(resource, [device_id]):
+                leaving.setdefault(uuid, set()).add(self._pod_name(uid))
+        held = self.holders.held()
+        why = {card.index: self._unavailable(resource, card, held) for card in self.inventory.cards}
+        asked = wanted_words(resource, size, turn.ask.spread if turn else 1, self.inventory)
+        return f"{resource}: asked for {asked}, but {shortage(resource, self.inventory, offers, why, leaving)}; {_PLACE_ANEW}"
 
     def _refuse(self, turn: Turn | None, text: str) -> Refused:
         if turn is None:
@@ -328,11 +322,3 @@ def cordons(text: str, card: Card) -> bool:
     """Whether this names the card."""
     words = {word.strip() for word in text.split(",")}
     return bool(words & {str(card.index), card.uuid, "all"})
-
-
-def _name(card: Card) -> str:
-    return f"card {card.index} ({card.uuid})"
-
-
-def _card(device_id: str, slots: Mapping[str, Card]) -> str:
-    return slots[device_id].uuid if device_id in slots else device_id

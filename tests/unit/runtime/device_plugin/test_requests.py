@@ -315,3 +315,16 @@ def test_a_container_does_not_start_on_a_card_that_is_bad_or_gone() -> None:
     assert node.state.may_start(MEMORY, ids)
     with pytest.raises(Refused, match="1 of its ids are of no card in this node"):
         node.state.may_start(MEMORY, ["GPU-gone-_-0"])
+
+
+def test_a_container_that_got_a_pods_cards_which_asked_for_another_number_of_them_does_not_start() -> None:
+    cards = inventory(8, 8)
+    node = Node(cards)
+    first = node.see(bound(cards, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}, name="two"))
+    second = node.see(memory(cards, 0, 4, name="one"))
+    # kubelet dropped the first one for another reason, and asks for the second: nobody can tell yet.
+    assert node.admit(second)["main"][VISIBLE] == "GPU-00000000,GPU-00000001"
+    ids = node.manager.given[second["metadata"]["uid"]]["main"][MEMORY]
+    with pytest.raises(Refused, match="container main of pod default/one has units of 2 cards, it needs one card; delete the pod"):
+        node.state.may_start(MEMORY, ids)
+    assert first
