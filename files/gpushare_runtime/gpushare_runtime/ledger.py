@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -80,7 +80,7 @@ class Ledger:
         refusals = [name for name in self._refusing if self._expire_refusals(name, now)]
         reservations = _until(self._reserved, clock)
         self.expired += len(reservations)
-        over = [*reservations, *_until(self._lingering, clock)]
+        over = [*reservations, *(uid for uid, until in self._lingering.items() if until <= clock)]
         for uid in over:
             self.remove(uid)
         return bool(refusals or over)
@@ -100,6 +100,7 @@ class Ledger:
         self._put(holder)
         self._assumed.discard(holder.uid)
         self._reserved.pop(holder.uid, None)
+        self._lingering.pop(holder.uid, None)
 
     def assume(self, holder: Holder) -> None:
         """A Binding of this pod is about to be sent."""
@@ -118,14 +119,17 @@ class Ledger:
             self._reserved[holder.uid] = until
 
     def linger(self, uid: str, until: float) -> None:
-        """The pod object is gone, its processes perhaps not: it holds until then, or until its node says what it holds.
+        """Nobody can say any more whether the pod holds: it does until then, or until its node or its watch has spoken.
 
-        until: as in `reserve`.
+        until: seconds of the same clock as in `reserve`.
         """
         if uid in self._node_of:
-            self._assumed.discard(uid)
-            self._reserved.pop(uid, None)
             self._lingering.setdefault(uid, until)
+
+    @property
+    def under_way(self) -> Set[str]:
+        """UIDs of the pods that are assumed or reserved for."""
+        return self._assumed | self._reserved.keys()
 
     def is_lingering(self, uid: str) -> bool:
         return uid in self._lingering

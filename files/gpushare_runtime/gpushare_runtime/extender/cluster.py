@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 LINGER_SECONDS: Final = 3.0
 """A device plugin sees within a second that processes have outlived their pod, and then says so in gpushare/held."""
+UNSEEN_SECONDS: Final = 30.0
+"""By then a pod that exists has come through the watch; one that has not was deleted before the list that lacked it."""
 
 _PODS: Final = path("api/v1", "pods")
 _NODES: Final = path("api/v1", "nodes")
@@ -72,11 +74,17 @@ class Cluster:
         self._learn(records)
         for uid in self._pending:
             self.ledger.nominate(uid, None)
+        seen = set(self._pending)
         self._pending.clear()
         self._pending.update((record.uid, record) for record in records if isinstance(record, PendingPod))
         holders = [record for record in records if isinstance(record, Holder)]
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
-        self.ledger.replace(holders, existing)
+        # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
+        younger = self.ledger.under_way - seen - existing
+        self.ledger.replace(holders, existing | younger)
+        for uid in younger:
+            if self.ledger.is_assumed(uid):
+                self.ledger.linger(uid, self._clock() + UNSEEN_SECONDS)
         for pod in self._pending.values():
             if pod.nominated:
                 self.ledger.nominate(pod.uid, pod.nominee)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare_runtime.allocation import Allocation
-from gpushare_runtime.extender.cluster import LINGER_SECONDS, Cluster
+from gpushare_runtime.extender.cluster import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod
 from gpushare_runtime.held import Held, HeldEntry
 from gpushare_runtime.ledger import Holder
@@ -54,6 +54,30 @@ def test_from_pending_to_gone(cluster: Cluster) -> None:
 def test_deleted_while_running(cluster: Cluster) -> None:
     cluster.pod_event("ADDED", holder("a"))
     cluster.pod_event("DELETED", holder("a"))
+    assert free(cluster) == 16
+
+
+def test_a_list_that_is_older_than_a_pod_does_not_take_what_was_just_bound() -> None:
+    now = 0.0
+    cluster = Cluster(now=lambda: now, clock=lambda: now)
+    cluster.replace_nodes([NodeRecord("n", inventory(16, 16))])
+    for uid in ("a", "b"):
+        # Bound before the watch has ever shown them.
+        cluster.ledger.assume(replace(holder(uid), allocation=Allocation.of({0: {"ab".index(uid): 8}})))
+    cluster.replace_pods([])
+    assert free(cluster) == 16
+    cluster.pod_event("ADDED", pending("a"))
+    cluster.pod_event("MODIFIED", holder("a"))
+    now = UNSEEN_SECONDS
+    cluster.expire()
+    assert (cluster.ledger.holder("a"), cluster.ledger.holder("b")) == (holder("a"), None), "the other was deleted in the gap"
+
+
+def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster: Cluster) -> None:
+    cluster.ledger.assume(holder("a"))
+    cluster.replace_pods([])
+    assert cluster.ledger.is_assumed("a")
+    cluster.ledger.forget("a")
     assert free(cluster) == 16
 
 
