@@ -52,7 +52,7 @@ class LocalPod:
 
     uid: as kubelet knows it; static: from a file on the node, the API has only a copy; request: None if it asks for nothing
     of ours, or in a way that cannot be meant; annotations: only ours; running: names of containers that run, stopped: all have
-    ended, both by kubelet's word; asks: in the order in which kubelet asks (init containers first).
+    ended for good, both by kubelet's word; asks: in the order in which kubelet asks (init containers first).
     """
 
     uid: str
@@ -111,7 +111,7 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         annotations={key: annotations[key] for key in _OURS if key in annotations},
         labels=metadata.get("labels") or {},
         running=frozenset(name for name, state in states if "running" in state),
-        stopped=bool(states) and all("terminated" in state for _, state in states),
+        stopped=_stopped(pod, states),
         asks=tuple(_asks(request, allocation)) if request else (),
     )
 
@@ -132,6 +132,13 @@ def _states(status: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
             yield container.get("name", ""), container.get("state") or {}
+
+
+def _stopped(pod: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Whether all containers have ended and none will start again: between two runs they have ended as well."""
+    over = (pod.get("status") or {}).get("phase") in protocol.FINISHED_PHASES or "deletionTimestamp" in pod["metadata"]
+    seen = [state for _, state in states]
+    return over and bool(seen) and all("terminated" in state for state in seen)
 
 
 class PodTable:

@@ -345,6 +345,7 @@ class Churn:
                 self.counts.wrong_card += self._wrong(pod)
             if pod.uid in self.api and not pod.forced:
                 pod.object["status"] = status(pod, pod.object["status"]["phase"], {"terminated": {}})
+                pod.object["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
                 self.manager.active.discard(pod.uid)
                 self._admitted.discard(pod.uid)
                 del self.api[pod.uid]

@@ -50,6 +50,8 @@ def test_every_container_has_its_cards_and_no_card_is_over_booked(capsys: pytest
     assert min(counts.plugin_restarts, counts.kubelet_restarts, counts.checkpoints_lost, counts.corrections) >= 5
     # Refusals are no way out: of those that had room nearly all run.
     assert counts.running >= 0.95 * (counts.running + counts.refused_with_room)
+    # Nor do they become a loop.
+    assert counts.refused <= 0.05 * counts.placed
 
 
 def test_the_originals_way_of_matching_goes_wrong_in_the_same_world(capsys: pytest.CaptureFixture[str]) -> None:

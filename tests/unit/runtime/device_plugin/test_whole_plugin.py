@@ -177,6 +177,8 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() ->
         assert (await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 4))))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
         again = await it.kubelet.manager.start(pod, pod["spec"]["containers"][0])  # type: ignore[index]
         assert again["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+        # Its record is whole again: starts are asked for as before.
+        await until(lambda: {options.pre_start_required for options in it.kubelet.options.values()} == {True}, seconds=15)
 
 
 @running
