@@ -48,15 +48,20 @@ def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], want
     return ids if len(ids) == size and obliged <= set(ids) else None
 
 
-def choose_cards(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int]) -> list[str] | None:
+def choose_cards(
+    offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], of_pod: Collection[int] = ()
+) -> list[str] | None:
     """`size` card UUIDs with `must` among them; None if there are not that many.
 
-    First those that the scheduler chose (`wanted`, by index), then cards that nothing is promised on, smallest first.
+    First those that the scheduler chose for the container (`wanted`, by index), then its pod's others (`of_pod`: kubelet picks
+    at random which of an init container's cards a later container has), then cards that nothing is promised on, smallest first.
     """
-    ranked = sorted(
-        (o for o in offers if o.other or o.card.index in wanted or o.card.uuid in must),
-        key=lambda o: (o.card.uuid not in must, o.card.index not in wanted, o.promised > 0, o.card.units, o.card.index),
-    )
+
+    def rank(offer: Offer) -> tuple[bool | int, ...]:
+        card = offer.card
+        return card.uuid not in must, card.index not in wanted, card.index not in of_pod, offer.promised > 0, card.units, card.index
+
+    ranked = sorted((o for o in offers if o.other or o.card.index in wanted or o.card.index in of_pod or o.card.uuid in must), key=rank)
     chosen = [offer.card.uuid for offer in ranked[:size]]
     return chosen if len(chosen) == size and set(must) <= set(chosen) else None
 

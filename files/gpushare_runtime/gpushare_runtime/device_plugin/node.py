@@ -141,7 +141,8 @@ class NodeState:
         offers = self._offers(resource, free, must, turn)
         wanted = turn.ask.cards if turn else {}
         if resource == protocol.RESOURCE_CARDS:
-            return choose_cards(offers, size, must, wanted), offers
+            of_pod = turn.pod.allocation.by_card if turn and turn.pod.allocation else {}
+            return choose_cards(offers, size, must, wanted, of_pod), offers
         return choose_units(offers, size, must, wanted, turn.ask.spread if turn else 1), offers
 
     def _as_wanted(self, resource: str, ids: Collection[str], turn: Turn | None) -> bool:

@@ -75,7 +75,7 @@ class StateFile:
     def _write(self, text: bytes) -> None:
         if text == self._written:
             return
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.write_bytes(text)

@@ -74,6 +74,16 @@ def test_init_containers_and_sidecars_get_the_pods_card_in_any_order() -> None:
     assert cards_of(node.admit(pod)) == {"first": "1", "side": "1", "second": "1", "main": "1"}
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_whole_cards_stay_the_pods_whichever_of_them_the_init_container_leaves(seed: int) -> None:
+    cards = inventory(8, 8, 8, 8)
+    node = Node(cards, seed)
+    pod = bound(cards, {0: {1: 8}, 1: {2: 8, 3: 8}}, container("a", count=1), container("b", count=2), init=[container("i", count=2)])
+    got = node.admit(node.see(pod))
+    used = sorted(uuid for name in ("a", "b") for uuid in got[name][VISIBLE].split(","))
+    assert used == ["GPU-00000001", "GPU-00000002", "GPU-00000003"]
+
+
 def test_a_model_that_was_asked_for_is_not_exchanged_for_room_on_another_card() -> None:
     cards = inventory(8, 8)
     node = Node(cards)
