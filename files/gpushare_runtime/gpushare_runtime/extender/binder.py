@@ -110,6 +110,13 @@ class Binder:
             task.exception()
 
     async def _bind(self, args: BindArguments) -> None:
+        try:
+            await self._bind_found(args)
+        finally:
+            # Bound or not: nothing is only reserved for it any more.
+            self._ledger.release(args.uid)
+
+    async def _bind_found(self, args: BindArguments) -> None:
         found = await self._find(args)
         # The watch may have been faster than the answer.
         node = found.node or self._held_on(args.uid)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from gpushare_runtime import protocol
-from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.pods import NodeRecord, PendingPod, PodReader
 from gpushare_runtime.extender.recall import Recall
 from gpushare_runtime.extender.service import RESERVED_SECONDS, Service
 from gpushare_runtime.extender.wire import Arguments, BindArguments, PreemptArguments, Victims
+from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.ledger import Holder
 from gpushare_runtime.placement import Placement
 from unit.runtime.extender import virtual
@@ -213,6 +214,19 @@ def test_bind_elsewhere_gives_the_reservation_back() -> None:
     assert world.schedule("a", 4) == "n"
     bind(world, "a", "m")
     assert {name: node.free for name, node in world.ledger.nodes.items()} == {"n": 16, "m": 76}
+
+
+def test_a_bind_that_fails_gives_the_reservation_back() -> None:
+    class Silent:
+        async def get(self, path: str, *, within: float) -> dict[str, Any]:
+            raise KubeError(503, "ServiceUnavailable", "no answer")
+
+    world = World(n=(16,))
+    assert world.schedule("unseen", 16) == "n"
+    binder = Binder(Silent(), world.cluster, world.policy)  # type: ignore[arg-type]
+    with pytest.raises(BindError, match="not known yet"):
+        asyncio.run(binder.bind(BindArguments("default", "unseen", "unseen", "n")))
+    assert world.filter("other", 16) == ["n"]
 
 
 def test_a_reserved_card_that_has_failed_meanwhile_is_not_used() -> None:
