@@ -15,6 +15,7 @@ from gpushare_runtime.request import Request
 
 BEST_SCORE: Final = 10
 """kube-scheduler's extenders score from 0 to this."""
+_REMEMBERED: Final = 10_000
 
 
 class Policy(Protocol):
@@ -127,19 +128,27 @@ class Fgd(Rule):
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
+        self._costs: dict[Hashable, int] = {}
 
     def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
-        return self._best(request, node, candidates)[1]
+        return growth(request, tuple(node.usable), candidates, self._workload)[1]
 
     def key(self, request: Request) -> Hashable:
         return "fgd", self._workload.version, request.key
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
         candidates = node.candidates(request)
-        return self._best(request, node, candidates)[0] if candidates else None
-
-    def _best(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> tuple[int, Sequence[CardState]]:
-        return growth(request, tuple(node.usable), candidates, self._workload)
+        if not candidates:
+            return None
+        # Many nodes are alike, and cost the same.
+        fits = {state.card.index for state in candidates}
+        usable = tuple(node.usable)
+        alike = (self.key(request), tuple(sorted((s.free, s.empty, s.card.index in fits) for s in usable)))
+        if alike not in self._costs:
+            if len(self._costs) >= _REMEMBERED:
+                self._costs.clear()
+            self._costs[alike] = growth(request, usable, candidates, self._workload)[0]
+        return self._costs[alike]
 
 
 class Placement:
