@@ -47,10 +47,14 @@ class Card:
 
 @dataclass(frozen=True)
 class Inventory:
-    """All cards of one node, by NVML index ascending, and the unit that they are counted in."""
+    """All cards of one node, by NVML index ascending, and the unit that they are counted in.
+
+    core: per cent of each card's compute that is shared out; 0 where the node's mode does not enforce such shares.
+    """
 
     unit: Unit
     cards: tuple[Card, ...]
+    core: int = 0
 
     def __post_init__(self) -> None:
         indexes = [card.index for card in self.cards]
@@ -89,7 +93,8 @@ class Inventory:
             }
             for c in self.cards
         ]
-        return json.dumps({"v": VERSION, "unit": self.unit.name, "cards": cards}, separators=(",", ":"))
+        core = {"core": self.core} if self.core else {}
+        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, "cards": cards}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Inventory:
@@ -109,7 +114,10 @@ class Inventory:
         except ValueError as error:
             raise InventoryError(str(error)) from None
         cards = _typed(data, "cards", list)
-        return cls(unit=unit, cards=tuple(_card(entry, place) for place, entry in enumerate(cards)))
+        core = _natural(data, "core", "") if "core" in data else 0
+        if core > 100:
+            raise InventoryError(f"core must be at most 100 per cent, found {core}")
+        return cls(unit=unit, cards=tuple(_card(entry, place) for place, entry in enumerate(cards)), core=core)
 
 
 def _card(entry: object, place: int) -> Card:

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Policies: which card of a node a pod gets, and which node is best. Pure functions of a ledger."""
+"""Policies: which cards of a node a pod gets, and which node is best. Pure functions of a ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from gpushare_runtime.allocation import Allocation
+from gpushare_runtime.allocation import Allocation, allocate
+from gpushare_runtime.fragmentation import Workload, growth
 from gpushare_runtime.ledger import CardState, NodeLedger
 from gpushare_runtime.request import Request
 
 BEST_SCORE: Final = 10
 """kube-scheduler's extenders score from 0 to this."""
+_REMEMBERED: Final = 10_000
 
 
 class Policy(Protocol):
-    """Stateless; both methods expect a request that `Request.unsupported` lets pass."""
+    """Both methods expect a request that `Request.unsupported` lets pass."""
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
         """The allocation on this node, None if it does not fit."""
@@ -25,48 +28,159 @@ class Policy(Protocol):
         """Node name → 0 … 10: the best exactly one gets 10, the others at most 9. Nodes where it does not fit get 0."""
 
 
-class Binpack:
-    """Fill the fullest card, and the fullest node, that still takes the pod; ties go to the lowest index and name."""
+class Rule(ABC):
+    """One way to place, by what it costs: the cheapest wins, ties go to `tie`, then to the lowest name or index."""
+
+    @abstractmethod
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        """As many of the candidates as the request needs."""
+
+    @abstractmethod
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        """Of placing it on this node, None if it does not fit."""
+
+    @abstractmethod
+    def key(self, request: Request) -> Hashable:
+        """What a node remembers the cost by until it changes."""
+
+    def tie(self, node: NodeLedger) -> int:
+        """Of two nodes that cost the same, the one with less of this is better."""
+        return node.free
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
-        if request.cards:
-            return _whole(request, sorted(_empty(node), key=lambda s: (s.card.units, s.card.index)))
-        fitting = [s for s in node.usable if s.free >= request.units]
-        if not fitting:
+        """As `Policy.choose`."""
+        candidates = node.candidates(request)
+        if not candidates:
             return None
-        best = min(fitting, key=lambda s: (s.free, s.card.index))
-        return Allocation.of({c.index: {best.card.index: c.units} for c in request.containers})
+        return allocate(request, [(state.card.index, state.card.units) for state in self.pick(request, node, candidates)])
 
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
-        left: dict[str, int] = {}
+        """As `Policy.rank`."""
+        costs: dict[str, int] = {}
         scores: dict[str, int] = {}
         best: tuple[int, int, str] | None = None
+        memo_key = self.key(request)
         for node in nodes:
-            leftover = node.leftover(request)
-            if leftover is None:
+            cost: int | None
+            try:
+                cost = node.memo[memo_key]  # type: ignore[assignment]
+            except KeyError:
+                cost = node.memo[memo_key] = self.cost(request, node)
+            if cost is None:
                 scores[node.name] = 0
                 continue
-            left[node.name] = leftover
-            if best is None or leftover <= best[0]:
-                key = (leftover, node.free, node.name)
+            costs[node.name] = cost
+            if best is None or cost <= best[0]:
+                key = (cost, self.tie(node), node.name)
                 if best is None or key < best:
                     best = key
         if best is None:
             return scores
-        widest = max(left.values()) or 1
-        top = BEST_SCORE - 1
-        scores.update((name, top - top * leftover // widest) for name, leftover in left.items())
+        least, top = best[0], BEST_SCORE - 1
+        widest = max(costs.values()) - least
+        # Few costs, many nodes. Where all cost the same only the tie is left to decide, and other plugins' points must not outweigh it.
+        score_of = {cost: top - top * (cost - least) // widest for cost in set(costs.values())} if widest else {least: 0}
+        scores.update((name, score_of[cost]) for name, cost in costs.items())
         scores[best[2]] = BEST_SCORE
         return scores
 
 
-def _empty(node: NodeLedger) -> Iterator[CardState]:
-    return (state for state in node.usable if state.empty)
+class Binpack(Rule):
+    """Fill the fullest card, and the fullest node, that still takes the pod; whole cards are the smallest that are empty."""
+
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        if request.cards:
+            return _smallest(request, candidates)
+        return sorted(candidates, key=lambda s: (s.free, s.card.index))[: request.cards_per_pod]
+
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        return node.leftover(request)
+
+    def key(self, request: Request) -> Hashable:
+        # As in NodeLedger.leftover: filter has asked already.
+        return request.key
 
 
-def _whole(request: Request, candidates: list[CardState]) -> Allocation | None:
-    if len(candidates) < request.cards:
-        return None
-    cards = iter(candidates)
-    taken = {c.index: [next(cards).card for _ in range(c.cards)] for c in request.containers}
-    return Allocation.of({index: {card.index: card.units for card in of} for index, of in taken.items()})
+class Spread(Rule):
+    """Take the emptiest card, and the node with the smallest part of its memory in use."""
+
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        if request.cards:
+            return _smallest(request, candidates)
+        return sorted(candidates, key=lambda s: (-s.free, s.card.index))[: request.cards_per_pod]
+
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        return None if node.leftover(request) is None else _use(node)
+
+    def key(self, request: Request) -> Hashable:
+        return "spread", request.key
+
+    def tie(self, node: NodeLedger) -> int:
+        return -node.free
+
+
+class Fgd(Rule):
+    """Make the least memory useless to what pods usually ask for: fragmentation gradient descent.
+
+    Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX ATC
+    2023; here in units of memory, with whole cards and several cards per pod.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._costs: dict[Hashable, int] = {}
+
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        return growth(request, tuple(node.usable), candidates, self._workload)[1]
+
+    def key(self, request: Request) -> Hashable:
+        return "fgd", self._workload.version, request.key
+
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        candidates = node.candidates(request)
+        if not candidates:
+            return None
+        # Many nodes are alike, and cost the same.
+        fits = {state.card.index for state in candidates}
+        usable = tuple(node.usable)
+        alike = (self.key(request), tuple(sorted((s.free, s.empty, s.card.index in fits) for s in usable)))
+        if alike not in self._costs:
+            if len(self._costs) >= _REMEMBERED:
+                self._costs.clear()
+            self._costs[alike] = growth(request, usable, candidates, self._workload)[0]
+        return self._costs[alike]
+
+
+class Placement:
+    """The cluster's policy. cards: between the cards of a node, where its label does not say otherwise; nodes: between nodes.
+
+    A pod's own annotation goes before both. ValueError if a name is not known.
+    """
+
+    def __init__(self, nodes: str = "binpack", cards: str = "", workload: Workload | None = None) -> None:
+        self._rules: Mapping[str, Rule] = {"binpack": Binpack(), "spread": Spread(), "fgd": Fgd(workload or Workload())}
+        self._nodes, self._cards = self._rule(nodes), self._rule(cards or nodes)
+
+    def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
+        """As `Policy.choose`."""
+        rule = self._rules.get(request.rules.placement) or self._rules.get(node.record.placement) or self._cards
+        return rule.choose(request, node)
+
+    def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
+        """As `Policy.rank`."""
+        return (self._rules.get(request.rules.placement) or self._nodes).rank(request, nodes)
+
+    def _rule(self, name: str) -> Rule:
+        if name not in self._rules:
+            raise ValueError(f"placement {name!r} is not known; use one of {', '.join(self._rules)}")
+        return self._rules[name]
+
+
+def _smallest(request: Request, candidates: Sequence[CardState]) -> Sequence[CardState]:
+    return sorted(candidates, key=lambda s: (s.card.units, s.card.index))[: request.cards]
+
+
+def _use(node: NodeLedger) -> int:
+    """Thousandths of the usable cards' units that are held."""
+    total = sum(state.card.units for state in node.usable)
+    return 1000 * (total - node.free) // total if total else 1000

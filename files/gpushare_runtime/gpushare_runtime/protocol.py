@@ -26,9 +26,29 @@ ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 # Pod annotation, written by the extender on a pending pod so that kube-scheduler looks at it again; value: when.
 ANNOTATION_RECALLED: Final = "gpushare/recalled"
 
+# Pod annotations, written by users: which cards are meant, with whom, and how they are chosen. See rules.py.
+ASK_MODELS: Final = "gpushare.request/models"
+ASK_MODELS_REFUSED: Final = "gpushare.request/models-refused"
+ASK_CARDS: Final = "gpushare.request/cards"
+ASK_CARDS_REFUSED: Final = "gpushare.request/cards-refused"
+ASK_SAME_CARD_AS: Final = "gpushare.request/same-card-as"
+ASK_NOT_WITH: Final = "gpushare.request/not-with"
+ASK_PLACEMENT: Final = "gpushare.request/placement"
+
+# Node labels, of ACK.
+LABEL_PLACEMENT: Final = "ack.node.gpu.placement"
+LABEL_MODEL: Final = "aliyun.accelerator/nvidia_name"
+
 # Node annotations, written by the device plugin.
 ANNOTATION_CARDS: Final = "gpushare/cards"
 ANNOTATION_HELD: Final = "gpushare/held"
+# Node annotation, written by an administrator: cards (NVML index or UUID, with commas; "all") that take no new pods.
+ANNOTATION_CORDON: Final = "gpushare/cordon"
+
+# ConfigMap of the original, with key "gpus": indexes of the cards of a node that are not to be used.
+UNHEALTHY_NAMESPACE: Final = "kube-system"
+UNHEALTHY_PREFIX: Final = "unhealthy-gpu-"
+UNHEALTHY_KEY: Final = "gpus"
 
 # Environment of a container, from Allocate.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"

@@ -21,7 +21,7 @@ def refusals(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
     refused = list(nodes)
     if len(refused) <= MOST_WORDINGS:
         return {node.name: f"{node.name}: {exact(request, node)}" for node in refused}
-    groups = {node.name: _group(request, node) for node in refused}
+    groups = {node.name: _remembered_group(request, node) for node in refused}
     if len(set(groups.values())) > MOST_WORDINGS:
         return {name: f"no node has {_wanted(request, None)}" for name in groups}
     return groups
@@ -31,25 +31,59 @@ def exact(request: Request, node: NodeLedger) -> str:
     """The numbers of one node."""
     if node.inventory is None:
         return _no_inventory(node)
-    usable = [state.card for state in node.usable]
     wanted = _wanted(request, node.inventory.unit)
+    if request.core and not node.inventory.core:
+        return f"needs {wanted}, but its mode does not share out compute ({protocol.RESOURCE_CORE})"
+    usable = [state.card for state in node.usable]
     out = len(node.inventory.cards) - len(usable)
     without = f", {out} not usable" if out else ""
+    kept = _kept_back(request, node)
     if request.cards:
-        return f"needs {wanted}, {node.empty_cards()} of {len(node.cards)} cards are empty{without}"
+        return f"needs {wanted}, {node.empty_cards()} of {len(node.cards)} cards are empty{without}{kept}"
     size, total = max((card.units for card in usable), default=0), sum(card.units for card in usable)
-    if request.units > size:
+    if request.per_card > size:
         return f"needs {wanted}, its largest card has {size} ({total} in total on {_cards(len(usable))}{without})"
-    return f"needs {wanted}, at most {node.largest_free()} are free on one ({node.free} of {total} in total{without})"
+    return f"needs {wanted}, {_most(request, node)} ({node.free} of {total} in total{without}){kept}"
+
+
+def _remembered_group(request: Request, node: NodeLedger) -> str:
+    return node.remembered(("group", request.key), lambda: _group(request, node))
 
 
 def _group(request: Request, node: NodeLedger) -> str:
     if node.inventory is None:
         return _no_inventory(node)
     wanted = _wanted(request, node.inventory.unit)
+    if request.core and not node.inventory.core:
+        return f"needs {wanted}, but its mode does not share out compute ({protocol.RESOURCE_CORE})"
     if request.cards:
-        return f"needs {wanted}, {node.empty_cards()} are empty"
-    return f"needs {wanted}, at most {node.largest_free()} are free on one"
+        return f"needs {wanted}, {node.empty_cards()} are empty{_kept_back(request, node)}"
+    return f"needs {wanted}, {_most(request, node)}{_kept_back(request, node)}"
+
+
+def _most(request: Request, node: NodeLedger) -> str:
+    if request.cards_per_pod > 1:
+        fitting = sum(state.free >= request.per_card for state in node.usable)
+        return f"{fitting} {'card has' if fitting == 1 else 'cards have'} that free"
+    most = f"at most {node.largest_free()} are free on one"
+    if not request.core:
+        return most
+    core = max((state.core for state in node.usable if state.free >= request.per_card), default=0)
+    return f"{most}, and at most {core} % of compute beside such memory"
+
+
+def _kept_back(request: Request, node: NodeLedger) -> str:
+    """Cards that have the room, and why they are not given all the same."""
+    whys = [node.against(request, state) for state in node.cards]
+    parts = [f"{_cards(whys.count(why))} {text}" for why, text in _KEPT_BACK.items() if why in whys]
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+_KEPT_BACK: Final = {
+    "refused": "not of a model or UUID that the pod accepts",
+    "company": "with other pods than the pods' rules allow",
+    "held back": "held back because the node refused a pod of this size there",
+}
 
 
 def _no_inventory(node: NodeLedger) -> str:
@@ -62,7 +96,10 @@ def _wanted(request: Request, unit: Unit | None) -> str:
     if request.cards:
         return f"{request.cards} whole {'card' if request.cards == 1 else 'cards'}"
     name = "units" if unit is None else unit.name if unit == GIB else f"units of {unit}"
-    return f"{request.units} {name} on one card"
+    core = f" and {request.core} % of compute" if request.core else ""
+    if request.cards_per_pod > 1:
+        return f"{request.per_card} {name} on each of {request.cards_per_pod} cards"
+    return f"{request.units} {name}{core} on one card"
 
 
 def _cards(count: int) -> str:

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, Final
 
-from gpushare_runtime import protocol
+from gpushare_runtime import protocol, reuse
 from gpushare_runtime.quantity import Unit, parse_quantity
+from gpushare_runtime.rules import NO_RULES, Bearer, Rules, parse_rules
 
 
 class RequestError(ValueError):
@@ -43,44 +44,80 @@ class ContainerRequest:
     core: int = 0
     written: str = ""
 
+    @property
+    def key(self) -> int:
+        """Its number in an allocation: i for spec.containers[i], as ACK has it; -1-i for spec.initContainers[i]."""
+        return self.index if self.kind is Kind.APP else -1 - self.index
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it has its ids as long as the pod lives; later containers get those of an ordinary init container."""
+        return self.kind is not Kind.INIT
+
 
 @dataclass(frozen=True)
 class Request:
-    """What one pod asks for; never empty. cards_per_pod: ACK's label, over how many cards the memory is spread."""
+    """What one pod asks for; never empty.
+
+    containers: in the order in which kubelet admits them, init containers first; cards_per_pod: ACK's label, over how many
+    cards of one node the memory is spread; bearer: who asks, set only where others' rules about neighbours matter.
+    """
 
     containers: tuple[ContainerRequest, ...]
     cards_per_pod: int = 1
+    rules: Rules = NO_RULES
+    bearer: Bearer | None = None
 
     @cached_property
     def units(self) -> int:
-        """Units of card memory that the running pod holds (app containers and sidecars)."""
-        return sum(c.units for c in self.containers if c.kind is not Kind.INIT)
+        """Units of card memory that kubelet keeps for the running pod, init containers' included."""
+        return reuse.held((c.keeps, c.units) for c in self.containers)
 
     @cached_property
     def cards(self) -> int:
-        """Whole cards that the running pod holds."""
-        return sum(c.cards for c in self.containers if c.kind is not Kind.INIT)
+        """Whole cards that kubelet keeps for the running pod."""
+        return reuse.held((c.keeps, c.cards) for c in self.containers)
 
-    @property
+    @cached_property
+    def core(self) -> int:
+        """Per cent of a card's compute that kubelet keeps for the running pod."""
+        return reuse.held((c.keeps, c.core) for c in self.containers)
+
+    @cached_property
+    def per_card(self) -> int:
+        """Units of each of the cards that its memory is on."""
+        return -(-self.units // self.cards_per_pod)
+
+    @cached_property
+    def key(self) -> tuple[int, int, int, int, str]:
+        """Equal for requests that fit on the same cards; cheap to hash."""
+        rules = "" if self.rules == NO_RULES and self.bearer is None else repr((self.rules, self.bearer))
+        return self.units, self.cards, self.core, self.cards_per_pod, rules
+
+    @cached_property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for pods that may have each other's cards: nothing of names, and nothing of what users wrote to say the same."""
+        sizes = tuple((c.kind, c.index, c.units, c.cards, c.core) for c in self.containers)
+        return sizes, self.cards_per_pod, self.rules
+
+    @cached_property
     def unsupported(self) -> str | None:
-        """Why this release does not place such a pod, or None. Refused in filter, never half placed."""
-        if self.cards_per_pod > 1:
-            return (
-                f"the pod label {protocol.LABEL_CARDS_PER_POD}: {str(self.cards_per_pod)!r} asks for memory on several "
-                "cards, which this release does not place; ask for one card, or for whole cards in limits"
-            )
-        for container in self.containers:
-            if container.kind is not Kind.APP:
+        """Why such a pod cannot be kept on the right cards, or None. Refused in filter, never half placed."""
+        if self.cards_per_pod == 1:
+            return None
+        pools = reuse.steps((c.keeps, c.units) for c in self.containers)
+        for container, step in zip(self.containers, pools, strict=True):
+            if step.at_random:
                 return (
-                    f"{container.kind.value}: {container.name!r} asks for a GPU before the pod's containers run, "
-                    "which this release does not place; move the request to spec.containers"
-                )
-            if container.core:
-                return (
-                    f"container {container.name!r} asks for {protocol.RESOURCE_CORE}, which this release does not "
-                    f"share out; ask for {protocol.RESOURCE_MEMORY} alone"
+                    f"container {container.name!r} takes {container.units} of the {step.pool} units that an init container leaves, "
+                    f"and kubelet picks them at random over the pod's {self.cards_per_pod} cards; let it ask for {step.pool} or more, "
+                    f"or the init container for at most {container.units}"
                 )
         return None
+
+    def asked_by(self, bearer: Bearer | None) -> Request:
+        """The same, asked by this pod."""
+        return self if self.bearer == bearer else replace(self, bearer=bearer)
 
 
 def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | None:
@@ -91,23 +128,78 @@ def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | N
     containers = tuple(_containers(pod.get("spec") or {}))
     if not containers:
         return None
+    metadata = pod.get("metadata") or {}
+    label = (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
+    annotations = metadata.get("annotations") or {}
     if bound:
-        return Request(containers)
+        return Request(containers, *_as_far_as_readable(containers, label, annotations))
     if any(c.units or c.core for c in containers) and any(c.cards for c in containers):
         raise RequestError(
             f"the pod asks for {protocol.RESOURCE_MEMORY} and {protocol.RESOURCE_CARDS} at once: "
             f"memory of a shared card, or whole cards, but not both; remove one of them"
         )
-    return Request(containers, _cards_per_pod(pod, containers))
+    request = Request(containers, _cards_per_pod(label, containers), _rules(annotations))
+    _check_core(request)
+    if request.cards and request.rules.same_card_as:
+        raise RequestError(f"annotation {protocol.ASK_SAME_CARD_AS} with {protocol.RESOURCE_CARDS}: a whole card is shared with nobody")
+    return request
 
 
-def _cards_per_pod(pod: Mapping[str, Any], containers: tuple[ContainerRequest, ...]) -> int:
-    label = ((pod.get("metadata") or {}).get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
+def _as_far_as_readable(containers: tuple[ContainerRequest, ...], label: object, annotations: Mapping[str, str]) -> tuple[int, Rules]:
+    try:
+        cards = _cards_per_pod(label, containers)
+    except RequestError:
+        cards = 1
+    try:
+        return cards, _rules(annotations)
+    except RequestError:
+        return cards, NO_RULES
+
+
+def _rules(annotations: Mapping[str, str]) -> Rules:
+    try:
+        return parse_rules(annotations)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+def _check_core(request: Request) -> None:
+    if not request.core:
+        return
+    for container in request.containers:
+        if container.core and not container.units:
+            raise RequestError(
+                f"container {container.name!r} asks for {protocol.RESOURCE_CORE} without {protocol.RESOURCE_MEMORY}; "
+                "a share of a card's compute goes with a share of its memory: ask for both"
+            )
+        if container.core % _CORE_STEP:
+            raise RequestError(
+                f"container {container.name!r}, {protocol.RESOURCE_CORE}: {container.core} is no multiple of {_CORE_STEP}; "
+                f"write such as {max(_CORE_STEP, container.core // _CORE_STEP * _CORE_STEP)}"
+            )
+    if request.core > 100:
+        raise RequestError(f"{protocol.RESOURCE_CORE}: the pod asks for {request.core} per cent of one card; write at most 100 in total")
+    if request.cards_per_pod > 1:
+        raise RequestError(
+            f"{protocol.RESOURCE_CORE} with the pod label {protocol.LABEL_CARDS_PER_POD}: a share of compute is given on one card only; "
+            "remove one of them"
+        )
+
+
+def _cards_per_pod(label: object, containers: tuple[ContainerRequest, ...]) -> int:
     if label is None or not any(c.units for c in containers):
         return 1
-    if not (isinstance(label, str) and label.isascii() and label.isdigit() and int(label) >= 1):
+    # No machine has a million cards.
+    if not (isinstance(label, str) and label.isascii() and label.isdigit() and len(label) < 7 and int(label) >= 1):
         raise RequestError(f'the pod label {protocol.LABEL_CARDS_PER_POD} must be the number of cards, such as "2"; found {label!r}')
-    return int(label)
+    cards = int(label)
+    for container in containers:
+        if container.units % cards:
+            raise RequestError(
+                f"container {container.name!r}, {protocol.RESOURCE_MEMORY}: {container.written} cannot be spread evenly over {cards} cards "
+                f"(pod label {protocol.LABEL_CARDS_PER_POD}); write a multiple of {cards}, such as {-(-container.units // cards) * cards}"
+            )
+    return cards
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[ContainerRequest]:
@@ -153,6 +245,8 @@ def _amount(container: str, resource: str, value: object) -> int:
     return amount
 
 
+# Of a card's compute, as ACK shares it out.
+_CORE_STEP: Final = 5
 # 2**63-1 is the largest value that the API server keeps exactly.
 _LARGEST: Final = 2**63 - 1
 # What is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.

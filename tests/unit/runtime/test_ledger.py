@@ -75,6 +75,25 @@ def test_a_card_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> N
     assert node.leftover(memory(16)) is None
 
 
+def test_a_card_held_whole_has_nothing_left_whatever_the_annotation_says_it_had() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("n", inventory(16))
+    ledger.apply(holder("a", whole(1), on(0, 10)))
+    assert frees(ledger) == [0]
+
+
+def test_more_compute_than_a_card_shares_out_is_reported() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("n", Inventory(GIB, (card(0, 16),), core=100))
+    for uid in ("a", "b"):
+        request = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=60),))
+        ledger.apply(holder(uid, request, on(0, 1)))
+    node = ledger.node("n")
+    assert node is not None
+    assert node.problems() == ["card 0: 120 % of its compute are held, it shares out 100 %"]
+    assert node.cards[0].core == 0
+
+
 def test_a_pod_without_a_known_card_counts_against_every_card_that_could_hold_it() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(4, 16, 24))
@@ -142,7 +161,8 @@ def test_an_impossible_state_is_reported() -> None:
     node = ledger.node("n")
     assert node is not None
     assert node.overbooked() == {0: 4, 7: 2, 1: 1}
-    assert frees(ledger) == [0, 0, 16]
+    assert frees(ledger) == [0, 0, 14], "nobody has a card 7: that pod counts against every card"
+    assert [line.split(":")[0] for line in node.problems()] == ["card 0", "card 1", "card 7", "pod default/c"]
 
 
 SIZES = {"a": (16, 16), "b": (16, 24), "c": (80,) * 8}

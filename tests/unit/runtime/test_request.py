@@ -4,10 +4,16 @@
 
 from __future__ import annotations
 
-import pytest
+from random import Random
 
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from gpushare_runtime import reuse
 from gpushare_runtime.quantity import GIB, parse_unit
 from gpushare_runtime.request import ContainerRequest, Kind, RequestError, explain_size, parse_request
+from gpushare_runtime.rules import NO_RULES
 from unit.runtime.pods import container, pod
 
 
@@ -79,21 +85,106 @@ def test_the_label_means_nothing_on_a_pod_without_memory() -> None:
     assert request.cards_per_pod == 1
 
 
+def sidecar(name: str, **limits: object) -> dict[str, object]:
+    return container(name, **limits) | {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("init", "apps", "kept"),
+    [
+        ([], [3, 5], 8),
+        ([container("i", mem=2)], [3], 3),
+        ([container("i", mem=9)], [3], 9),
+        ([container("i", mem=2), container("j", mem=6)], [3, 1], 6),
+        ([container("i", mem=4), sidecar("s", mem=3)], [3], 6),
+        ([sidecar("s", mem=3), container("i", mem=4)], [3], 7),
+        ([container("i", mem=4)], [], 4),
+    ],
+)
+def test_what_kubelet_keeps_for_a_pod(init: list[dict[str, object]], apps: list[int], kept: int) -> None:
+    request = parse_request(pod(*[container(f"c{n}", mem=units) for n, units in enumerate(apps)] or [{"name": "c"}], init=init))
+    assert request is not None
+    assert (request.units, request.unsupported) == (kept, None)
+
+
+ASKS = st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=8)
+
+
+@given(ASKS)
+def test_what_kubelet_keeps_is_the_pods_effective_request_in_kubernetes(asks: list[tuple[bool, int]]) -> None:
+    sidecars, most = 0, 0
+    for keeps, amount in asks:
+        sidecars += amount if keeps else 0
+        most = max(most, sidecars + (0 if keeps else amount))
+    assert reuse.held(asks) == max(most, sum(amount for keeps, amount in asks if keeps))
+
+
+@given(ASKS, st.randoms())
+def test_the_pool_is_that_of_kubelets_sets_of_ids(asks: list[tuple[bool, int]], random: Random) -> None:
+    """Played with ids, as devicesToAllocate does it."""
+    reusable: set[int] = set()
+    used = 0
+    for (keeps, amount), step in zip(asks, reuse.steps(asks), strict=True):
+        assert step.pool == len(reusable)
+        taken = set(random.sample(sorted(reusable), min(amount, len(reusable))))
+        assert step.reused == len(taken)
+        new = set(range(used, used + amount - len(taken)))
+        assert step.new == len(new)
+        used += len(new)
+        reusable = reusable - taken - new if keeps else reusable | taken | new
+    assert reuse.held(asks) == used
+
+
+def test_several_cards() -> None:
+    request = parse_request(pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}))
+    assert request is not None
+    assert (request.units, request.per_card, request.cards_per_pod, request.unsupported) == (8, 4, 2, None)
+
+
+@pytest.mark.parametrize(("init", "app", "kept_right"), [(4, 4, True), (2, 4, True), (4, 2, False), (2, 0, True)])
+def test_ids_of_several_cards_must_not_be_left_to_chance(init: int, app: int, kept_right: bool) -> None:
+    request = parse_request(pod(container(mem=app), init=[container("warm", mem=init)], labels={"aliyun.com/gpu-count": "2"}))
+    assert request is not None
+    assert (request.unsupported is None) == kept_right
+    if not kept_right:
+        assert "takes 2 of the 4 units" in str(request.unsupported)
+
+
 @pytest.mark.parametrize(
     ("asking", "says"),
     [
-        (pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}), "several cards"),
-        (pod(container(mem=8, core=20)), "gpu-core.percentage"),
-        (pod({"name": "main"}, init=[container("warm", mem=2)]), "'warm'"),
-        (pod({"name": "main"}, init=[container("side", mem=2) | {"restartPolicy": "Always"}]), "'side'"),
-        (pod(container(core=20)), "gpu-core.percentage"),
+        (pod(container(mem=9), labels={"aliyun.com/gpu-count": "2"}), "write a multiple of 2, such as 10"),
+        (pod(container(core=20)), "without aliyun.com/gpu-mem"),
+        (pod(container(mem=8, core=22)), "22 is no multiple of 5; write such as 20"),
+        (pod(container("a", mem=8, core=60), container("b", mem=8, core=60)), "120 per cent"),
+        (pod(container(mem=8, core=20), labels={"aliyun.com/gpu-count": "2"}), "on one card only"),
+        (pod(container(mem=8), annotations={"gpushare.request/models": ""}), "must be a list such as 'A100"),
+        (pod(container(mem=8), annotations={"gpushare.request/model": "T4"}), "request/model is not known; those that are: "),
+        (pod(container(mem=8), annotations={"gpushare.request/not-with": "app"}), "'app=encoder,tier=web', found 'app'"),
+        (pod(container(count=1), annotations={"gpushare.request/same-card-as": "app=a"}), "a whole card is shared with nobody"),
     ],
 )
-def test_what_this_release_does_not_place_says_so(asking: dict[str, object], says: str) -> None:
-    request = parse_request(asking)
+def test_what_cannot_be_meant_says_what_to_write(asking: dict[str, object], says: str) -> None:
+    with pytest.raises(RequestError) as error:
+        parse_request(asking)
+    assert says in str(error.value)
+
+
+def test_on_a_node_the_same_counts_as_far_as_it_can_be_read() -> None:
+    annotations = {"gpushare.request/not-with": "app", "gpushare.request/models": "T4"}
+    request = parse_request(pod(container(mem=9), labels={"aliyun.com/gpu-count": "2"}, annotations=annotations), bound=True)
     assert request is not None
-    assert request.unsupported is not None
-    assert says in request.unsupported
+    assert (request.units, request.cards_per_pod, request.rules) == (9, 1, NO_RULES)
+
+
+def test_alike_for_the_node_whatever_the_names() -> None:
+    one, two = parse_request(pod(container("a", mem="8"))), parse_request(pod(container("b", mem=8)))
+    other = parse_request(pod(container("a", mem=8), annotations={"gpushare.request/models": "T4"}))
+    assert one is not None
+    assert two is not None
+    assert other is not None
+    assert one.shape == two.shape != other.shape
+    assert one.key == two.key != other.key
 
 
 @pytest.mark.parametrize(

@@ -16,35 +16,24 @@ from gpushare_runtime import protocol
 from gpushare_runtime.allocation import Allocation
 from gpushare_runtime.device_plugin.changes import any_after
 from gpushare_runtime.device_plugin.checkpoint import Entry
-from gpushare_runtime.device_plugin.holders import card_of_unit
+from gpushare_runtime.device_plugin.counters import Counters
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.pods import LocalPod
-from gpushare_runtime.device_plugin.service import Counters
+from gpushare_runtime.device_plugin.shares import actual_allocation
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Backoff
 
 log = logging.getLogger(__name__)
 
 
-def actual_allocation(pod: LocalPod, entries: Iterable[Entry], inventory: Inventory) -> Allocation | None:
-    """The allocation that kubelet's record gives the pod's containers; None until it has all of them."""
-    held = {(entry.container, entry.resource): entry.ids for entry in entries if entry.pod == pod.uid}
-    containers: dict[int, dict[int, int]] = {}
-    for ask in pod.asks:
-        if ask.index is None:
-            continue
-        ids = held.get((ask.container, ask.resource))
-        if ids is None:
-            return None
-        cards = containers.setdefault(ask.index, {})
-        for device_id in ids:
-            memory = ask.resource == protocol.RESOURCE_MEMORY
-            card = inventory.by_uuid.get(card_of_unit(device_id) if memory else device_id)
-            if card is None:
-                return None
-            cards[card.index] = cards.get(card.index, 0) + (1 if memory else card.units)
-    return Allocation.of(containers) if containers else None
+def allocation_in(pod: LocalPod, entries: Iterable[Entry], inventory: Inventory) -> Allocation | None:
+    """The allocation that kubelet's record gives the pod; None until it has all of its containers."""
+    if pod.request is None:
+        return None
+    given = {(entry.container, entry.resource): entry.ids for entry in entries if entry.pod == pod.uid}
+    return actual_allocation(pod.request, given, inventory)
 
 
 def annotations_due(pod: LocalPod, actual: Allocation, inventory: Inventory, now_ns: int) -> dict[str, str]:
@@ -58,7 +47,8 @@ def annotations_due(pod: LocalPod, actual: Allocation, inventory: Inventory, now
 class Assigner:
     """One PATCH per pod, once all its containers have their ids. clock: Unix time in nanoseconds."""
 
-    def __init__(self, node: NodeState, client: KubeClient, counters: Counters, clock: Callable[[], int]) -> None:
+    def __init__(self, node: NodeState, client: KubeClient, counters: Counters, events: EventRecorder, clock: Callable[[], int]) -> None:
+        self._events = events
         self._node = node
         self._client = client
         self._counters = counters
@@ -86,7 +76,7 @@ class Assigner:
         # The API's copy of a static pod belongs to kubelet, which makes it anew when it is changed.
         if pod is None or inventory is None or pod.finished or pod.static or not pod.asks:
             return {}
-        actual = actual_allocation(pod, self._node.holders.entries, inventory)
+        actual = allocation_in(pod, self._node.holders.entries, inventory)
         return annotations_due(pod, actual, inventory, self._clock()) if actual else {}
 
     async def _tell(self, uid: str) -> None:
@@ -120,5 +110,14 @@ class Assigner:
             log.info("pod %s is marked assigned", pod)
             return
         self._counters.corrections += 1
-        before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX) or "nothing"
-        log.warning("pod %s: its annotations said %s, kubelet gave %s: corrected", pod, before, allocation)
+        before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)
+        if before is None:
+            text = (
+                f"No scheduler extender placed it; it has {allocation} (container: card: units) by what was free on the node. "
+                "Check that it goes through a kube-scheduler that calls the extender"
+            )
+        else:
+            text = f"Its annotations said {before}, it has {allocation} (container: card: units); the annotations are corrected"
+        log.warning("pod %s: %s", pod, text)
+        about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
+        self._events.emit(about, "Warning", "GPUUnmanaged" if before is None else "GPUCorrected", text)

@@ -8,6 +8,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from gpushare_runtime.device_plugin.health import CardHealth
 from gpushare_runtime.inventory import Card, Inventory, InventoryError
 from gpushare_runtime.quantity import Unit
 
@@ -27,7 +28,11 @@ class NvmlError(Exception):
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What NVML says of one card. pci: domain:bus:device.function, 4-digit domain, lower case; numa: None if unknown."""
+    """What NVML says of one card.
+
+    pci: domain:bus:device.function, 4-digit domain, lower case; numa: None if unknown; failed: why it must not be used, ""
+    if it may; unfit: why it must not be used again after it was in trouble.
+    """
 
     uuid: str
     minor: int
@@ -35,6 +40,20 @@ class CardFacts:
     model: str
     mib: int
     numa: int | None
+    failed: str = ""
+    unfit: str = ""
+
+
+class XidEvents(Protocol):
+    """A subscription to the XID errors of all cards that answer. partial: some card did not answer when it was made."""
+
+    partial: bool
+
+    def wait(self, seconds: float) -> tuple[str, int] | None:
+        """(card UUID, XID) of the next one; None if none comes in that time. Blocks; NvmlError when it has to be made anew."""
+
+    def close(self) -> None:
+        """Never raises."""
 
 
 class Nvml(Protocol):
@@ -50,13 +69,17 @@ class Nvml(Protocol):
 
     def facts(self, index: int) -> CardFacts: ...
 
+    def xid_events(self) -> XidEvents:
+        """Independent of start and stop."""
+
 
 class CardReader:
     """Reads the cards again and again, and keeps to what it knew of a card that no longer answers."""
 
-    def __init__(self, nvml: Nvml, unit: Unit) -> None:
+    def __init__(self, nvml: Nvml, unit: Unit, health: CardHealth) -> None:
         self._nvml = nvml
         self._unit = unit
+        self._health = health
         self._started = False
         self._known: Inventory | None = None
 
@@ -99,7 +122,8 @@ class CardReader:
                 return None
             if before.usable:
                 log.error("card %d (%s): %s", index, before.uuid, error)
-            return replace(before, health=str(error))
+            return replace(before, health=self._health.fails(before.uuid, str(error)))
+        health = self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit)
         return Card(
             index=index,
             uuid=facts.uuid,
@@ -109,6 +133,7 @@ class CardReader:
             mib=facts.mib,
             units=self._unit.count(facts.mib),
             numa=facts.numa,
+            health=health,
         )
 
 

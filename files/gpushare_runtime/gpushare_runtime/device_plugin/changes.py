@@ -30,11 +30,11 @@ class Changes:
         return True
 
 
-async def any_after(*watched: tuple[Changes, int]) -> None:
-    """Wait until one of these has changed since it was seen."""
+async def any_after(*watched: tuple[Changes, int], timeout: float | None = None) -> None:
+    """Wait until one of these has changed since it was seen, or `timeout` seconds pass."""
     tasks = [asyncio.ensure_future(changes.after(seen)) for changes, seen in watched]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()

@@ -58,7 +58,7 @@ def _entry(entry: dict[str, Any]) -> Entry:
 def _ids(value: object) -> Iterator[str]:
     lists = value.values() if isinstance(value, dict) else [value]
     for ids in lists:
-        if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
+        if not isinstance(ids, list) or not set(map(type, ids)) <= {str}:
             raise CheckpointError(f"DeviceIDs must be lists of ids, found {type(ids).__name__}")
         yield from ids
 

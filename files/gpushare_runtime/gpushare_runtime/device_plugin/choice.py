@@ -14,20 +14,21 @@ from gpushare_runtime.inventory import Card
 class Offer:
     """A card that may be given from.
 
-    ids: of this card that kubelet has free, lowest slot first (for whole cards: its UUID); promised: units that the scheduler
-    gave to pods which have not got their ids yet.
+    ids: of this card that may be given, best first (for whole cards: its UUID); promised: units that the scheduler gave to
+    pods which have not got their ids yet; other: it may be given although the scheduler chose another one.
     """
 
     card: Card
     ids: Sequence[str]
     promised: int = 0
+    other: bool = True
 
 
-def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int]) -> list[str] | None:
-    """`size` unit ids with `must` among them; None if no single card has them.
+def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], spread: int = 1) -> list[str] | None:
+    """`size` unit ids with `must` among them; None if the cards do not have them.
 
-    wanted: card index → units that the scheduler chose. If it cannot be had, the best other card: one whose promised units
-    stay free, then the fullest.
+    wanted: card index → units that the scheduler chose. If it cannot be had, the best other cards, `spread` of them with the
+    same units each: first those whose promised units stay free, then the fullest.
     """
     by_index = {offer.card.index: offer for offer in offers}
     if wanted and sum(wanted.values()) == size:
@@ -35,26 +36,38 @@ def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], want
         ids = [i for offer, units in parts if offer and len(offer.ids) >= units for i in _take(offer.ids, units, must)]
         if len(ids) == size and set(must) <= set(ids):
             return ids
-    fitting = [o for o in offers if len(o.ids) >= size and set(must) <= set(o.ids)]
-    if not fitting:
+    if spread < 1 or size % spread:
         return None
-    best = min(fitting, key=lambda o: (len(o.ids) - o.promised < size, len(o.ids), o.card.index))
-    return _take(best.ids, size, must)
+    each = size // spread
+    obliged = set(must)
+    ranked = sorted(
+        (o for o in offers if o.other and len(o.ids) >= each),
+        key=lambda o: (obliged.isdisjoint(o.ids), len(o.ids) - o.promised < each, len(o.ids), o.card.index),
+    )
+    ids = [i for offer in ranked[:spread] for i in _take(offer.ids, each, must)]
+    return ids if len(ids) == size and obliged <= set(ids) else None
 
 
-def choose_cards(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int]) -> list[str] | None:
+def choose_cards(
+    offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], of_pod: Collection[int] = ()
+) -> list[str] | None:
     """`size` card UUIDs with `must` among them; None if there are not that many.
 
-    First those that the scheduler chose (`wanted`, by index), then cards that nothing is promised on, smallest first.
+    First those that the scheduler chose for the container (`wanted`, by index), then its pod's others (`of_pod`: kubelet picks
+    at random which of an init container's cards a later container has), then cards that nothing is promised on, smallest first.
     """
-    ranked = sorted(
-        offers,
-        key=lambda o: (o.card.uuid not in must, o.card.index not in wanted, o.promised > 0, o.card.units, o.card.index),
-    )
+
+    def rank(offer: Offer) -> tuple[bool | int, ...]:
+        card = offer.card
+        return card.uuid not in must, card.index not in wanted, card.index not in of_pod, offer.promised > 0, card.units, card.index
+
+    ranked = sorted((o for o in offers if o.other or o.card.index in wanted or o.card.index in of_pod or o.card.uuid in must), key=rank)
     chosen = [offer.card.uuid for offer in ranked[:size]]
     return chosen if len(chosen) == size and set(must) <= set(chosen) else None
 
 
 def _take(ids: Sequence[str], count: int, must: Collection[str]) -> list[str]:
+    if not must:
+        return list(ids[:count])
     first = [i for i in ids if i in must]
     return (first + [i for i in ids if i not in must])[:count]

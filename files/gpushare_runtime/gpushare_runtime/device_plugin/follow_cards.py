@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
 from gpushare_runtime.device_plugin.cards import KUBELET_MESSAGE_BYTES, CardReader, NvmlError, list_bytes, smallest_fitting
+from gpushare_runtime.device_plugin.changes import Changes
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.status import Status
 from gpushare_runtime.inventory import Inventory
@@ -34,18 +35,27 @@ class Unusable(Exception):
 
 
 class CardFollower:
-    """interval: seconds between two readings."""
+    """interval: seconds between two readings; unusable: why cards like these cannot be offered now, "" if they can."""
 
-    def __init__(self, reader: CardReader, node: NodeState, status: Status, interval: float) -> None:
+    def __init__(
+        self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[Inventory], str] = lambda _: ""
+    ) -> None:
         self._reader = reader
         self._node = node
         self._status = status
         self._interval = interval
+        self._unusable = unusable
+        self._asked = Changes()
+
+    def read_now(self) -> None:
+        """Read without waiting for the next turn."""
+        self._asked.notify()
 
     async def run(self) -> NoReturn:
         """Never returns; Unusable when the cards make too many units for kubelet, or NVML wants a new process."""
         while True:
             inventory: Inventory | None
+            asked = self._asked.count
             try:
                 inventory = await self._read()
             except NvmlError as error:
@@ -59,8 +69,11 @@ class CardFollower:
                 self._say(inventory)
             if inventory is not None:
                 _check_size(inventory)
+                # Only before anything was offered: what is given now is given in this unit.
+                if self._node.inventory is None and (why := self._unusable(inventory)):
+                    raise Unusable(why, restart=True)
                 self._node.set_inventory(inventory)
-            await asyncio.sleep(self._interval)
+            await self._asked.after(asked, self._interval)
 
     async def _read(self) -> Inventory:
         reading = asyncio.ensure_future(in_thread(self._reader.read))
@@ -81,7 +94,9 @@ class CardFollower:
         if broken:
             self._status.bad(_PART, "; ".join(broken))
         else:
-            self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}")
+            rest = sum(card.mib for card in inventory.cards) - inventory.units * inventory.unit.mib
+            left = f"; {rest} MiB fill no unit of their card" if rest else ""
+            self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
 
 
 def _check_size(inventory: Inventory) -> None:

@@ -19,7 +19,7 @@ from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.deviceplugin_pb2_grpc import RegistrationStub
 from gpushare_runtime.device_plugin.node import NodeState
-from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService, options
+from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.sockets import PluginServer
 from gpushare_runtime.device_plugin.status import Status
 from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
@@ -50,6 +50,7 @@ class Registration:
         self._kubelet = watch.path / protocol.KUBELET_SOCKET
         self._socket = watch.path / SOCKETS[resource]
         self._server: PluginServer | None = None
+        self._options = pb.DevicePluginOptions()
         self._ready_ns = 0
 
     async def run(self) -> NoReturn:
@@ -114,13 +115,15 @@ class Registration:
     async def _register(self) -> str:
         """Serve on a fresh socket and register it; what went wrong, "" if nothing."""
         await self._stop_server(0)
-        server = PluginServer(self._make_service(), self._socket)
+        service = self._make_service()
+        self._options = service.options()
+        server = PluginServer(service, self._socket)
         try:
             await server.start()
         except OSError as error:
             return f"cannot serve on {self._socket} ({error}): check that this process may write in {self._socket.parent}"
         self._server = server
-        request = pb.RegisterRequest(version=_API_VERSION, endpoint=self._socket.name, resource_name=self._resource, options=options())
+        request = pb.RegisterRequest(version=_API_VERSION, endpoint=self._socket.name, resource_name=self._resource, options=self._options)
         try:
             async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
                 await RegistrationStub(channel).Register(request, timeout=_REGISTER_SECONDS)  # type: ignore[no-untyped-call]
@@ -136,6 +139,8 @@ class Registration:
                 return "kubelet restarted or stopped"
             if not self._server.listening():
                 return f"{self._socket} was removed"
+            if self._server.service.options() != self._options:
+                return "other questions are to be asked, since kubelet lost its record or has it again"
             if self._server.service.streams:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > _STREAM_SECONDS:

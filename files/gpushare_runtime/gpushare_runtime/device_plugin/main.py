@@ -12,25 +12,36 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from gpushare_runtime import protocol, systemd
+from gpushare_runtime import metrics, protocol, systemd
+from gpushare_runtime.device_plugin import state_file
 from gpushare_runtime.device_plugin.assigner import Assigner
 from gpushare_runtime.device_plugin.cards import CardReader, Nvml
+from gpushare_runtime.device_plugin.changes import any_after
 from gpushare_runtime.device_plugin.checkpoint import CheckpointFile
-from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable
+from gpushare_runtime.device_plugin.counters import Counters, families
+from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable, in_thread
+from gpushare_runtime.device_plugin.follow_xids import XidFollower
+from gpushare_runtime.device_plugin.health import CardHealth
 from gpushare_runtime.device_plugin.kubelet import Registration
+from gpushare_runtime.device_plugin.metrics_server import MetricsServer, parse_address
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.pods import LocalPod, PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.publisher import CardsPublisher
-from gpushare_runtime.device_plugin.service import SOCKETS, Counters, ResourceService
+from gpushare_runtime.device_plugin.processes import live_pods
+from gpushare_runtime.device_plugin.publisher import NodePublisher
+from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService
+from gpushare_runtime.device_plugin.state_file import StateFile
 from gpushare_runtime.device_plugin.status import Status
+from gpushare_runtime.device_plugin.unhealthy_map import UnhealthyMap
+from gpushare_runtime.device_plugin.unit_change import changed_unit, recorded_card_units
 from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.credentials import CredentialsError, load
+from gpushare_runtime.kube.events import EventRecorder
 from gpushare_runtime.kube.identity import TokenFiles, TokenKeeper, add_options, from_options
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.quantity import GIB, UNITS, Unit, parse_unit
@@ -50,12 +61,17 @@ _API_FIRST_SECONDS: Final = 3.0
 
 @dataclass(frozen=True)
 class Settings:
-    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account; tokens: None for the kubeconfig's user."""
+    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account; state: folder for what has to
+    outlive the process; metrics: address to serve them on, None for nowhere; metrics_token: file with who may read them;
+    tokens: None for the kubeconfig's user."""
 
     node: str
     unit: Unit = GIB
     kubeconfig: str | None = None
     kubelet_root: Path = Path(protocol.KUBELET_ROOT)
+    state: Path = field(default_factory=state_file.directory)
+    metrics: tuple[str, int] | None = None
+    metrics_token: Path | None = None
     tokens: TokenFiles | None = None
 
 
@@ -67,6 +83,9 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
     add_options(parser)
     parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="what one unit of gpu-mem is (default %(default)s)")
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
+    parser.add_argument("--state-dir", type=Path, default=state_file.directory(), help="(or STATE_DIRECTORY) default %(default)s")
+    parser.add_argument("--metrics-listen", metavar="ADDRESS:PORT", help="serve metrics there, such as 127.0.0.1:9440; default: nowhere")
+    parser.add_argument("--metrics-token-file", type=Path, help="bearer token that a scraper must show; needed off this host")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
     # Flags of the original, so that its command lines go on working.
@@ -76,12 +95,28 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
     given = parser.parse_args(arguments)
     if not given.node_name:
         parser.error("the name of this node is not known: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
-    for flag, wanted in (("--mps", given.mps), ("--health-check", given.health_check)):
-        if wanted:
-            parser.error(f"{flag} is not there in this release: leave it out (cards that no longer answer are noticed without it)")
+    # --health-check needs no switch: the cards are always watched.
+    if given.mps:
+        parser.error("--mps is not there in this release: leave it out")
+    listen = None
+    try:
+        if given.metrics_listen:
+            listen = parse_address(given.metrics_listen)
+            MetricsServer(listen, str, given.metrics_token_file)
+    except ValueError as error:
+        parser.error(f"--metrics-listen: {error}")
     level = logging.DEBUG if given.verbosity >= 4 else getattr(logging, given.log_level.upper())
-    unit, tokens = parse_unit(given.memory_unit), from_options(parser, given)
-    return Settings(given.node_name, unit, given.kubeconfig, given.kubelet_root, tokens), level
+    settings = Settings(
+        given.node_name,
+        parse_unit(given.memory_unit),
+        given.kubeconfig,
+        given.kubelet_root,
+        given.state_dir,
+        listen,
+        given.metrics_token_file,
+        from_options(parser, given),
+    )
+    return settings, level
 
 
 def _boolean(text: str) -> bool:
@@ -93,7 +128,8 @@ def _boolean(text: str) -> bool:
 class DevicePlugin:
     """The whole plugin, with what it stands on passed in.
 
-    keeper: None when the client's credentials need none; card_interval: seconds between two readings of the cards.
+    keeper: None when the client's credentials need none; card_interval: seconds between two readings of the cards;
+    live: UIDs of the pods that have a process on this host.
     """
 
     def __init__(
@@ -104,16 +140,27 @@ class DevicePlugin:
         keeper: TokenKeeper | None = None,
         *,
         card_interval: float = INTERVAL_SECONDS,
+        live: Callable[[], Set[str]] = live_pods,
     ) -> None:
         self._client = client
         self._keeper = keeper
         self._settings = settings
+        self._live = live
         self.status = Status(needed=SOCKETS)
         self.counters = Counters()
-        self.node = NodeState(PodTable(), time.monotonic)
+        self.node = NodeState(PodTable(), time.monotonic, time.time, live)
         self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
-        self._cards = CardFollower(CardReader(nvml, settings.unit), self.node, self.status, card_interval)
+        health, recorded = CardHealth(), recorded_card_units(self._checkpoint.path)
+        self._cards = CardFollower(
+            CardReader(nvml, settings.unit, health),
+            self.node,
+            self.status,
+            card_interval,
+            lambda inventory: changed_unit(inventory, recorded, live),
+        )
+        self._xids = XidFollower(nvml, health, self.counters.xids, self._cards.read_now)
+        self._state = StateFile(settings.state / state_file.NAME, self.node.holders)
 
     def refresh(self) -> None:
         """Bring the state up to kubelet's checkpoint on disk."""
@@ -122,27 +169,44 @@ class DevicePlugin:
 
     async def run(self) -> NoReturn:
         """Until cancelled, or until a part of it fails: then that part's exception."""
-        publisher = CardsPublisher(self.node, self._client, self._settings.node)
-        assigner = Assigner(self.node, self._client, self.counters, time.time_ns)
+        publisher = NodePublisher(self.node, self._client, self._settings.node)
+        unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
+        events = EventRecorder(self._client, "gpushare-device-plugin", self._settings.node)
+        assigner = Assigner(self.node, self._client, self.counters, events, time.time_ns)
         pods = self._pods()
+        self._state.load()
         async with DirectoryWatch(self._directory) as watch:
             self.refresh()
             registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
             await run_all(
                 [
                     self._cards.run(),
+                    self._xids.run(),
+                    self._state.run(),
+                    unhealthy.run(),
+                    *self._metrics(),
                     self._follow_checkpoint(watch),
                     *(registration.run() for registration in registrations),
                     pods.run(),
                     publisher.reflector().run(),
                     publisher.run(),
                     assigner.run(),
+                    events.run(),
                     self._report_api(pods),
                     *([self._keeper.run(self._client, self._report_token)] if self._keeper else []),
                     _feed_watchdog(),
                 ]
             )
         raise AssertionError("a part of the plugin ended by itself")
+
+    def metrics_text(self) -> str:
+        """What a scrape gets."""
+        return metrics.render(families(self.node, self.counters))
+
+    def _metrics(self) -> list[Coroutine[Any, Any, None]]:
+        if self._settings.metrics is None:
+            return []
+        return [MetricsServer(self._settings.metrics, self.metrics_text, self._settings.metrics_token).run()]
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
         return lambda: ResourceService(resource, self.node, self.refresh, self.counters)
@@ -159,9 +223,12 @@ class DevicePlugin:
 
     async def _follow_checkpoint(self, watch: DirectoryWatch) -> NoReturn:
         while True:
-            seen = watch.changes.count
+            seen = (watch.changes, watch.changes.count), (self.node.pods.changes, self.node.pods.changes.count)
             self.refresh()
-            await watch.changes.after(seen)
+            doubtful = self.node.holders.review()
+            if doubtful:
+                self.node.holders.looked(doubtful, await in_thread(self._live))
+            await any_after(*seen)
 
     def _report_token(self, well: bool, words: str) -> None:
         (self.status.good if well else self.status.bad)("token", words)
@@ -196,8 +263,12 @@ async def run_all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
+        left = set(tasks)
+        while left:
+            # Again and again: asyncio.wait_for may swallow a cancellation that comes together with what it waits for.
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=0.1)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import logging
 import os
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,6 +14,8 @@ from typing import Any, Final
 import pynvml
 
 from gpushare_runtime.device_plugin.cards import CardFacts, NvmlError
+
+log = logging.getLogger(__name__)
 
 _SENTENCES: Final = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -66,17 +70,104 @@ class Pynvml:
             model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
             mib=int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024),
             numa=_numa(handle),
+            failed=_failed(handle),
+            unfit=_unfit(handle),
         )
+
+    def xid_events(self) -> PynvmlEvents:
+        return PynvmlEvents()
+
+
+class PynvmlEvents:
+    """A subscription with an initialization of its own, so that it does not matter who else stops NVML meanwhile."""
+
+    def __init__(self) -> None:
+        self.partial = False
+        self._uuids: dict[int | None, str] = {}
+        self._set: Any = None
+        _call(pynvml.nvmlInit)
+        try:
+            self._set = _call(pynvml.nvmlEventSetCreate)
+            for index in range(int(_call(pynvml.nvmlDeviceGetCount))):
+                self._register(index)
+        except NvmlError:
+            self.close()
+            raise
+
+    def _register(self, index: int) -> None:
+        try:
+            handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = _text(_call(pynvml.nvmlDeviceGetUUID, handle))
+        except NvmlError:
+            self.partial = True
+            return
+        try:
+            _call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+        except NvmlError as error:
+            log.debug("card %d does not say its XID errors: %s", index, error)
+            return
+        self._uuids[_address(handle)] = uuid
+
+    def wait(self, seconds: float) -> tuple[str, int] | None:
+        if not self._uuids:
+            raise NvmlError("no card says its XID errors")
+        try:
+            event = pynvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
+        except pynvml.NVMLError_Timeout:
+            return None
+        except pynvml.NVMLError as error:
+            raise NvmlError(_sentence(error, "nvmlEventSetWait_v2")) from None
+        uuid = self._uuids.get(_address(event.device))
+        return (uuid, int(event.eventData)) if uuid else None
+
+    def close(self) -> None:
+        with contextlib.suppress(pynvml.NVMLError):
+            if self._set is not None:
+                pynvml.nvmlEventSetFree(self._set)
+            pynvml.nvmlShutdown()
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _failed(handle: object) -> str:
+    return "remapping a bad row of its memory has failed: replace the card" if _rows(handle)[1] else ""
+
+
+def _unfit(handle: object) -> str:
+    if _rows(handle)[0] or _pages_pending(handle):
+        return "a bad part of its memory waits to be taken out of use: stop what uses the card and run `nvidia-smi --gpu-reset`"
+    return ""
+
+
+def _rows(handle: object) -> tuple[bool, bool]:
+    """Whether row remapping is pending, whether it has failed; cards before Ampere have none."""
+    try:
+        _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+    except pynvml.NVMLError:
+        return False, False
+    return bool(pending), bool(failed)
+
+
+def _pages_pending(handle: object) -> bool:
+    """Whether page retirement is pending; cards since Ampere have none."""
+    try:
+        return bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))
+    except pynvml.NVMLError:
+        return False
 
 
 def _call(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        sentence = _SENTENCES.get(error.value)
-        if sentence is None:
-            sentence = f"NVML says {str(error)!r} (code {error.value}) to {function.__name__}: run `nvidia-smi` on this host to see more"
-        raise NvmlError(sentence) from None
+        raise NvmlError(_sentence(error, function.__name__)) from None
+
+
+def _sentence(error: Any, function: str) -> str:
+    unknown = f"NVML says {str(error)!r} (code {error.value}) to {function}: run `nvidia-smi` on this host to see more"
+    return _SENTENCES.get(error.value, unknown)
 
 
 def _loaded_library() -> tuple[str, tuple[int, int]] | None:

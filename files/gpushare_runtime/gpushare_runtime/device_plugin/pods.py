@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpushare_runtime import protocol
-from gpushare_runtime.allocation import Allocation, AllocationError, read_allocation
+from gpushare_runtime.allocation import Allocation, AllocationError, read_allocation, wanted
 from gpushare_runtime.device_plugin.changes import Changes
-from gpushare_runtime.request import Kind, Request, RequestError, parse_request
+from gpushare_runtime.request import Request, RequestError, parse_request
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +35,15 @@ _OURS: Final = (
 class Ask:
     """What kubelet asks for one container: `size` ids of `resource`.
 
-    index: in spec.containers, None for an init container or sidecar; cards: NVML card index → units that the scheduler
-    chose, empty if it chose nothing.
+    cards: NVML card index → units that the scheduler chose, empty if it chose nothing; spread: over how many cards the
+    memory is to go, the same on each.
     """
 
     container: str
-    index: int | None
     resource: str
     size: int
     cards: Mapping[int, int] = field(default_factory=dict)
+    spread: int = 1
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class LocalPod:
     """A pod of this node.
 
     uid: as kubelet knows it; static: from a file on the node, the API has only a copy; request: None if it asks for nothing
-    of ours, or in a way that cannot be meant; annotations: only ours; asks: in the order in which kubelet asks (init
-    containers first).
+    of ours, or in a way that cannot be meant; annotations: only ours; running: names of containers that run, stopped: all have
+    ended for good, both by kubelet's word; asks: in the order in which kubelet asks (init containers first).
     """
 
     uid: str
@@ -64,6 +64,9 @@ class LocalPod:
     request: Request | None = None
     allocation: Allocation | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    running: frozenset[str] = frozenset()
+    stopped: bool = False
     asks: tuple[Ask, ...] = ()
 
     @property
@@ -90,6 +93,7 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
     annotations = metadata.get("annotations") or {}
     where = f"{metadata['namespace']}/{metadata['name']}"
     request, allocation = None, None
+    states = list(_states(pod.get("status") or {}))
     try:
         request = parse_request(pod, bound=True)
         allocation = read_allocation(annotations, request) if request else None
@@ -105,18 +109,36 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         request=request,
         allocation=allocation,
         annotations={key: annotations[key] for key in _OURS if key in annotations},
+        labels=metadata.get("labels") or {},
+        running=frozenset(name for name, state in states if "running" in state),
+        stopped=_stopped(pod, states),
         asks=tuple(_asks(request, allocation)) if request else (),
     )
 
 
 def _asks(request: Request, allocation: Allocation | None) -> Iterator[Ask]:
     for container in request.containers:
-        index = container.index if container.kind is Kind.APP else None
-        cards = allocation.container(index) if allocation is not None and index is not None else {}
+        cards = wanted(request, allocation, container) if allocation else {}
         if container.units:
-            yield Ask(container.name, index, protocol.RESOURCE_MEMORY, container.units, cards)
+            # Other numbers of cards than the pod's label says are somebody's mistake.
+            fitting = cards if len(cards) == request.cards_per_pod else {}
+            yield Ask(container.name, protocol.RESOURCE_MEMORY, container.units, fitting, request.cards_per_pod)
         if container.cards:
-            yield Ask(container.name, index, protocol.RESOURCE_CARDS, container.cards, cards)
+            yield Ask(container.name, protocol.RESOURCE_CARDS, container.cards, cards)
+
+
+def _states(status: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each container's name and state, as kubelet last reported them."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            yield container.get("name", ""), container.get("state") or {}
+
+
+def _stopped(pod: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Whether all containers have ended and none will start again: between two runs they have ended as well."""
+    over = (pod.get("status") or {}).get("phase") in protocol.FINISHED_PHASES or "deletionTimestamp" in pod["metadata"]
+    seen = [state for _, state in states]
+    return over and bool(seen) and all("terminated" in state for state in seen)
 
 
 class PodTable:
@@ -129,7 +151,7 @@ class PodTable:
         self.changes = Changes()
         self.synced = False
         self._pods: dict[str, LocalPod] = {}
-        self._removed: deque[str] = deque(maxlen=_REMEMBERED)
+        self._removed: OrderedDict[str, LocalPod] = OrderedDict()
 
     def __iter__(self) -> Iterator[LocalPod]:
         return iter(self._pods.values())
@@ -137,14 +159,22 @@ class PodTable:
     def get(self, uid: str) -> LocalPod | None:
         return self._pods.get(uid)
 
-    def removed(self, uid: str) -> bool:
-        """Whether the API server had this pod not long ago and has it no more."""
-        return uid not in self._pods and uid in self._removed
+    def removed(self, uid: str) -> LocalPod | None:
+        """A pod that the API server had not long ago and has no more, as it was last seen."""
+        return None if uid in self._pods else self._removed.get(uid)
+
+    def _remove(self, uid: str) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            self._removed[uid] = pod
+            while len(self._removed) > _REMEMBERED:
+                self._removed.popitem(last=False)
 
     def replace(self, pods: Iterable[LocalPod]) -> None:
         """A fresh list of all pods of this node. Those known before keep their place."""
         listed = {pod.uid: pod for pod in sorted(pods, key=lambda pod: pod.created)}
-        self._removed.extend(uid for uid in self._pods if uid not in listed)
+        for uid in [uid for uid in self._pods if uid not in listed]:
+            self._remove(uid)
         self._pods = {uid: listed.pop(uid) for uid in self._pods if uid in listed}
         self._pods.update(listed)
         self.synced = True
@@ -152,9 +182,7 @@ class PodTable:
 
     def event(self, kind: str, pod: LocalPod) -> None:
         """A pod was "ADDED", "MODIFIED" or "DELETED"."""
+        self._pods[pod.uid] = pod
         if kind == "DELETED":
-            self._pods.pop(pod.uid, None)
-            self._removed.append(pod.uid)
-        else:
-            self._pods[pod.uid] = pod
+            self._remove(pod.uid)
         self.changes.notify()

@@ -1,78 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Keep the node's annotation `gpushare/cards` equal to the cards: written when it differs, also when others changed it."""
+"""Keep the node's annotations `gpushare/cards` and `gpushare/held` true: written when they differ, also when others changed
+them. The same watch brings what an administrator wrote in `gpushare/cordon`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin.changes import Changes, any_after
 from gpushare_runtime.device_plugin.node import NodeState
+from gpushare_runtime.device_plugin.report import report
+from gpushare_runtime.held import Held
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Backoff, Reflector
 
 log = logging.getLogger(__name__)
 
 # Against somebody who keeps writing something else: never more than one PATCH in this time.
-_PAUSE_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.25
+# Refusals end by time.
+_LOOK_AGAIN_SECONDS: Final = 5.0
 
 
-class CardsPublisher:
+class NodePublisher:
     """Writes nothing before the cards were read once: a node whose NVML does not answer keeps what it had."""
 
     def __init__(self, node: NodeState, client: KubeClient, name: str) -> None:
         self._node = node
         self._client = client
         self._name = name
-        self._published: str | None = None
+        self._published: Mapping[str, str] | None = None
         self._changes = Changes()
 
-    def reflector(self) -> Reflector[str]:
-        """The watch of this node's own annotation; run it beside `run`."""
+    def reflector(self) -> Reflector[Mapping[str, str]]:
+        """The watch of this node's own annotations; run it beside `run`."""
         return Reflector(
             self._client,
             path("api/v1", "nodes"),
             on_replace=lambda values: self._see(values[0] if values else None),
             on_event=lambda kind, value: self._see(None if kind == "DELETED" else value),
             field_selector=f"metadata.name={self._name}",
-            transform=_annotation,
+            transform=_annotations,
             metadata_only=True,
         )
 
-    def _see(self, value: str | None) -> None:
-        """value: "" for a node without the annotation, None for no node."""
-        self._published = value
+    def _see(self, annotations: Mapping[str, str] | None) -> None:
+        """annotations: None for no node."""
+        self._published = annotations
+        self._node.set_cordon((annotations or {}).get(protocol.ANNOTATION_CORDON, ""))
         self._changes.notify()
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         backoff = Backoff()
+        node = self._node
+        sources = (self._changes, node.inventory_changes, node.holders.changes, node.refusals.changes)
         while True:
-            seen = (self._changes, self._changes.count), (self._node.inventory_changes, self._node.inventory_changes.count)
-            wanted = self._node.inventory.to_json() if self._node.inventory else None
-            if wanted is None or self._published is None or wanted == self._published:
-                await any_after(*seen)
+            seen = [(changes, changes.count) for changes in sources]
+            due = self._due()
+            if not due:
+                await any_after(*seen, timeout=_LOOK_AGAIN_SECONDS)
                 continue
+            names = " and ".join(due)
             try:
-                body = {"metadata": {"annotations": {protocol.ANNOTATION_CARDS: wanted}}}
+                body = {"metadata": {"annotations": due}}
                 await self._client.patch(path("api/v1", "nodes", self._name), body, kind="merge", within=10.0)
             except KubeError as error:
                 wait = backoff.wait()
-                log.warning("annotation %s of node %s cannot be written, trying again in %.1f s: %s", *self._what(), wait, error)
+                log.warning("annotation %s of node %s cannot be written, trying again in %.1f s: %s", names, self._name, wait, error)
                 await asyncio.sleep(wait)
                 continue
             backoff.reset()
-            log.info("annotation %s of node %s written: %s", *self._what(), wanted)
-            self._published = wanted
+            for name, value in due.items():
+                log.info("annotation %s of node %s: %s", name, self._name, value or "removed, there is nothing to say")
+            left = {**(self._published or {}), **due}
+            self._published = {name: value for name, value in left.items() if value is not None}
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _what(self) -> tuple[str, str]:
-        return protocol.ANNOTATION_CARDS, self._name
+    def _due(self) -> dict[str, str | None]:
+        """Annotation → what to write, None to remove it; {} if all is as it should be."""
+        if self._node.inventory is None or self._published is None:
+            return {}
+        held = report(self._node)
+        wanted = {
+            protocol.ANNOTATION_CARDS: self._node.inventory.to_json(),
+            protocol.ANNOTATION_HELD: held.to_json() if held != Held() else None,
+        }
+        return {name: value for name, value in wanted.items() if value != self._published.get(name)}
 
 
-def _annotation(node: dict[str, Any]) -> str:
+def _annotations(node: dict[str, Any]) -> Mapping[str, str]:
     annotations = (node.get("metadata") or {}).get("annotations") or {}
-    return str(annotations.get(protocol.ANNOTATION_CARDS, ""))
+    ours = (protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_CORDON)
+    return {name: str(annotations[name]) for name in ours if name in annotations}

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -15,9 +14,11 @@ import grpc.aio
 
 from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.answer import Granted
 from gpushare_runtime.device_plugin.changes import Changes, any_after
+from gpushare_runtime.device_plugin.counters import Counters
 from gpushare_runtime.device_plugin.deviceplugin_pb2_grpc import DevicePluginServicer
-from gpushare_runtime.device_plugin.node import Granted, NodeState, Refused
+from gpushare_runtime.device_plugin.node import NodeState, Refused
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +26,6 @@ log = logging.getLogger(__name__)
 STEERING_SECONDS: Final = 0.5
 
 _Context = Any  # grpc.aio.ServicerContext has no types
-
-
-@dataclass
-class Counters:
-    """What happened since the start."""
-
-    allocations: int = 0
-    refusals: int = 0
-    unsteered: int = 0
-    corrections: int = 0
 
 
 class ResourceService(DevicePluginServicer):
@@ -48,19 +39,28 @@ class ResourceService(DevicePluginServicer):
         self._refresh = refresh
         self._counters = counters
 
+    def options(self) -> pb.DevicePluginOptions:
+        """What kubelet is to ask: which ids we prefer, and whether a container may start.
+
+        Without its record of a running pod kubelet fails that question by itself, and so every restart of a container; left
+        out, it asks for new ids instead, and gets those of the same card.
+        """
+        return pb.DevicePluginOptions(pre_start_required=not self._node.holders.record_lost(), get_preferred_allocation_available=True)
+
     async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
-        return options()
+        return self.options()
 
     async def ListAndWatch(self, request: pb.Empty, context: _Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         self.streams += 1
-        told: list[tuple[str, bool]] | None = None
+        told: Hashable = None
         try:
             while not self._closing.count:
-                seen = (self._closing, 0), (self._node.inventory_changes, self._node.inventory_changes.count)
-                devices = self._node.devices(self.resource)
-                if devices != told:
-                    yield self._list(devices)
-                    told = devices
+                inventory, holders = self._node.inventory_changes, self._node.holders.changes
+                seen = (self._closing, 0), (inventory, inventory.count), (holders, holders.count)
+                key = self._node.devices_key(self.resource)
+                if key != told:
+                    yield self._list(self._node.devices(self.resource))
+                    told = key
                 await any_after(*seen)
         finally:
             self.streams -= 1
@@ -76,9 +76,9 @@ class ResourceService(DevicePluginServicer):
         self._closing.notify()
 
     async def GetPreferredAllocation(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
-        answers = []
+        answers, started = [], time.monotonic()
         for asked in request.container_requests:
-            started, size = time.monotonic(), asked.allocation_size
+            size = asked.allocation_size
             await self._wait_for_turn(size, started + STEERING_SECONDS)
             try:
                 ids, turn = self._node.prefer(self.resource, asked.available_deviceIDs, asked.must_include_deviceIDs, size)
@@ -88,6 +88,7 @@ class ResourceService(DevicePluginServicer):
                 log.warning("%s: kubelet asks for %d ids for a pod that is not known here; choosing a card for it", self.resource, size)
             log.debug("%s: %d ids preferred for %s in %.1f ms", self.resource, len(ids), turn, (time.monotonic() - started) * 1000)
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
+        self._counters.took("GetPreferredAllocation", time.monotonic() - started)
         return pb.PreferredAllocationResponse(container_responses=answers)
 
     async def _wait_for_turn(self, size: int, deadline: float) -> None:
@@ -102,7 +103,7 @@ class ResourceService(DevicePluginServicer):
                 return
 
     async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
-        answers = []
+        answers, started = [], time.monotonic()
         self._refresh()
         for asked in request.container_requests:
             try:
@@ -111,6 +112,7 @@ class ResourceService(DevicePluginServicer):
                 await self._refuse(context, refusal)
             self._report(granted, len(asked.devices_ids))
             answers.append(pb.ContainerAllocateResponse(envs=dict(granted.environment)))
+        self._counters.took("Allocate", time.monotonic() - started)
         return pb.AllocateResponse(container_responses=answers)
 
     def _report(self, granted: Granted, size: int) -> None:
@@ -130,12 +132,19 @@ class ResourceService(DevicePluginServicer):
         raise AssertionError("abort returned")
 
     async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: _Context) -> pb.PreStartContainerResponse:
+        started = time.monotonic()
+        self._refresh()
+        try:
+            recorded = self._node.may_start(self.resource, request.devices_ids)
+        except Refused as refusal:
+            self._counters.start_refusals += 1
+            log.warning("start refused: %s", refusal)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
+        if not recorded:
+            self._counters.unrecorded_starts += 1
+            log.warning("%s: a container starts with %d ids that kubelet's record does not show", self.resource, len(request.devices_ids))
+        self._counters.took("PreStartContainer", time.monotonic() - started)
         return pb.PreStartContainerResponse()
-
-
-def options() -> pb.DevicePluginOptions:
-    """What kubelet is to ask: which ids we prefer; nothing before a container starts."""
-    return pb.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
 
 
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_CARDS: protocol.SOCKET_CARDS}

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare_runtime.device_plugin.pods import Ask, LocalPod
 
-Served = Collection[tuple[str, str, str]]
-"""(pod UID, container, resource) that have their ids."""
+Key = tuple[str, str, str]
+"""(pod UID, container, resource)."""
+
+Served = Collection[Key]
+"""Those that have their ids."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Turn:
     ask: Ask
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> Key:
         return self.pod.uid, self.ask.container, self.ask.resource
 
     def __str__(self) -> str:
@@ -29,8 +32,11 @@ class Turn:
 
 
 def next_asks(pod: LocalPod, served: Served) -> list[Ask]:
-    """What kubelet may ask next for this pod: of the first container that has not got everything, in no known order."""
-    left = [ask for ask in pod.asks if (pod.uid, ask.container, ask.resource) not in served]
+    """What kubelet may ask next for this pod: of the first container that has not got everything, in no known order.
+
+    It never asks for a container that runs, also not when its record of it is lost.
+    """
+    left = [ask for ask in pod.asks if (pod.uid, ask.container, ask.resource) not in served and ask.container not in pod.running]
     return [ask for ask in left if ask.container == left[0].container]
 
 
@@ -61,3 +67,27 @@ def find_turn(
         if best is None or rank < best[0]:
             best = rank, Turn(pod, ask)
     return best[1] if best else None
+
+
+def allowed_cards(turn: Turn | None, pods: Collection[LocalPod], got: Mapping[Key, Collection[int]]) -> Collection[int] | None:
+    """The cards (NVML index) that may stand in for the chosen ones; None: any with room.
+
+    Where the choice was more than a matter of room, only a card that another pod of the same shape leaves free by having
+    got another one. got: the cards that containers really have.
+    """
+    if turn is None or turn.pod.request is None or not turn.ask.cards:
+        return None
+    request = turn.pod.request
+    particular = request.core or request.rules.about_cards or request.rules.about_pods
+    if not particular and not any(pod.request and pod.request.rules.about_pods for pod in pods):
+        return None
+    allowed = set(turn.ask.cards)
+    for pod in pods:
+        same = pod.request is not None and pod.request.shape == request.shape and pod.labels == turn.pod.labels
+        if pod.uid == turn.pod.uid or not same or pod.namespace != turn.pod.namespace:
+            continue
+        for ask in pod.asks:
+            has = got.get((pod.uid, ask.container, ask.resource))
+            if has is not None and ask.cards:
+                allowed |= set(ask.cards) - set(has)
+    return allowed

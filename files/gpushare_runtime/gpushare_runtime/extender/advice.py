@@ -64,6 +64,8 @@ def too_large(request: Request, largest: Largest) -> str | None:
             f"{request.cards} whole cards of one node are asked for ({protocol.RESOURCE_CARDS}); "
             f"the largest node has {largest.cards}; write at most {largest.cards}"
         )
+    if request.cards_per_pod > 1:
+        return _too_large_for_several(request, largest)
     several = len(request.containers) > 1
     for container in request.containers:
         text = explain_size(container, largest.unit, largest.card)
@@ -73,6 +75,19 @@ def too_large(request: Request, largest: Largest) -> str | None:
         return (
             f"the pod's containers ask for {request.units} units of {largest.unit} together, which must be on one card; "
             f"the largest card has {largest.card}; write at most {largest.card} in total"
+        )
+    return None
+
+
+def _too_large_for_several(request: Request, largest: Largest) -> str | None:
+    label = f"the pod label {protocol.LABEL_CARDS_PER_POD}: {str(request.cards_per_pod)!r}"
+    if request.cards_per_pod > largest.cards:
+        return f"{label} asks for memory on so many cards of one node; the largest node has {largest.cards}; write at most {largest.cards}"
+    if request.per_card > largest.card:
+        most = largest.card * request.cards_per_pod
+        return (
+            f"{label} spreads {request.units} units of {largest.unit}, {request.per_card} on each card; the largest card has "
+            f"{largest.card}; write at most {most} in total, or more cards"
         )
     return None
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from gpushare_runtime.allocation import Allocation
 from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.nominated import seen_by
+from gpushare_runtime.extender.pods import priority_of
 from gpushare_runtime.extender.service import amount
 from gpushare_runtime.extender.wire import BindArguments
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
@@ -21,6 +23,7 @@ from gpushare_runtime.ledger import Holder, NodeLedger
 from gpushare_runtime.placement import Policy
 from gpushare_runtime.reasons import exact
 from gpushare_runtime.request import Request, RequestError, parse_request
+from gpushare_runtime.rules import Labels, labels_of
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,16 @@ _SENDS: Final = 2
 
 class BindError(Exception):
     """Why a pod is not bound, for the scheduler and the pod's event."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is known of a pod that is to be bound. request: None when it asks for nothing; node: where it is already, or ""."""
+
+    request: Request | None
+    node: str = ""
+    labels: Labels = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,29 +110,36 @@ class Binder:
             task.exception()
 
     async def _bind(self, args: BindArguments) -> None:
-        request, node = await self._find(args)
-        if not node:
-            # The watch may have been faster than the answer.
-            holder = self._ledger.holder(args.uid)
-            node = holder.node if holder is not None else ""
+        try:
+            await self._bind_found(args)
+        finally:
+            # Bound or not: nothing is only reserved for it any more.
+            self._ledger.release(args.uid)
+
+    async def _bind_found(self, args: BindArguments) -> None:
+        found = await self._find(args)
+        # The watch may have been faster than the answer.
+        node = found.node or self._held_on(args.uid)
         if node:
             if node != args.node:
                 raise _elsewhere(args, node)
-        elif request is None:
+        elif found.request is None:
             await self._send(args, {})
             log.info("bind %s to node %s: it asks for no card", args, args.node)
         else:
-            await self._place(args, request)
+            await self._place(args, found, found.request)
 
-    async def _place(self, args: BindArguments, request: Request) -> None:
+    async def _place(self, args: BindArguments, found: _Found, request: Request) -> None:
         # From here to the assumption nothing waits, so that binds at the same time cannot take the same units.
-        node_ledger = self._ledger.node(args.node) or NodeLedger(args.node)
-        allocation = self._policy.choose(request, node_ledger)
-        if allocation is None or node_ledger.inventory is None:
-            raise BindError(f"pod {args} does not fit on node {args.node} any more: {exact(request, node_ledger)}")
-        self._ledger.assume(Holder(args.uid, args.namespace, args.name, args.node, request, allocation))
+        node = self._ledger.node(args.node) or NodeLedger(args.node)
+        allocation = self._reserved(args, node)
+        if allocation is None:
+            self._ledger.release(args.uid)
+            allocation = self._choose(args, found, request, node)
+        assert node.inventory is not None, "nothing is placed where there are no cards"
+        self._ledger.assume(Holder(args.uid, args.namespace, args.name, args.node, request, allocation, found.labels, found.priority))
         try:
-            await self._send(args, allocation.to_annotations(node_ledger.inventory, self._now_ns()))
+            await self._send(args, allocation.to_annotations(node.inventory, self._now_ns()))
         except BindError:
             raise
         except Exception:
@@ -128,16 +148,35 @@ class Binder:
             raise
         log.info("bind %s to node %s: %s, %s", args, args.node, amount(request), _cards(allocation))
 
-    async def _find(self, args: BindArguments) -> tuple[Request | None, str]:
-        """(what the pod asks for, the node that it is on or "")."""
+    def _reserved(self, args: BindArguments, node: NodeLedger) -> Allocation | None:
+        """The cards that prioritize has reserved there, if they are still good."""
         holder = self._ledger.holder(args.uid)
-        if holder is not None:
-            return holder.request, holder.node
+        if holder is None or holder.node != args.node or holder.allocation is None or not self._ledger.is_reserved(args.uid):
+            return None
+        return holder.allocation if node.sound(holder) else None
+
+    def _choose(self, args: BindArguments, found: _Found, request: Request, node: NodeLedger) -> Allocation:
+        seen = seen_by(self._ledger, self._policy, node, args.uid, found.priority)
+        asked = self._ledger.asked_by(request, args.namespace, found.labels)
+        allocation = self._policy.choose(asked, seen)
+        if allocation is None:
+            raise _no_room(args, asked, seen)
+        return allocation
+
+    def _held_on(self, uid: str) -> str:
+        """The node that it is bound to, or being bound to; "" where that is at most reserved."""
+        holder = self._ledger.holder(uid)
+        return holder.node if holder is not None and not self._ledger.is_reserved(uid) else ""
+
+    async def _find(self, args: BindArguments) -> _Found:
+        held = self._held_on(args.uid)
+        if held:
+            return _Found(None, held)
         pending = self._cluster.pending.get(args.uid)
         if pending is not None:
             if pending.request is None:
                 raise BindError(f"pod {args}: {pending.error}")
-            return _supported(args, pending.request), ""
+            return _Found(_supported(args, pending.request), "", pending.labels, pending.priority)
         try:
             pod = await self._read(args)
         except KubeError as error:
@@ -148,7 +187,7 @@ class Binder:
             request = parse_request(pod)
         except RequestError as error:
             raise BindError(f"pod {args}: {error}") from None
-        return (_supported(args, request) if request else None), _node_of(pod)
+        return _Found(_supported(args, request) if request else None, _node_of(pod), labels_of(pod["metadata"]), priority_of(pod))
 
     async def _send(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
         """One Binding, sent again only because that cannot bind twice. On BindError the ledger is as before.
@@ -235,6 +274,10 @@ class Binder:
 
 def _elsewhere(args: BindArguments, node: str) -> BindError:
     return BindError(f"pod {args} is already bound to node {node}; it cannot be bound to node {args.node}")
+
+
+def _no_room(args: BindArguments, request: Request, node: NodeLedger) -> BindError:
+    return BindError(f"pod {args} does not fit on node {args.node} any more: {exact(request, node)}")
 
 
 def _gone(args: BindArguments) -> BindError:

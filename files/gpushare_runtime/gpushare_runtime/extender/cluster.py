@@ -6,56 +6,101 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
-from gpushare_runtime import protocol
+from gpushare_runtime.extender.budgets import Budget, read_budget
 from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod, PodReader, PodRecord, read_node
+from gpushare_runtime.fragmentation import Workload
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.ledger import Holder, Ledger
 
 log = logging.getLogger(__name__)
 
+LINGER_SECONDS: Final = 3.0
+"""A device plugin sees within a second that processes have outlived their pod, and then says so in gpushare/held."""
+UNSEEN_SECONDS: Final = 30.0
+"""By then a pod that exists has come through the watch; one that has not was deleted before the list that lacked it."""
+
 _PODS: Final = path("api/v1", "pods")
 _NODES: Final = path("api/v1", "nodes")
+_BUDGETS: Final = path("apis/policy/v1", "poddisruptionbudgets")
 
 
 class Cluster:
     """What the extender knows.
 
     `changed` is set when a pod is new or a node's cards are others; on_room is called when a card may have more room.
+    now: Unix time; clock: of reservations, monotonic; both in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._clock = clock
         self.ledger: Final = Ledger()
+        self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
         self.on_room: Callable[[], None] = lambda: None
         self._pending: dict[str, PendingPod] = {}
+        self._budgets: dict[tuple[str, str], Budget] = {}
 
     @property
     def pending(self) -> Mapping[str, PendingPod]:
         """Pods on no node that ask for something of ours, by UID."""
         return self._pending
 
+    @property
+    def budgets(self) -> Collection[Budget]:
+        """The disruption budgets; none while nobody watches them."""
+        return self._budgets.values()
+
+    def replace_budgets(self, budgets: list[Budget]) -> None:
+        """All of them, from a fresh list."""
+        self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+
+    def budget_event(self, kind: str, budget: Budget) -> None:
+        """One was "ADDED", "MODIFIED" or "DELETED"."""
+        if kind == "DELETED":
+            self._budgets.pop((budget.namespace, budget.name), None)
+        else:
+            self._budgets[budget.namespace, budget.name] = budget
+
     def replace_pods(self, records: list[PodRecord]) -> None:
-        """All unfinished pods, from a fresh list."""
+        """All pods, from a fresh list."""
+        self._learn(records)
+        for uid in self._pending:
+            self.ledger.nominate(uid, None)
+        seen = set(self._pending)
         self._pending.clear()
         self._pending.update((record.uid, record) for record in records if isinstance(record, PendingPod))
         holders = [record for record in records if isinstance(record, Holder)]
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
-        self.ledger.replace(holders, existing)
+        # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
+        younger = self.ledger.under_way - seen - existing
+        self.ledger.replace(holders, existing | younger)
+        for uid in younger:
+            if self.ledger.is_assumed(uid):
+                self.ledger.linger(uid, self._clock() + UNSEEN_SECONDS)
+        for pod in self._pending.values():
+            if pod.nominated:
+                self.ledger.nominate(pod.uid, pod.nominee)
         self.changed.set()
         self.on_room()
         log.info("listed the pods: %d hold cards, %d wait", len(holders), len(self._pending))
 
     def pod_event(self, kind: str, record: PodRecord) -> None:
         """One pod was "ADDED", "MODIFIED" or "DELETED"."""
+        if kind == "ADDED":
+            self._learn([record])
+        known = self._pending.get(record.uid)
+        if (known is not None and known.nominated) or (isinstance(record, PendingPod) and record.nominated):
+            self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)
         if kind == "DELETED" or isinstance(record, FinishedPod):
             self._pending.pop(record.uid, None)
-            if self.ledger.holder(record.uid):
-                self.ledger.remove(record.uid)
-                self.on_room()
+            self._end(record)
         elif isinstance(record, Holder):
             self._pending.pop(record.uid, None)
             self.ledger.apply(record)
@@ -64,11 +109,26 @@ class Cluster:
             self._pending[record.uid] = record
             self.changed.set()
 
+    def _end(self, record: PodRecord) -> None:
+        if not self.ledger.holder(record.uid):
+            return
+        if isinstance(record, Holder) and record.alive:
+            # Deleted by force. Whether its processes have ended is for its node to say, which takes a moment.
+            self.ledger.linger(record.uid, self._clock() + LINGER_SECONDS)
+            return
+        self.ledger.remove(record.uid)
+        self.on_room()
+
+    def _learn(self, records: list[PodRecord]) -> None:
+        """What pods ask for, each pod once, for the policy that wants to know."""
+        fresh = (r for r in records if not isinstance(r, FinishedPod) and r.uid not in self._pending and not self.ledger.holder(r.uid))
+        self.workload.observe(r.request for r in fresh if r.request is not None)
+
     def replace_nodes(self, records: list[NodeRecord]) -> None:
         """All nodes, from a fresh list."""
         names = {record.name for record in records}
         for name in [name for name in self.ledger.nodes if name not in names]:
-            self.ledger.set_inventory(name, None)
+            self.ledger.set_node(NodeRecord(name, None))
         for record in records:
             self._set(record)
         log.info("listed the nodes: %d of %d have cards", sum(1 for r in records if r.inventory), len(records))
@@ -77,14 +137,25 @@ class Cluster:
         """One node was "ADDED", "MODIFIED" or "DELETED"."""
         self._set(record if kind != "DELETED" else NodeRecord(record.name, None))
 
+    def expire(self) -> None:
+        """Forget refusals and reservations that are over; to be called now and then."""
+        if self.ledger.expire(self._now(), self._clock()):
+            self.on_room()
+
     def _set(self, record: NodeRecord) -> None:
+        record = replace(record, held=record.held.at(self._now())) if record.held.refused else record
         node = self.ledger.node(record.name)
-        before = (node.inventory, node.inventory_error) if node else (None, "")
-        if before == (record.inventory, record.error):
+        before = node.record if node is not None else NodeRecord(record.name, None)
+        if before == record or (node is None and record.inventory is None and not record.error):
             return
-        self.ledger.set_inventory(record.name, record.inventory, record.error)
+        self.ledger.set_node(record)
         self.changed.set()
         self.on_room()
+        if record.held.refused != before.held.refused:
+            for refusal in record.held.refused:
+                log.warning("node %s refused pod UID %s: %d units of card %s", record.name, refusal.uid, refusal.units, refusal.card)
+        if (before.inventory, before.error) == (record.inventory, record.error):
+            return
         if record.inventory:
             usable = sum(card.usable for card in record.inventory.cards)
             log.info("node %s: %d cards of %d units, %d usable", record.name, len(record.inventory.cards), record.inventory.units, usable)
@@ -106,8 +177,11 @@ class Cluster:
             _PODS,
             on_replace=self.replace_pods,
             on_event=self.pod_event,
+            # Finished pods too: with a selector for the others, a pod that ends and one that is deleted by force look the same.
             transform=PodReader(),
-            # A pod that ends leaves the watch as if it were deleted.
-            field_selector=protocol.UNFINISHED,
         )
         return nodes, pods
+
+    def budget_watch(self, client: KubeClient) -> Reflector[Budget]:
+        """What keeps the budgets up to date, where the preempt verb is offered: needs list and watch of them."""
+        return Reflector(client, _BUDGETS, on_replace=self.replace_budgets, on_event=self.budget_event, transform=read_budget)

@@ -31,8 +31,9 @@ from gpushare_runtime.kube.credentials import Credentials, CredentialsError, loa
 from gpushare_runtime.kube.events import EventRecorder
 from gpushare_runtime.kube.identity import TokenKeeper, add_options, from_options
 from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.placement import Binpack
+from gpushare_runtime.placement import Placement
 from gpushare_runtime.protocol import EXTENDER_PORT
+from gpushare_runtime.rules import PLACEMENTS
 
 log = logging.getLogger(__name__)
 
@@ -70,16 +71,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         tls = Tls(files) if files else None
         keeper = TokenKeeper(tokens) if tokens else None
         credentials = load(options.kubeconfig or None, tokens=keeper)
-        asyncio.run(serve(credentials, options.listen, tls, keeper))
+        asyncio.run(serve(credentials, options.listen, tls, keeper, options.placement, options.card_placement))
     except (CredentialsError, Stopped, TlsError) as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def serve(credentials: Credentials, address: Address, tls: Tls | None, keeper: TokenKeeper | None) -> None:
+async def serve(
+    credentials: Credentials,
+    address: Address,
+    tls: Tls | None,
+    keeper: TokenKeeper | None,
+    placement: str = "binpack",
+    card_placement: str = "",
+) -> None:
     """Run until SIGTERM or SIGINT, then finish the binds under way. Stopped when it cannot start or go on.
 
+    placement: the policy between nodes; card_placement: between the cards of a node, "" for the same.
     tls: None for plain http, SIGHUP reads its files again; keeper: None when the credentials need none.
     """
     stop = asyncio.Event()
@@ -87,13 +96,18 @@ async def serve(credentials: Credentials, address: Address, tls: Tls | None, kee
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with KubeClient(credentials, user_agent=NAME) as client:
         cluster = Cluster()
-        policy = Binpack()
+        policy = Placement(placement, card_placement, cluster.workload)
         nodes, pods = cluster.watches(client)
         events = EventRecorder(client, NAME, socket.gethostname())
         binder = Binder(client, cluster, policy)
         recall = Recall(cluster)
         cluster.on_room = recall.room
-        endpoints = Endpoints(cluster, Service(cluster.ledger, policy, recall.refused), binder, lambda: _not_ready(nodes, pods, keeper))
+        endpoints = Endpoints(
+            cluster,
+            Service(cluster.ledger, policy, recall.refused, budgets=lambda: cluster.budgets),
+            binder,
+            lambda: _not_ready(nodes, pods, keeper),
+        )
         try:
             runner = await listen(endpoints, address.host, address.port, tls.context if tls else None)
         except OSError as error:
@@ -195,6 +209,8 @@ def _parser() -> argparse.ArgumentParser:
         "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="without it the pod's service account is used (env KUBECONFIG)"
     )
     parser.add_argument("--listen", type=_address, default=f"127.0.0.1:{EXTENDER_PORT}", help="address and port (default: %(default)s)")
+    parser.add_argument("--placement", choices=PLACEMENTS, default="binpack", help="policy between nodes (default %(default)s)")
+    parser.add_argument("--card-placement", choices=PLACEMENTS, default="", help="policy between the cards of a node (default: the same)")
     add_options(parser)
     for option, what in (
         ("--tls-cert", "the certificate for TLS"),

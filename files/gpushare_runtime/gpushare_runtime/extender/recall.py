@@ -11,6 +11,7 @@ any update of it puts it back into the scheduler's queue.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 LATE_SECONDS: Final = 1.0
 """The scheduler, when it has heard of the room by itself, has asked by then."""
+_TICK_SECONDS: Final = 1.0
 
 
 class Recall:
@@ -61,6 +63,7 @@ class Recall:
             if at > self._room_at or self._recalled.get(uid) == self._room_at or pod.request is None:
                 continue
             request = pod.request
+            request = self._cluster.ledger.asked_by(request, pod.namespace, pod.labels)
             if any(node.leftover(request) is not None for node in self._cluster.ledger.nodes.values()):
                 self._recalled[uid] = self._room_at
                 return pod
@@ -69,7 +72,7 @@ class Recall:
     async def run(self, client: KubeClient) -> NoReturn:
         """Never returns; cancel it."""
         while True:
-            await self._room.wait()
+            await self._wait_for_room()
             await asyncio.sleep(LATE_SECONDS)
             pod = self.next()
             if pod is None:
@@ -83,3 +86,10 @@ class Recall:
                 await client.patch(where, body, kind="merge")
             except KubeError as error:
                 log.warning("recall %s: %s", pod, error)
+
+    async def _wait_for_room(self) -> None:
+        while not self._room.is_set():
+            # Room also comes by time alone.
+            self._cluster.expire()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._room.wait(), _TICK_SECONDS)

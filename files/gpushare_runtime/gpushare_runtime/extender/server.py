@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 
 from gpushare_runtime import __version__
-from gpushare_runtime.extender import wire
+from gpushare_runtime.extender import views, wire
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.service import Service
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 MOST_BYTES: Final = 64 * 1024 * 1024
 """5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
 _IDLE_SECONDS: Final = 3600.0
+_INSPECT: Final = f"{EXTENDER_PREFIX}/inspect"
+_LEDGER: Final = f"{EXTENDER_PREFIX}/ledger"
 _OPEN: Final = ("/healthz", "/version")
 
 
@@ -40,6 +42,7 @@ class Counts:
     filter_calls: int = 0
     last_filter_call: datetime | None = None
     prioritize_calls: int = 0
+    preempt_calls: int = 0
     binds: int = 0
     bind_failures: int = 0
     refused_calls: int = 0
@@ -57,6 +60,7 @@ class Endpoints:
         self._verbs: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
+            f"{EXTENDER_PREFIX}/preempt": self._preempt,
             f"{EXTENDER_PREFIX}/bind": self._bind,
         }
 
@@ -100,6 +104,7 @@ class Endpoints:
             "filter_calls": counts.filter_calls,
             "last_filter_call": counts.last_filter_call,
             "prioritize_calls": counts.prioritize_calls,
+            "preempt_calls": counts.preempt_calls,
             "binds": counts.binds,
             "bind_failures": counts.bind_failures,
             "refused_calls": counts.refused_calls,
@@ -118,6 +123,12 @@ class Endpoints:
         self.counts.prioritize_calls += 1
         args = wire.read_arguments(body)
         return wire.write_scores(args.names, {} if self._not_ready() else self._service.prioritize(args))
+
+    async def _preempt(self, body: bytes) -> bytes:
+        self.counts.preempt_calls += 1
+        args = wire.read_preempt(body)
+        # Without the whole ledger no eviction can be said to help.
+        return wire.write_preempted({} if self._not_ready() else self._service.preempt(args))
 
     async def _bind(self, body: bytes) -> bytes:
         args = wire.read_bind(body)
@@ -152,7 +163,26 @@ class Endpoints:
             return _json(orjson.dumps(health, option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS), status=200 if ready else 503)
         if request.path in ("/version", f"{EXTENDER_PREFIX}/version"):
             return _text(200, __version__)
-        return _text(404, f"{request.path} is not known; verbs are {', '.join(self._verbs)}; others are /healthz, /version")
+        why = self._not_ready()
+        view = self._view(request.path)
+        if view is None:
+            others = f"/healthz, /version, {_INSPECT}, {_INSPECT}/NODE, {_LEDGER}"
+            return _text(404, f"{request.path} is not known; verbs are {', '.join(self._verbs)}; others are {others}")
+        if request.method != "GET":
+            return _text(405, f"{request.path} takes GET, not {request.method}")
+        if why:
+            return _text(503, why)
+        return _json(orjson.dumps(view(), option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS))
+
+    def _view(self, path: str) -> Callable[[], dict[str, Any]] | None:
+        """What to show of the ledger at a path."""
+        ledger = self._cluster.ledger
+        if path == _LEDGER:
+            return lambda: views.ledger_json(ledger)
+        if path == _INSPECT:
+            return lambda: views.inspect(ledger)
+        head, _, node = path.rpartition("/")
+        return (lambda: views.inspect(ledger, node)) if head == _INSPECT and node else None
 
 
 async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> web.ServerRunner:
@@ -190,6 +220,8 @@ def _failure(path: str, error: str) -> bytes:
         return wire.write_filter_error(error)
     if path.endswith("/bind"):
         return wire.write_bound(error)
+    if path.endswith("/preempt"):
+        return wire.write_preempted({})
     # HostPriorityList has no place for an error; without a score every node is as good.
     return wire.write_scores([], {})
 

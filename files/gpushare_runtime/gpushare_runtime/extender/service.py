@@ -1,29 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""filter and prioritize, answered from the ledger: no I/O, no HTTP."""
+"""filter, prioritize and preempt, answered from the ledger: no I/O, no HTTP."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from gpushare_runtime.extender.wire import Arguments, Filtered
-from gpushare_runtime.ledger import Ledger, NodeLedger
-from gpushare_runtime.placement import Policy
+from gpushare_runtime.extender.budgets import Budget
+from gpushare_runtime.extender.nominated import seen_by
+from gpushare_runtime.extender.pods import priority_of
+from gpushare_runtime.extender.preempt import Preemption, Preemptor
+from gpushare_runtime.extender.wire import Arguments, Filtered, PreemptArguments, Victims
+from gpushare_runtime.ledger import Holder, Ledger, NodeLedger
+from gpushare_runtime.placement import BEST_SCORE, Policy
 from gpushare_runtime.reasons import refusals
 from gpushare_runtime.request import Request, RequestError, parse_request
+from gpushare_runtime.rules import Labels, labels_of
 
 log = logging.getLogger(__name__)
 
+RESERVED_SECONDS: Final = 10.0
+"""The scheduler's call to bind follows within milliseconds, except where volumes are bound first."""
+
+
+@dataclass(frozen=True)
+class _Pod:
+    """The pod of a call. request: as asked by it."""
+
+    uid: str
+    namespace: str
+    name: str
+    labels: Labels
+    priority: int
+    request: Request
+
 
 class Service:
-    """The verbs that change nothing. refused: told the UID of each pod that fits nowhere now."""
+    """The verbs that bind nothing. refused: told the UID of each pod that fits nowhere now; budgets: those of the cluster.
 
-    def __init__(self, ledger: Ledger, policy: Policy, refused: Callable[[str], None] = lambda uid: None) -> None:
+    The node that the scheduler will most probably take is reserved in the ledger, since it binds only after it has asked about
+    other pods. clock: monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        policy: Policy,
+        refused: Callable[[str], None] = lambda uid: None,
+        *,
+        budgets: Callable[[], Collection[Budget]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._refused = refused
+        self._budgets = budgets
+        self._clock = clock
 
     def filter(self, args: Arguments) -> Filtered:
         """The nodes that have a card (or empty cards) for the pod; the others with a reason."""
@@ -35,19 +71,27 @@ class Service:
             return Filtered(args.names)
         if request.unsupported is not None:
             return self._refuse(args, request.unsupported)
-        known = self._ledger.nodes
+        # What is reserved for itself must not be in its way.
+        self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
+        pod = self._pod(args.pod, request)
         fitting: list[str] = []
-        refused: list[NodeLedger] = []
-        for name in args.names:
-            node = known.get(name)
-            if node is not None and node.leftover(request) is not None:
+        failing: list[NodeLedger] = []
+        for name, node in self._nodes(args.names, pod):
+            if node is not None and node.leftover(pod.request) is not None:
                 fitting.append(name)
             else:
-                refused.append(node or NodeLedger(name))
+                failing.append(node or NodeLedger(name))
         if not fitting:
-            self._refused((args.pod.get("metadata") or {}).get("uid", ""))
+            self._refused(pod.uid)
+        elif len(fitting) == 1:
+            # The scheduler does not ask for priorities then.
+            self._reserve(pod, fitting[0])
         log.info("filter %s, %s: %d of %d nodes fit", pod_name(args.pod), amount(request), len(fitting), len(args.names))
-        return Filtered(fitting, refusals(request, refused) if refused else {})
+        return Filtered(
+            fitting,
+            refusals(pod.request, failing) if failing else {},
+            unresolvable=frozenset(node.name for node in failing if not node.could_hold(pod.request)),
+        )
 
     def prioritize(self, args: Arguments) -> Mapping[str, int]:
         """Node name → 0 … 10. Nodes that are left out get 0."""
@@ -57,11 +101,56 @@ class Service:
             return {}
         if request is None or request.unsupported is not None:
             return {}
-        return self._policy.rank(request, self._nodes(args.names))
+        self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
+        pod = self._pod(args.pod, request)
+        scores = self._policy.rank(pod.request, [node for _, node in self._nodes(args.names, pod) if node is not None])
+        best = next((name for name, score in scores.items() if score == BEST_SCORE), None)
+        if best is not None:
+            self._reserve(pod, best)
+        return scores
 
-    def _nodes(self, names: Iterable[str]) -> Iterable[NodeLedger]:
+    def preempt(self, args: PreemptArguments) -> Mapping[str, Victims]:
+        """Node name → all victims that it takes there. Nodes that no eviction helps are left out."""
+        try:
+            request = parse_request(args.pod)
+        except RequestError:
+            return {}
+        if request is None:
+            return args.victims
+        if request.unsupported is not None:
+            return {}
+        self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
+        pod = self._pod(args.pod, request)
+        helped = Preemption(self._ledger, self._policy, self._budgets()).victims(
+            Preemptor(pod.uid, pod.priority, pod.request), args.victims
+        )
+        log.info(
+            "preempt for %s, %s: evictions help on %d of %d nodes", pod_name(args.pod), amount(request), len(helped), len(args.victims)
+        )
+        return helped
+
+    def _pod(self, raw: Mapping[str, Any], request: Request) -> _Pod:
+        metadata = raw.get("metadata") or {}
+        namespace, labels = metadata.get("namespace", ""), labels_of(metadata)
+        asked = self._ledger.asked_by(request, namespace, labels)
+        return _Pod(metadata.get("uid", ""), namespace, metadata.get("name", ""), labels, priority_of(raw), asked)
+
+    def _nodes(self, names: list[str], pod: _Pod) -> Iterator[tuple[str, NodeLedger | None]]:
+        """Each node as this pod may use it; None where nothing is known of it."""
         known = self._ledger.nodes
-        return (known[name] for name in names if name in known)
+        if not self._ledger.nominees:
+            return ((name, known.get(name)) for name in names)
+        return ((name, self._seen(known[name], pod) if name in known else None) for name in names)
+
+    def _seen(self, node: NodeLedger, pod: _Pod) -> NodeLedger:
+        return seen_by(self._ledger, self._policy, node, pod.uid, pod.priority)
+
+    def _reserve(self, pod: _Pod, name: str) -> None:
+        node = self._ledger.node(name)
+        allocation = self._policy.choose(pod.request, self._seen(node, pod)) if node is not None and pod.uid else None
+        if allocation is not None:
+            holder = Holder(pod.uid, pod.namespace, pod.name, name, pod.request.asked_by(None), allocation, pod.labels, pod.priority)
+            self._ledger.reserve(holder, self._clock() + RESERVED_SECONDS)
 
     def _refuse(self, args: Arguments, reason: str) -> Filtered:
         log.info("filter %s: refused on every node: %s", pod_name(args.pod), reason)
@@ -78,4 +167,6 @@ def amount(request: Request) -> str:
     """What a request asks for, for a log line."""
     if request.cards:
         return f"{request.cards} whole {'card' if request.cards == 1 else 'cards'}"
-    return f"{request.units} {'unit' if request.units == 1 else 'units'}"
+    several = f" on {request.cards_per_pod} cards" if request.cards_per_pod > 1 else ""
+    core = f" and {request.core} % of compute" if request.core else ""
+    return f"{request.units} {'unit' if request.units == 1 else 'units'}{core}{several}"

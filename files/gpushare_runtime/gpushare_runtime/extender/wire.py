@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,13 +31,31 @@ class Arguments:
 class Filtered:
     """ExtenderFilterResult. names: nodes that fit; failed: others, with the reason.
 
-    hopeless: whether no eviction could help on the failed ones; error: our own failure, the scheduler then tries again.
+    unresolvable: those of the failed on which no eviction could help; hopeless: whether that is all of them; error: our own
+    failure, the scheduler then tries again.
     """
 
     names: list[str] = field(default_factory=list)
     failed: Mapping[str, str] = field(default_factory=dict)
     hopeless: bool = False
     error: str = ""
+    unresolvable: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Victims:
+    """UIDs of the pods to evict from one node, and how many of those evictions violate a disruption budget."""
+
+    uids: tuple[str, ...]
+    violations: int = 0
+
+
+@dataclass(frozen=True)
+class PreemptArguments:
+    """ExtenderPreemptionArgs. victims: by node, as the scheduler has chosen them by totals."""
+
+    pod: Mapping[str, Any]
+    victims: Mapping[str, Victims]
 
 
 @dataclass(frozen=True)
@@ -86,7 +104,7 @@ def write_filtered(args: Arguments, result: Filtered) -> bytes:
             "NodeNames": None if result.error or args.nodes is not None else result.names,
             # Schedulers before 1.22 know the first map only; later ones let the second win.
             "FailedNodes": result.failed,
-            "FailedAndUnresolvableNodes": result.failed if result.hopeless else {},
+            "FailedAndUnresolvableNodes": result.failed if result.hopeless else {name: result.failed[name] for name in result.unresolvable},
             "Error": result.error,
         }
     )
@@ -120,6 +138,41 @@ def read_bind(body: bytes) -> BindArguments:
 def write_bound(error: str) -> bytes:
     """The answer to bind; "" when the pod is bound."""
     return orjson.dumps({"Error": error})
+
+
+def read_preempt(body: bytes) -> PreemptArguments:
+    """The body of preempt, with whole pods or with their UIDs alone. WireError if it is something else."""
+    args = _object(body, "ExtenderPreemptionArgs")
+    pod = _get(args, "Pod")
+    if not isinstance(pod, dict):
+        raise WireError(f"Pod must be a pod, found {_short(pod)}")
+    nodes = _get(args, "NodeNameToMetaVictims") or _get(args, "NodeNameToVictims") or {}
+    try:
+        return PreemptArguments(pod, {name: _read_victims(victims) for name, victims in nodes.items()})
+    except (AttributeError, KeyError, TypeError):
+        raise WireError(f"NodeNameToMetaVictims must be nodes with Pods and NumPDBViolations, found {_short(nodes)}") from None
+
+
+def _read_victims(victims: Mapping[str, Any]) -> Victims:
+    pods = _get(victims, "Pods") or ()
+    uids = tuple(pod["metadata"]["uid"] if "metadata" in pod else _get(pod, "UID") for pod in pods)
+    if not all(isinstance(uid, str) for uid in uids):
+        raise TypeError
+    violations = _get(victims, "NumPDBViolations") or 0
+    return Victims(uids, int(violations))
+
+
+def write_preempted(victims: Mapping[str, Victims]) -> bytes:
+    """The answer to preempt: always UIDs alone. A node without victims would be an error for the scheduler: leave it out."""
+    return orjson.dumps(
+        {
+            "NodeNameToMetaVictims": {
+                name: {"Pods": [{"UID": uid} for uid in of.uids], "NumPDBViolations": of.violations}
+                for name, of in victims.items()
+                if of.uids
+            }
+        }
+    )
 
 
 def _object(body: bytes, expected: str) -> dict[str, Any]:

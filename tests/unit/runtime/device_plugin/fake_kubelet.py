@@ -16,7 +16,7 @@ import grpc.aio
 
 from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin import deviceplugin_pb2_grpc as rpc
-from unit.runtime.device_plugin.device_manager import AdmissionError, DeviceManager
+from unit.runtime.device_plugin.device_manager import AdmissionError, DeviceManager, StartError
 
 MESSAGE_BYTES = 4 * 1024 * 1024
 
@@ -27,6 +27,8 @@ class FakeKubelet(rpc.RegistrationServicer):
     def __init__(self, root: Path) -> None:
         self.directory = root / "device-plugins"
         self.manager = DeviceManager(self.directory / "kubelet_internal_checkpoint", self.prefer, self._allocate)
+        self.manager.pre_start = self._pre_start
+        self.manager.pre_start_required = lambda resource: self.options[resource].pre_start_required
         self.registrations: list[tuple[str, float]] = []
         self.lists: dict[str, list[dict[str, str]]] = {}
         self.options: dict[str, pb.DevicePluginOptions] = {}
@@ -113,6 +115,12 @@ class FakeKubelet(rpc.RegistrationServicer):
         except grpc.aio.AioRpcError as error:
             raise AdmissionError(f"Allocate: {error.code().name}: {error.details()}") from None
         return dict(answer.container_responses[0].envs)
+
+    async def _pre_start(self, resource: str, ids: list[str]) -> None:
+        try:
+            await self._stub(resource).PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
+        except grpc.aio.AioRpcError as error:
+            raise StartError(f"{error.code().name}: {error.details()}") from None
 
     def _stub(self, resource: str) -> Any:
         return self._clients[resource][1]

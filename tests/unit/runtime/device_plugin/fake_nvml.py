@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import queue
+
 from gpushare_runtime.device_plugin.cards import CardFacts, NvmlError
 
 
@@ -19,6 +21,23 @@ def facts(index: int, mib: int, **changes: object) -> CardFacts:
     return CardFacts(**(fields | changes))  # type: ignore[arg-type]
 
 
+class FakeXids:
+    """What was reported is heard once."""
+
+    partial = False
+
+    def __init__(self, xids: queue.Queue[tuple[str, int]]) -> None:
+        self._xids = xids
+
+    def wait(self, seconds: float) -> tuple[str, int] | None:
+        try:
+            return self._xids.get(timeout=min(seconds, 0.05))
+        except queue.Empty:
+            return None
+
+    def close(self) -> None: ...
+
+
 class FakeNvml:
     """cards: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls."""
 
@@ -27,6 +46,7 @@ class FakeNvml:
         self.lost: set[int] = set()
         self.failure: NvmlError | None = None
         self.starts = 0
+        self.xids: queue.Queue[tuple[str, int]] = queue.Queue()
 
     def start(self) -> None:
         self.starts += 1
@@ -43,6 +63,14 @@ class FakeNvml:
         if index in self.lost:
             raise NvmlError("the card is lost")
         return self.cards[index]
+
+    def xid_events(self) -> FakeXids:
+        self._check()
+        return FakeXids(self.xids)
+
+    def report(self, index: int, xid: int) -> None:
+        """The driver reports an error of the card."""
+        self.xids.put((self.cards[index].uuid, xid))
 
     def _check(self) -> None:
         if self.failure is not None:

@@ -25,7 +25,7 @@ def bound(inventory: Inventory | None, cards: dict[int, dict[int, int]], *contai
         uid=changes.pop("uid", f"uid-{number}"),
         annotations=annotations | changes.pop("annotations", {}),
         creationTimestamp=changes.pop("created", "2026-11-21T10:00:00Z"),
-        **({"init": changes.pop("init")} if "init" in changes else {}),
+        **{key: changes.pop(key) for key in ("init", "labels") if key in changes},
     )
     made["spec"]["nodeName"] = "gpu1"
     made["status"] = {"phase": changes.pop("phase", "Pending")}

@@ -26,13 +26,14 @@ RESOURCES = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
 
 @dataclass
 class World:
-    """Everything around one plugin. task: its run."""
+    """Everything around one plugin. task: its run; live: UIDs of the pods that have a process."""
 
     nvml: FakeNvml
     api: FakeApi
     kubelet: FakeKubelet
     plugin: DevicePlugin
     task: asyncio.Task[Any]
+    live: set[str]
 
     @property
     def inventory(self) -> Inventory:
@@ -80,8 +81,10 @@ async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = 
             if kubelet:
                 await fake_kubelet.start()
             nvml = FakeNvml(*mib)
-            plugin = DevicePlugin(Settings("gpu1", unit, kubelet_root=root), nvml, client, card_interval=0.05)
-            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()))
+            live: set[str] = set()
+            settings = Settings("gpu1", unit, kubelet_root=root, state=root / "state")
+            plugin = DevicePlugin(settings, nvml, client, card_interval=0.05, live=lambda: live)
+            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), live)
             try:
                 yield made
             finally:

@@ -10,20 +10,21 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.cards import CardReader, NvmlError, list_bytes, smallest_fitting
+from gpushare_runtime.device_plugin.health import CardHealth
 from gpushare_runtime.inventory import Card, Inventory
 from gpushare_runtime.quantity import GIB, UNITS, unit_id
 from unit.runtime.device_plugin.fake_nvml import FakeNvml, facts
 
 
 def test_a_card_is_what_nvml_says_in_whole_units() -> None:
-    inventory = CardReader(FakeNvml(15360 + 1023), GIB).read()
+    inventory = CardReader(FakeNvml(15360 + 1023), GIB, CardHealth()).read()
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
     assert inventory.cards == (Card(0, uuid, 0, "0000:3b:00.0", "Tesla T4", 16383, 15, 0, "ok"),)
 
 
 def test_cards_are_read_anew_each_time() -> None:
     nvml = FakeNvml(8192)
-    reader = CardReader(nvml, GIB)
+    reader = CardReader(nvml, GIB, CardHealth(checks=1))
     assert reader.read().units == 8
     nvml.cards = [facts(0, 4096, uuid="GPU-new"), facts(1, 4096)]
     assert [card.uuid for card in reader.read().cards] == ["GPU-new", nvml.cards[1].uuid]
@@ -32,7 +33,7 @@ def test_cards_are_read_anew_each_time() -> None:
 
 def test_one_lost_card_leaves_the_others_alone_and_comes_back() -> None:
     nvml = FakeNvml(8192, 8192)
-    reader = CardReader(nvml, GIB)
+    reader = CardReader(nvml, GIB, CardHealth(checks=1))
     before = reader.read()
     nvml.lost = {1}
     lost = reader.read()
@@ -44,12 +45,12 @@ def test_one_lost_card_leaves_the_others_alone_and_comes_back() -> None:
 def test_a_card_that_never_answered_is_left_out() -> None:
     nvml = FakeNvml(8192, 8192)
     nvml.lost = {0}
-    assert [card.index for card in CardReader(nvml, GIB).read().cards] == [1]
+    assert [card.index for card in CardReader(nvml, GIB, CardHealth(checks=1)).read().cards] == [1]
 
 
 def test_when_nvml_fails_all_cards_are_unusable_and_it_is_started_again() -> None:
     nvml = FakeNvml(8192)
-    reader = CardReader(nvml, GIB)
+    reader = CardReader(nvml, GIB, CardHealth(checks=1))
     nvml.failure = NvmlError("the driver is gone")
     with pytest.raises(NvmlError):
         reader.read()
@@ -71,7 +72,7 @@ def test_two_cards_with_one_uuid_are_an_exchange_under_way() -> None:
     nvml = FakeNvml(8192, 8192)
     nvml.cards[1] = nvml.cards[0]
     with pytest.raises(NvmlError, match="changed while they were read"):
-        CardReader(nvml, GIB).read()
+        CardReader(nvml, GIB, CardHealth(checks=1)).read()
 
 
 @settings(deadline=None)
@@ -87,12 +88,12 @@ def test_the_size_of_the_list_is_what_protobuf_makes_of_it(units: list[int]) -> 
     [(1, 15360, "MiB"), (8, 15360, "64MiB"), (8, 81920, "64MiB"), (16, 294912, "128MiB"), (300, 294912, None)],
 )
 def test_the_smallest_unit_that_kubelet_takes(cards: int, mib: int, unit: str | None) -> None:
-    read = CardReader(FakeNvml(*[mib] * cards), GIB).read()
+    read = CardReader(FakeNvml(*[mib] * cards), GIB, CardHealth()).read()
     fitting = smallest_fitting(read, list(UNITS.values()))
     assert (fitting.name if fitting else None) == unit
 
 
 def test_units_of_the_inventory_are_those_of_the_unit() -> None:
-    assert CardReader(FakeNvml(8192), UNITS["64MiB"]).read() == Inventory(
+    assert CardReader(FakeNvml(8192), UNITS["64MiB"], CardHealth()).read() == Inventory(
         UNITS["64MiB"], (Card(0, facts(0, 0).uuid, 0, "0000:3b:00.0", "Tesla T4", 8192, 128, 0),)
     )

@@ -61,3 +61,8 @@ def test_whole_cards_are_the_schedulers_then_the_smallest_without_a_promise() ->
     assert choose_cards(offers, 3, [], {}) == ["GPU-00000002", "GPU-00000003", "GPU-00000000"]
     assert choose_cards(offers, 5, [], {}) is None
     assert choose_cards(offers, 1, ["GPU-00000001"], {3: 16}) == ["GPU-00000001"]
+
+
+def test_a_pods_own_cards_come_before_cards_that_nothing_is_promised_on() -> None:
+    offers = [whole(0, 16), whole(1, 24, promised=24), whole(2, 24, promised=24)]
+    assert choose_cards(offers, 2, ["GPU-00000002"], {2: 24}, [1, 2]) == ["GPU-00000002", "GPU-00000001"]

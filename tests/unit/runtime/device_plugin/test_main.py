@@ -39,7 +39,7 @@ sys.exit(asyncio.run(main.serve(settings, FakeNvml(16384, 16384))))
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NODE_NAME", "KUBECONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC"):
+    for name in ("NODE_NAME", "KUBECONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC", "STATE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -51,7 +51,7 @@ def test_the_environment_of_the_original_is_enough(monkeypatch: pytest.MonkeyPat
 
 def test_the_command_line_of_the_original_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
-    line = ["-logtostderr", "--v=5", "--memory-unit=MiB", "--health-check=false", "--mps=false"]
+    line = ["-logtostderr", "--v=5", "--memory-unit=MiB", "--health-check=true", "--mps=false"]
     assert parse_arguments(line) == (Settings("gpu1", UNITS["MiB"]), logging.DEBUG)
 
 
@@ -70,7 +70,8 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', 'MiB', '64MiB', '128MiB', '256MiB'|choose from GiB"),
         (["--node-name=a", "--seed-token-file=/s"], "--seed-token-file and --token-file go together"),
         (["--node-name=a", "--mps"], "--mps is not there in this release"),
-        (["--node-name=a", "--health-check=true"], "--health-check is not there in this release"),
+        (["--node-name=a", "--metrics-listen=9440"], "'9440' is no address and port, such as 127.0.0.1:9440"),
+        (["--node-name=a", "--metrics-listen=0.0.0.0:9440"], "give --metrics-token-file as well, or 127.0.0.1"),
     ],
 )
 def test_what_cannot_be_used_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +108,7 @@ def received(receiver: socket.socket) -> list[str]:
 
 def start(root: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
     given = os.environ | {"NODE_NAME": "gpu1", "KUBECONFIG": str(root / "kubeconfig"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _COMMAND, "--kubelet-root", str(root), *more]
+    command = [sys.executable, "-c", _COMMAND, "--kubelet-root", str(root), "--state-dir", str(root / "state"), *more]
     return subprocess.Popen(command, env=given | environment, stderr=subprocess.PIPE, text=True)
 
 

@@ -33,7 +33,8 @@ class Node:
         self.now = 1000.0
         self.pods = PodTable()
         self.pods.replace([])
-        self.state = NodeState(self.pods, lambda: self.now)
+        self.live: set[str] = set()
+        self.state = NodeState(self.pods, lambda: self.now, lambda: 1_774_000_000.0 + self.now, lambda: self.live)
         self.state.set_inventory(cards)
         self.manager = DeviceManager(None, self._prefer, self._allocate, seed)
         self.file: tuple[Entry, ...] = ()
@@ -70,7 +71,19 @@ class Node:
     def delete(self, pod: dict[str, Any]) -> None:
         """The pod ended, kubelet forgot it and the API server removed it."""
         self.manager.active.discard(pod["metadata"]["uid"])
+        self.pods.event("DELETED", parse_local_pod(stopped(pod)))
+
+    def force_delete(self, pod: dict[str, Any], *, alive: bool) -> None:
+        """The pod object goes at once, and with it kubelet's memory of it; its processes may stay."""
+        self.manager.active.discard(pod["metadata"]["uid"])
+        if alive:
+            self.live.add(pod["metadata"]["uid"])
         self.pods.event("DELETED", parse_local_pod(pod))
+
+
+def stopped(pod: dict[str, Any]) -> dict[str, Any]:
+    """As kubelet reports it before it lets go of a pod."""
+    return {**pod, "status": {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {}}}]}}
 
 
 def environment_of(pod: dict[str, Any], cards: Inventory, units: int) -> dict[str, str]:

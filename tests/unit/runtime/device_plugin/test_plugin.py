@@ -47,7 +47,7 @@ async def test_both_resources_are_registered_with_their_ids() -> None:
         assert list(it.kubelet.lists[CARDS][0]) == [card.uuid for card in it.inventory.cards]
         assert f"{it.inventory.cards[1].uuid}-_-23" in it.kubelet.lists[MEMORY][0]
         assert set(it.kubelet.lists[MEMORY][0].values()) == {"Healthy"}
-        assert {(o.get_preferred_allocation_available, o.pre_start_required) for o in it.kubelet.options.values()} == {(True, False)}
+        assert {(o.get_preferred_allocation_available, o.pre_start_required) for o in it.kubelet.options.values()} == {(True, True)}
         await until(lambda: it.plugin.status.ready)
         sockets = {path.name for path in it.kubelet.directory.iterdir() if path.is_socket()}
         assert sockets == {"kubelet.sock", "aliyungpushare.sock", "aliyungpushare-cards.sock"}

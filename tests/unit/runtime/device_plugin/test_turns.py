@@ -55,8 +55,8 @@ def test_a_static_pod_has_kubelets_uid() -> None:
 
 
 def test_init_containers_are_asked_for_first_and_the_allocation_is_of_containers() -> None:
-    pod = parse_local_pod(bound(NODE, {0: {1: 2}}, container("main", mem=2), init=[container("first", mem=3)]))
-    assert pod.asks == (Ask("first", None, MEMORY, 3), Ask("main", 0, MEMORY, 2, {1: 2}))
+    pod = parse_local_pod(bound(NODE, {0: {1: 2}, -1: {1: 1}}, container("main", mem=2), init=[container("first", mem=3)]))
+    assert pod.asks == (Ask("first", MEMORY, 3, {1: 3}), Ask("main", MEMORY, 2, {1: 2}))
 
 
 def test_both_resources_in_one_container_are_two_questions() -> None:
@@ -105,3 +105,22 @@ def test_finished_pods_are_out_and_running_or_assigned_ones_come_last() -> None:
     assert (asked(pods, 2, late=True), asked(pods, 3, late=True)) == ("running/main", "assigned/main")
     pods.event("ADDED", parse_local_pod(memory(NODE, 0, 2, name="new")))
     assert asked(pods, 2, late=True) == "new/main"
+
+
+@pytest.mark.parametrize(
+    ("phase", "states", "deleted", "stopped"),
+    [
+        ("Running", ["terminated"], False, False),
+        ("Running", ["terminated"], True, True),
+        ("Succeeded", ["terminated", "terminated"], False, True),
+        ("Failed", ["terminated", "running"], False, False),
+        ("Failed", [], False, False),
+    ],
+    ids=["between two runs", "deleted", "done", "one goes on", "never started"],
+)
+def test_kubelets_word_that_no_container_runs_any_more(phase: str, states: list[str], deleted: bool, stopped: bool) -> None:
+    pod = memory(NODE, 0, 1)
+    pod["status"] = {"phase": phase, "containerStatuses": [{"name": str(i), "state": {state: {}}} for i, state in enumerate(states)]}
+    if deleted:
+        pod["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+    assert parse_local_pod(pod).stopped is stopped

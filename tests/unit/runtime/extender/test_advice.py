@@ -74,11 +74,27 @@ def test_whole_cards() -> None:
     )
 
 
+def test_memory_on_several_cards() -> None:
+    def several(units: int, cards: int) -> tuple[str, str] | None:
+        return advise(pending(container(mem=units), labels={"aliyun.com/gpu-count": str(cards)}), LARGEST)
+
+    assert several(48, 2) is None
+    assert several(3, 3) == (
+        TOO_LARGE,
+        "the pod label aliyun.com/gpu-count: '3' asks for memory on so many cards of one node; the largest node has 2; write at most 2",
+    )
+    assert several(50, 2) == (
+        TOO_LARGE,
+        "the pod label aliyun.com/gpu-count: '2' spreads 50 units of 1 GiB, 25 on each card; the largest card has 24; "
+        "write at most 48 in total, or more cards",
+    )
+
+
 def test_invalid_and_unsupported_need_no_inventory() -> None:
     advice = advise(pending(container(mem=1, count=1)), None)
     assert advice is not None
     assert advice[0] == INVALID
-    advice = advise(pending(container(mem=1, core=5)), None)
+    advice = advise(pending(container(mem=2), init=[container("warm", mem=4)], labels={"aliyun.com/gpu-count": "2"}), None)
     assert advice is not None
     assert advice[0] == UNSUPPORTED
 

@@ -529,6 +529,7 @@ def test_bursts_never_overbook_and_end_as_the_api_server_has_it(
 
 def test_the_burst_sees_an_overbooking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the assumption the same burst must fail: the check above can see what it is there for."""
+    monkeypatch.setattr(Ledger, "reserve", lambda self, holder, until: None)
     monkeypatch.setattr(Ledger, "assume", lambda self, holder: None)
 
     async def run() -> None:

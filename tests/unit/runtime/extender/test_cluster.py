@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare_runtime.allocation import Allocation
-from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.cluster import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod
+from gpushare_runtime.held import Held, HeldEntry
 from gpushare_runtime.ledger import Holder
 from gpushare_runtime.request import ContainerRequest, Kind, Request
 from unit.runtime.pods import inventory
@@ -52,6 +55,59 @@ def test_deleted_while_running(cluster: Cluster) -> None:
     cluster.pod_event("ADDED", holder("a"))
     cluster.pod_event("DELETED", holder("a"))
     assert free(cluster) == 16
+
+
+def test_a_list_that_is_older_than_a_pod_does_not_take_what_was_just_bound() -> None:
+    now = 0.0
+    cluster = Cluster(now=lambda: now, clock=lambda: now)
+    cluster.replace_nodes([NodeRecord("n", inventory(16, 16))])
+    for uid in ("a", "b"):
+        # Bound before the watch has ever shown them.
+        cluster.ledger.assume(replace(holder(uid), allocation=Allocation.of({0: {"ab".index(uid): 8}})))
+    cluster.replace_pods([])
+    assert free(cluster) == 16
+    cluster.pod_event("ADDED", pending("a"))
+    cluster.pod_event("MODIFIED", holder("a"))
+    now = UNSEEN_SECONDS
+    cluster.expire()
+    assert (cluster.ledger.holder("a"), cluster.ledger.holder("b")) == (holder("a"), None), "the other was deleted in the gap"
+
+
+def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster: Cluster) -> None:
+    cluster.ledger.assume(holder("a"))
+    cluster.replace_pods([])
+    assert cluster.ledger.is_assumed("a")
+    cluster.ledger.forget("a")
+    assert free(cluster) == 16
+
+
+def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has_spoken() -> None:
+    now = 0.0
+    cluster = Cluster(now=lambda: now, clock=lambda: now)
+    cluster.replace_nodes([NodeRecord("n", inventory(16))])
+    for uid in ("a", "b"):
+        alive = replace(holder(uid), alive=True)
+        cluster.pod_event("ADDED", alive)
+        cluster.pod_event("DELETED", alive)
+        assert free(cluster) == 8
+        cluster.replace_pods([])
+        assert free(cluster) == 8
+        if uid == "a":
+            # It says so, and later that they have ended.
+            entry = HeldEntry(inventory(16).cards[0].uuid, "a", "default/a", 8, "leaving")
+            cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((entry,))))
+            assert (free(cluster), cluster.ledger.holder("a")) == (8, None)
+            cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
+            assert free(cluster) == 16
+    # Of the other it says nothing.
+    told: list[bool] = []
+    cluster.on_room = lambda: told.append(True)
+    now = LINGER_SECONDS - 0.1
+    cluster.expire()
+    assert (free(cluster), told) == (8, [])
+    now = LINGER_SECONDS
+    cluster.expire()
+    assert (free(cluster), told) == (16, [True])
 
 
 def test_an_event_from_before_the_binding_does_not_take_the_assumption(cluster: Cluster) -> None:

@@ -72,6 +72,24 @@ def test_deletion_under_way_does_not_release() -> None:
     assert isinstance(record, Holder)
 
 
+@pytest.mark.parametrize(
+    ("statuses", "alive"),
+    [
+        ({}, False),
+        ({"containerStatuses": [{"state": {"running": {}}}]}, True),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, True),
+        ({"containerStatuses": [{"state": {"terminated": {}}}], "initContainerStatuses": [{"state": {"terminated": {}}}]}, False),
+        ({"containerStatuses": [{"state": {"terminated": {}}}], "initContainerStatuses": [{"state": {"running": {}}}]}, True),
+    ],
+)
+def test_whether_containers_may_be_running(statuses: dict[str, Any], alive: bool) -> None:
+    raw = bound(container(mem=8))
+    raw["status"] |= statuses
+    record = PodReader()(raw)
+    assert isinstance(record, Holder)
+    assert record.alive is alive
+
+
 def test_broken_annotations_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     raw = bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: "{"})
     reader = PodReader()

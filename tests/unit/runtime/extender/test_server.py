@@ -168,6 +168,7 @@ def test_healthz_and_no_answer_before_the_caches_are_complete(tmp_path: Path) ->
                 "pending": 0,
                 "filter_calls": 1,
                 "prioritize_calls": 1,
+                "preempt_calls": 0,
                 "binds": 0,
                 "bind_failures": 1,
                 "refused_calls": 0,
@@ -184,6 +185,45 @@ def test_other_paths(tmp_path: Path) -> None:
             assert (status, "/gpushare-scheduler/filter" in text) == (404, True)
             status, text = await extender.get(f"{VERBS}/filter")
             assert (status, text) == (405, "/gpushare-scheduler/filter takes POST, not GET\n")
+
+    asyncio.run(run())
+
+
+def test_the_ledger_is_shown(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with extending(tmp_path) as extender:
+            await synced(extender)
+            await extender.api.put(f"{PODS}a", gpu_pod("a", 20))
+            assert await extender.verb("bind", to("a", "gpu2")) == {"Error": ""}
+            await until(lambda: not extender.cluster.ledger.is_assumed("uid-a"))
+            prefix = protocol.EXTENDER_PREFIX
+            status, body = await extender.get(f"{prefix}/inspect/gpu2")
+            (node,) = json.loads(body)["nodes"]
+            assert (status, node["name"], node["usedGPU"]) == (200, "gpu2", 20)
+            status, body = await extender.get(f"{prefix}/inspect/nowhere")
+            assert (status, json.loads(body)["nodes"]) == (200, [])
+            assert "gpu1, gpu2" in json.loads(body)["error"]
+            status, body = await extender.get(f"{prefix}/inspect")
+            assert [node["name"] for node in json.loads(body)["nodes"]] == ["gpu1", "gpu2"]
+            status, body = await extender.get(f"{prefix}/ledger")
+            assert [pod["by_card"] for node in json.loads(body)["nodes"] for pod in node["pods"]] == [{"1": 20}]
+
+    asyncio.run(run())
+
+
+def test_preempt_names_who_must_go_on_the_card(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with extending(tmp_path) as extender:
+            await synced(extender)
+            await extender.api.put(f"{PODS}a", gpu_pod("a", 20))
+            assert await extender.verb("bind", to("a", "gpu2")) == {"Error": ""}
+            await until(lambda: not extender.cluster.ledger.is_assumed("uid-a"))
+            urgent = gpu_pod("urgent", 24)
+            urgent["spec"]["priority"] = 1000
+            victims = {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0}
+            args = {"Pod": urgent, "NodeNameToMetaVictims": {"gpu1": victims, "gpu2": victims}}
+            # On gpu1 no card is that large, whoever goes.
+            assert await extender.verb("preempt", args) == {"NodeNameToMetaVictims": {"gpu2": victims}}
 
     asyncio.run(run())
 

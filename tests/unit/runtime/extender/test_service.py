@@ -76,9 +76,10 @@ def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
         (args(container(mem=-1)), "-1 is negative"),
         (args(container(mem="1e30")), "more than any machine has"),
         (args(container(mem="1.5")), "not a whole number"),
-        (args(container(mem=8), labels={"aliyun.com/gpu-count": "2"}), "memory on several cards"),
-        (args(container(mem=8, core=20)), "gpu-core.percentage"),
-        (args(container(), init=[container("first", mem=2)]), "initContainers: 'first'"),
+        (args(container(mem=9), labels={"aliyun.com/gpu-count": "2"}), "cannot be spread evenly over 2 cards"),
+        (args(container(mem=8, core=21)), "multiple of 5"),
+        (args(container(mem=2), init=[container("first", mem=4)], labels={"aliyun.com/gpu-count": "2"}), "at random"),
+        (args(container(mem=2), annotations={"gpushare.request/placement": "best"}), "'best' is no policy"),
     ],
 )
 def test_bad_and_unsupported_requests_are_refused_on_every_node(ledger: Ledger, wrong: Arguments, said: str) -> None:

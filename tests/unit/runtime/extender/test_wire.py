@@ -106,3 +106,37 @@ def test_bind_arguments_that_are_none(field: str, value: object, said: str) -> N
     wire.read_bind(json.dumps(args).encode())
     with pytest.raises(WireError, match=said):
         wire.read_bind(json.dumps(args | {field: value}).encode())
+
+
+def preempt_body(key: str, pods: list[dict[str, object]]) -> bytes:
+    nodes = {"NodeNameToVictims": None, "NodeNameToMetaVictims": None} | {key: {"n1": {"Pods": pods, "NumPDBViolations": 1}}}
+    return json.dumps({"Pod": {"metadata": {"uid": "p"}}, **nodes}).encode()
+
+
+def test_preempt_as_the_scheduler_sends_it_with_and_without_whole_pods() -> None:
+    meta = preempt_body("NodeNameToMetaVictims", [{"UID": "a"}, {"UID": "b"}])
+    full = preempt_body("NodeNameToVictims", [{"metadata": {"uid": "a"}}, {"metadata": {"uid": "b"}}])
+    for body in (meta, full):
+        args = wire.read_preempt(body)
+        assert (args.pod, args.victims) == ({"metadata": {"uid": "p"}}, {"n1": wire.Victims(("a", "b"), 1)})
+
+
+def test_the_answer_to_preempt_names_uids_and_never_a_node_without_victims() -> None:
+    written = wire.write_preempted({"n1": wire.Victims(("a",), 2), "n2": wire.Victims(())})
+    assert json.loads(written) == {"NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "a"}], "NumPDBViolations": 2}}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[]", b'{"Pod":1}', b'{"Pod":{},"NodeNameToMetaVictims":[1]}', preempt_body("NodeNameToMetaVictims", [{}])],
+)
+def test_what_is_no_question_about_victims_is_an_error(body: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.read_preempt(body)
+
+
+def test_only_the_nodes_that_nothing_helps_are_unresolvable() -> None:
+    args = wire.Arguments({}, ["a", "b"])
+    answer = json.loads(wire.write_filtered(args, wire.Filtered([], {"a": "full", "b": "too small"}, unresolvable=frozenset({"b"}))))
+    assert answer["FailedNodes"] == {"a": "full", "b": "too small"}
+    assert answer["FailedAndUnresolvableNodes"] == {"b": "too small"}

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Numbers in Prometheus' text format (version 0.0.4). Pure.
+
+By hand: one page of text does not earn every node another locked dependency.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+# Seconds; fine where answers to kubelet and kube-scheduler should be, coarse beyond.
+LATENCY_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line: the family's name with suffix, labels, value."""
+
+    value: float
+    labels: Labels = field(default_factory=dict)
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric. name: with its unit, `_total` for counters; help: one line."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    samples: Sequence[Sample]
+
+
+class Histogram:
+    """How often a value was at most each bound."""
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def samples(self, labels: Labels | None = None) -> list[Sample]:
+        """The lines of this histogram with these labels."""
+        of = dict(labels or {})
+        lines, total = [], 0
+        for bound, count in zip((*map(_number, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            lines.append(Sample(total, {**of, "le": bound}, "_bucket"))
+        return [*lines, Sample(self._sum, of, "_sum"), Sample(total, of, "_count")]
+
+
+def render(families: Iterable[Family]) -> str:
+    """The text that a scrape gets."""
+    return "".join(_family(family) for family in families)
+
+
+def _family(family: Family) -> str:
+    lines = [f"# HELP {family.name} {_escaped(family.help)}", f"# TYPE {family.name} {family.kind}"]
+    for sample in family.samples:
+        labels = ",".join(f'{key}="{_escaped(value, quote=True)}"' for key, value in sample.labels.items())
+        lines.append(f"{family.name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str, *, quote: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quote else text
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""How fast the device plugin answers kubelet, and how much memory it takes: `python -m bench.device_plugin [--json FILE]`.
+
+The plugin's own process, with cards from the fake NVML, between a fake API server and kubelet's device manager on real unix
+sockets; times are kubelet's, encoding and decoding included. The empty call says how much of them is the machine's own.
+Exits with 1 if a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.cards import CardReader
+from gpushare_runtime.device_plugin.health import CardHealth
+from gpushare_runtime.quantity import parse_unit
+from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
+from unit.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.plugin import path_of
+from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+
+TARGETS: Final = {"Allocate p99 ms": 5.0, "GetPreferredAllocation p99 ms": 20.0, "resident MiB": 80.0}
+_NODE: Final = "/api/v1/nodes/gpu1"
+# Pods that are bound before the one that is admitted: what is measured is the answer, not the API server's watch.
+_AHEAD: Final = 3
+_ENDED: Final = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}
+_MEMORY: Final = "aliyun.com/gpu-mem"
+# The plugin as its unit starts it, but for where its cards come from; pynvml is loaded as it would be.
+_COMMAND: Final = """
+import asyncio, sys
+import pynvml
+from gpushare_runtime.device_plugin import main
+from unit.runtime.device_plugin.fake_nvml import FakeNvml
+settings, _ = main.parse_arguments(sys.argv[2:])
+sys.exit(asyncio.run(main.serve(settings, FakeNvml(*map(int, sys.argv[1].split(","))))))
+"""
+
+
+class TimedKubelet(FakeKubelet):
+    """Keeps how long each answer took, in seconds."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.seconds: dict[str, list[float]] = {"GetPreferredAllocation": [], "Allocate": [], "empty call": []}
+
+    async def empty_call(self) -> None:
+        """What the machine itself makes of a call."""
+        started = time.perf_counter()
+        await self._stub(_MEMORY).GetDevicePluginOptions(pb.Empty())
+        self.seconds["empty call"].append(time.perf_counter() - started)
+
+    async def prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
+        started = time.perf_counter()
+        try:
+            return await super().prefer(resource, available, must, size)
+        finally:
+            self.seconds["GetPreferredAllocation"].append(time.perf_counter() - started)
+
+    async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
+        started = time.perf_counter()
+        try:
+            return await super()._allocate(resource, ids)
+        finally:
+            self.seconds["Allocate"].append(time.perf_counter() - started)
+
+
+async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
+    """pods: how many are admitted once the node is full and one has to go for the next."""
+    inventory = CardReader(FakeNvml(*mib), parse_unit(unit), CardHealth()).read()
+    choose = random.Random(1)
+    with tempfile.TemporaryDirectory(prefix="gpushare-") as name:
+        root = Path(name)
+        async with serving(FakeApi()) as api:
+            await api.put(_NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
+            (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+            kubelet = TimedKubelet(root)
+            await kubelet.start()
+            arguments = ["--node-name=gpu1", f"--kubeconfig={root}/kubeconfig", f"--memory-unit={unit}", f"--kubelet-root={root}"]
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _COMMAND, ",".join(map(str, mib)), *arguments, f"--state-dir={root}/state"),
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+            try:
+                await until(lambda: _MEMORY in kubelet.lists and api.watching >= 2, seconds=30)
+                free = {card.index: card.units for card in inventory.cards}
+                running: deque[tuple[dict[str, Any], int, int]] = deque()
+                bound: deque[tuple[dict[str, Any], int, int]] = deque()
+                warm, cpu = 0, 0.0
+                while len(kubelet.seconds["Allocate"]) < pods + warm:
+                    size = choose.choice((16, 64, 128, 160))
+                    card = max(free, key=lambda index: free[index])
+                    if free[card] < size or sum(free.values()) < inventory.units // 10:
+                        if not warm:
+                            warm, cpu = len(running), _cpu_seconds(process.pid)
+                        old, freed, of = running.popleft()
+                        kubelet.manager.active.discard(old["metadata"]["uid"])
+                        free[of] += freed
+                        await api.put(path_of(old), old | {"status": _ENDED})
+                        continue
+                    made = memory(inventory, card, size)
+                    await api.put(path_of(made), made)
+                    free[card] -= size
+                    bound.append((made, size, card))
+                    if len(bound) <= _AHEAD:
+                        continue
+                    made, size, card = bound.popleft()
+                    got = await kubelet.manager.admit(made)
+                    assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == str(card), (got, card)
+                    running.append((made, size, card))
+                    # The PATCH for each pod is part of the load, not of the time.
+                    await until(partial(_assigned, api, made))
+                    await kubelet.empty_call()
+                resident = _resident_mib(process.pid)
+                cpu = _cpu_seconds(process.pid) - cpu
+            finally:
+                process.terminate()
+                await process.wait()
+                await kubelet.stop()
+    result: dict[str, Any] = {
+        "cards": len(mib),
+        "MiB per card": mib[0],
+        "unit": unit,
+        "ids": inventory.units,
+        "pods": pods,
+        "filled by": warm,
+    }
+    for method, seconds in kubelet.seconds.items():
+        timed = sorted(s * 1000 for s in seconds[warm:])
+        for percent in (50, 90, 99):
+            result[f"{method} p{percent} ms"] = round(timed[min(len(timed) - 1, len(timed) * percent // 100)], 2)
+    return result | {"CPU ms per pod": round(cpu * 1000 / pods, 2), "resident MiB": round(resident, 1)}
+
+
+def _assigned(api: FakeApi, pod: dict[str, Any]) -> bool:
+    annotations: dict[str, str] = api.objects[path_of(pod)]["metadata"]["annotations"]
+    return annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cards", default=",".join(["81920"] * 8), help="MiB of each (default 8 of 80 GiB)")
+    parser.add_argument("--unit", default="64MiB")
+    parser.add_argument("--pods", type=int, default=400)
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    given = parser.parse_args()
+    load = round(os.getloadavg()[0], 1)
+    result = asyncio.run(measure([int(mib) for mib in given.cards.split(",")], given.unit, given.pods))
+    missed = [f"{name}: {result[name]}, the target is {limit}" for name, limit in TARGETS.items() if result[name] > limit]
+    result |= {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "load": load,
+        "missed": missed,
+    }
+    for name, value in result.items():
+        print(f"{name}: {value}")
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

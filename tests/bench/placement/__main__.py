@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What fraction of a trace's pods each placement policy places, without a cluster: `python -m bench.placement --traces DIR`.
+
+The trace is openb of the Alibaba cluster data (openb_node_list_gpu_node.csv, openb_pod_list_*.csv). As in Weng et al., USENIX ATC
+2023, its pods are drawn at random, with replacement, until they have asked for a given part of all cards together. A card counts
+1000 units, as the trace writes shares; a pod of a whole card or of several asks for whole cards. Nodes without the CPU and memory
+for a pod are left out first, as kube-scheduler does, unless --cards-only. Nothing ends and nothing is preempted. Prints a table, and
+writes JSON where asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare_runtime.fragmentation import Workload
+from gpushare_runtime.inventory import Card, Inventory
+from gpushare_runtime.ledger import Holder, Ledger, NodeLedger
+from gpushare_runtime.placement import BEST_SCORE, Placement
+from gpushare_runtime.quantity import parse_unit
+from gpushare_runtime.request import ContainerRequest, Kind, Request
+from gpushare_runtime.rules import NO_RULES, Rules
+
+UNITS: Final = 1000
+POLICIES: Final = ("random", "binpack", "spread", "fgd")
+MARKS: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
+
+
+@dataclass
+class Host:
+    """What kube-scheduler counts of a node."""
+
+    name: str
+    cpu: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One line of the trace. asked: units of cards."""
+
+    cpu: int
+    memory: int
+    request: Request
+    asked: int
+
+
+def read_hosts(file: Path) -> tuple[list[Host], Ledger]:
+    """The nodes, and a ledger of their cards."""
+    hosts, ledger = [], Ledger()
+    for row in _rows(file):
+        name, model = row["sn"], row["model"]
+        cards = tuple(Card(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(int(row["gpu"])))
+        ledger.set_inventory(name, Inventory(parse_unit("MiB"), cards))
+        hosts.append(Host(name, int(row["cpu_milli"]), int(row["memory_mib"])))
+    return hosts, ledger
+
+
+def read_pods(file: Path, cards_only: bool) -> list[Pod]:
+    """The pods that ask for cards; without what else they ask for, if only cards count."""
+    return [_pod(row, cards_only) for row in _rows(file) if int(row["num_gpu"])]
+
+
+def _pod(row: dict[str, str], cards_only: bool) -> Pod:
+    cards, milli = int(row["num_gpu"]), int(row["gpu_milli"])
+    whole = cards if milli >= UNITS or cards > 1 else 0
+    models = tuple(row["gpu_spec"].split("|")) if row["gpu_spec"] else ()
+    container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, cards=whole)
+    request = Request((container,), rules=Rules(models=models) if models else NO_RULES)
+    cpu, memory = (0, 0) if cards_only else (int(row["cpu_milli"]), int(row["memory_mib"]))
+    return Pod(cpu, memory, request, cards * milli)
+
+
+def replay(policy: str, hosts_file: Path, pods: Sequence[Pod], seed: int) -> dict[str, Any]:
+    """placed: {mark: fraction of all cards' units that is placed when pods have asked for `mark` of them}; CPU time per pod."""
+    hosts, ledger = read_hosts(hosts_file)
+    total = sum(node.free for node in ledger.nodes.values())
+    workload = Workload()
+    # The paper's FGD knows the trace's distribution beforehand; so does this one, from the same file.
+    workload.observe(pod.request for pod in pods)
+    placement = Placement("binpack" if policy == "random" else policy, workload=workload)
+    draw, pick = random.Random(seed), random.Random(seed + 1)
+    arrived = placed = count = refused = 0
+    marks = list(MARKS)
+    fractions: dict[str, float] = {}
+    start = time.process_time()
+    while marks:
+        pod = draw.choice(pods)
+        count += 1
+        arrived += pod.asked
+        name = _place(placement, hosts, ledger, pod, pick if policy == "random" else None, f"pod-{count}")
+        placed, refused = (placed + pod.asked, refused) if name else (placed, refused + 1)
+        while marks and arrived >= marks[0] * total:
+            fractions[f"{marks.pop(0):.1f}"] = round(placed / total, 4)
+    spent = time.process_time() - start
+    problems = sum(len(node.problems()) for node in ledger.nodes.values())
+    return {
+        "policy": policy,
+        "seed": seed,
+        "pods": count,
+        "refused": refused,
+        "cpu_ms_per_pod": round(1000 * spent / count, 3),
+        "placed": fractions,
+        "problems": problems,
+    }
+
+
+def _place(placement: Placement, hosts: Iterable[Host], ledger: Ledger, pod: Pod, pick: random.Random | None, uid: str) -> str:
+    """The node that it went to, "" if there was none."""
+    by_name = {host.name: host for host in hosts if host.cpu >= pod.cpu and host.memory >= pod.memory}
+    nodes: list[NodeLedger] = [ledger.nodes[name] for name in by_name if ledger.nodes[name].leftover(pod.request) is not None]
+    if not nodes:
+        return ""
+    if pick is not None:
+        node = pick.choice(nodes)
+    else:
+        scores = placement.rank(pod.request, nodes)
+        node = ledger.nodes[next(name for name, score in scores.items() if score == BEST_SCORE)]
+    allocation = placement.choose(pod.request, node)
+    assert allocation is not None
+    ledger.apply(Holder(uid, "trace", uid, node.name, pod.request, allocation))
+    host = by_name[node.name]
+    host.cpu, host.memory = host.cpu - pod.cpu, host.memory - pod.memory
+    return node.name
+
+
+def _rows(file: Path) -> Iterable[dict[str, str]]:
+    with file.open(newline="") as lines:
+        yield from csv.DictReader(lines)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Replay a trace of GPU pods through the placement policies.")
+    parser.add_argument("--traces", type=Path, required=True, help="folder with the openb_*.csv files")
+    parser.add_argument("--pods", default="openb_pod_list_default.csv", help="which pods (default: %(default)s)")
+    parser.add_argument("--cards-only", action="store_true", help="do not count the nodes' CPU and main memory")
+    parser.add_argument("--policies", nargs="+", default=POLICIES, choices=POLICIES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args()
+    pods = read_pods(options.traces / options.pods, options.cards_only)
+    found = []
+    only = ", only cards count" if options.cards_only else ""
+    print(f"{options.pods}: {len(pods)} pods with cards{only}; fraction of all card memory placed when pods have asked for …")
+    print(f"{'policy':>8} {'seed':>5} " + " ".join(f"{mark:>6.0%}" for mark in MARKS) + "  CPU ms/pod  refused")
+    for seed in options.seeds:
+        for policy in options.policies:
+            one = replay(policy, options.traces / "openb_node_list_gpu_node.csv", pods, seed)
+            found.append(one | {"trace": options.pods, "cards_only": options.cards_only})
+            cells = " ".join(f"{fraction:>6.1%}" for fraction in one["placed"].values())
+            print(f"{policy:>8} {seed:>5} {cells} {one['cpu_ms_per_pod']:>11.2f} {one['refused']:>8}", flush=True)
+            assert one["problems"] == 0, "a card was given twice"
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

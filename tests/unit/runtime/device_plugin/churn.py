@@ -1,0 +1,492 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""One node under churn, in virtual time: scheduler, API server with delays, kubelet's device manager, a plugin, processes.
+
+Everything that can disagree does: kubelet and the plugin see pods late and not at once, pods are force-deleted while their
+processes go on, kubelet and the plugin restart, kubelet loses its checkpoint. What is true is what the processes have.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from gpushare_runtime.allocation import Allocation, AllocationError, allocate, read_allocation
+from gpushare_runtime.inventory import Inventory
+from gpushare_runtime.request import Request, parse_request
+from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
+from unit.runtime.pods import container
+from unit.runtime.pods import pod as pod_of
+
+STEP = 0.1
+# Seconds within which annotations are corrected, outages of the API server included.
+SETTLED = 5.0
+UNIX = 1_774_000_000.0
+T = TypeVar("T")
+
+
+class Plugin(Protocol):
+    """A device plugin as the simulation drives it."""
+
+    def devices(self, resource: str) -> set[str]: ...
+
+    def prefer(self, resource: str, available: list[str], must: list[str], size: int, more: Callable[[], bool]) -> list[str]:
+        """more: let time pass, until the watch brings something or the plugin's bound is over (False)."""
+
+    def allocate(self, resource: str, ids: list[str]) -> dict[str, str]: ...
+
+    def see(self, kind: str, pod: dict[str, Any]) -> None: ...
+
+    def listed(self, pods: list[dict[str, Any]]) -> None: ...
+
+    def checkpoint(self, entries: list[dict[str, Any]]) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def patches(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """(pod UID, annotations to write)."""
+
+    def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
+        """({card: units that others must not count on}, {(card, units) refused a moment ago})."""
+
+    # Seconds for which its extender counts a pod that ran and went without having ended: the node's word is on its way.
+    linger: float
+
+
+@dataclass
+class Pod:
+    """object: as the API server has it; devices: container → {card index: units} that its process really has; ends: when its
+    processes do, None for not yet; gone: when the object went."""
+
+    object: dict[str, Any]
+    request: Request
+    placed: int
+    devices: dict[str, dict[int, int]] = field(default_factory=dict)
+    ends: float | None = None
+    survives: bool = False
+    forced: bool = False
+    started: float = 0.0
+    gone: float = 0.0
+    _read: tuple[str, Allocation | None] | None = None
+
+    @property
+    def uid(self) -> str:
+        return str(self.object["metadata"]["uid"])
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """What its annotations say now."""
+        annotations = self.object["metadata"].get("annotations") or {}
+        text = annotations.get("scheduler.framework.gpushare.allocation", "")
+        if self._read is None or self._read[0] != text:
+            try:
+                self._read = text, read_allocation(annotations, self.request)
+            except AllocationError:
+                self._read = text, None
+        return self._read[1]
+
+    @property
+    def annotated(self) -> Mapping[int, int]:
+        return self.allocation.by_card if self.allocation else {}
+
+
+@dataclass
+class Counts:
+    """What happened and what went wrong.
+
+    paired: pods that waited beside one of the same shape with another card; compared: pods whose devices and annotations were
+    compared; over: units beyond a card, the worst of all steps; killed: running pods that a restart of kubelet refused.
+    """
+
+    placed: int = 0
+    running: int = 0
+    refused: int = 0
+    refused_with_room: int = 0
+    failed: int = 0
+    killed: int = 0
+    forced_alive: int = 0
+    paired: int = 0
+    compared: int = 0
+    wrong_card: int = 0
+    over_steps: int = 0
+    over: int = 0
+    plugin_restarts: int = 0
+    kubelet_restarts: int = 0
+    checkpoints_lost: int = 0
+    corrections: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+def now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits")
+
+
+class Churn:
+    """make: a plugin as it is after a start, given what the one before left behind and the ways to look at the world."""
+
+    def __init__(self, cards: Inventory, make: Callable[[Churn, Any], Plugin], seed: int, *, restarts: bool = True) -> None:
+        self.cards = cards
+        self.random = random.Random(seed)
+        self.clock = 1000.0
+        self.counts = Counts()
+        self.api: dict[str, Pod] = {}
+        self.processes: dict[str, Pod] = {}
+        self._make = make
+        self._restarts = restarts
+        self._to_kubelet: deque[tuple[float, str, str]] = deque()
+        self._to_plugin: deque[tuple[float, str, dict[str, Any]]] = deque()
+        self._paired: set[str] = set()
+        self._lingering: dict[str, Pod] = {}
+        self._waiting: list[dict[str, Any]] = []
+        self._admitted: set[str] = set()
+        self._held: deque[tuple[float, Any]] = deque()
+        self._held_now: tuple[dict[int, int], set[tuple[int, int]]] = ({}, set())
+        self._stalled_until = 0.0
+        self._out = False
+        self._file: list[dict[str, Any]] = []
+        self.state: Any = None
+        self.manager = DeviceManager(None, self._prefer, self._allocate, seed)
+        self.manager.write = self._write  # type: ignore[method-assign]
+        self.plugin = make(self, None)
+        self.plugin.listed([])
+        self._register()
+
+    # What the plugin may look at.
+
+    def live(self) -> set[str]:
+        return set(self.processes)
+
+    def _register(self) -> None:
+        for resource in RESOURCES:
+            self.manager.healthy[resource] = self.plugin.devices(resource)
+        self._write()
+
+    def _write(self) -> None:
+        self._file = self.manager.entries()
+        self.plugin.checkpoint(self._file)
+
+    async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
+        deadline = self.clock + 5 * STEP
+
+        def more() -> bool:
+            if self.clock >= deadline:
+                return False
+            self.clock += STEP
+            self._deliver_to_plugin()
+            return True
+
+        return self.plugin.prefer(resource, available, must, size, more)
+
+    async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
+        return self.plugin.allocate(resource, ids)
+
+    # The API server.
+
+    def _event(self, kind: str, pod: Pod) -> None:
+        """Both watchers hear of it, in order, each in its own time."""
+        snapshot = {**pod.object, "metadata": dict(pod.object["metadata"]), "status": dict(pod.object["status"])}
+        for queue, entry in ((self._to_kubelet, (kind, pod.uid)), (self._to_plugin, (kind, snapshot))):
+            at = self.clock + self.random.choice((0, 0, 1, 2)) * STEP
+            queue.append((max(at, queue[-1][0] if queue else 0.0), *entry))  # type: ignore[arg-type]
+
+    def _deliver_to_plugin(self) -> None:
+        while self._to_plugin and max(self._to_plugin[0][0], self._stalled_until) <= self.clock:
+            _, kind, seen = self._to_plugin.popleft()
+            self.plugin.see(kind, seen)
+
+    # The scheduler: what the API says of the pods, and what the node says beyond that.
+
+    def _used(self) -> tuple[dict[int, int], set[int]]:
+        used: dict[int, int] = dict.fromkeys(self.cards.by_index, 0)
+        whole: set[int] = set()
+        for pod in self.api.values():
+            if pod.object["status"]["phase"] == "Failed":
+                continue
+            annotated = pod.annotated
+            for index in annotated or used:
+                used[index] += annotated.get(index, pod.request.units)
+            if pod.request.cards:
+                whole |= annotated.keys() or used.keys()
+        for index, units in self._held_now[0].items():
+            used[index] += units
+        self._lingering = {uid: pod for uid, pod in self._lingering.items() if pod.gone + self.plugin.linger > self.clock}
+        for pod in self._lingering.values():
+            for index, units in pod.annotated.items():
+                used[index] += units
+        return used, whole
+
+    def _schedule(self, object: dict[str, Any]) -> bool:
+        request = parse_request(object)
+        assert request is not None
+        assert request.unsupported is None
+        used, whole = self._used()
+        refused = self._held_now[1]
+        if request.cards:
+            fits = [i for i in used if not used[i] and i not in whole and not any(i == card for card, _ in refused)]
+            need = request.cards
+        else:
+            each = request.per_card
+            free = {c.index: c.units - used[c.index] for c in self.cards.cards}
+            fits = [i for i in free if free[i] >= each and i not in whole and (i, each) not in refused]
+            need = request.cards_per_pod
+        if len(fits) < need:
+            return False
+        chosen = sorted(self.random.sample(fits, need))
+        allocation = allocate(request, [(i, self.cards.by_index[i].units) for i in chosen])
+        object["metadata"]["annotations"] = allocation.to_annotations(self.cards, int((UNIX + self.clock) * 1e9))
+        self._bind(object, request)
+        return True
+
+    def _bind(self, object: dict[str, Any], request: Request) -> None:
+        placed = Pod(object, request, self.counts.placed)
+        self.counts.placed += 1
+        for other in self.api.values():
+            same = other.request.shape == request.shape and other.object["status"]["phase"] == "Pending"
+            if same and other.annotated.keys() != placed.annotated.keys():
+                self._paired |= {placed.uid, other.uid}
+        self.counts.paired = len(self._paired)
+        self.api[placed.uid] = placed
+        self._event("ADDED", placed)
+
+    def create(self) -> None:
+        """A controller makes some pods that are alike."""
+        kind = self.random.randrange(10**9)
+        for number in range(self.random.choice((1, 1, 2, 4))):
+            self._waiting.append(make_pod(random.Random(kind), f"p{kind}-{number}"))
+
+    # kubelet.
+
+    def _kubelet(self) -> None:
+        batch = []
+        while self._to_kubelet and self._to_kubelet[0][0] <= self.clock:
+            _, kind, uid = self._to_kubelet.popleft()
+            if kind == "DELETED":
+                self.manager.active.discard(uid)
+                self._admitted.discard(uid)
+            elif kind == "ADDED":
+                batch.append(uid)
+        for uid in batch:
+            if uid in self.api and uid not in self._admitted:
+                self._admit(self.api[uid])
+
+    def _admit(self, pod: Pod) -> None:
+        try:
+            environments = now(self.manager.admit(pod.object))
+        except AdmissionError as error:
+            self.counts.refused += 1
+            if self._room(pod):
+                self.counts.refused_with_room += 1
+                self.counts.reasons[str(error)] += 1
+            self._fail(pod)
+            return
+        self._admitted.add(pod.uid)
+        by_uuid = self.cards.by_uuid
+        for name, environment in environments.items():
+            of = next((c for c in pod.request.containers if c.name == name), None)
+            if of is None or not of.keeps:
+                continue
+            uuids = environment.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
+            if not all(uuid in by_uuid for uuid in uuids):
+                self.counts.failed += 1
+                self._fail(pod)
+                self.manager.active.discard(pod.uid)
+                return
+            cards = [by_uuid[uuid] for uuid in uuids]
+            pod.devices[name] = {card.index: card.units if of.cards else of.units // len(cards) for card in cards}
+        pod.object["status"] = status(pod, "Running", {"running": {}})
+        pod.started = self.clock
+        self.processes[pod.uid] = pod
+        self.counts.running += 1
+        self._event("MODIFIED", pod)
+
+    def _room(self, pod: Pod) -> bool:
+        """Whether the cards that the scheduler chose have room for it, by what processes have of them."""
+        used: dict[int, int] = {}
+        for other in self.processes.values():
+            for cards in other.devices.values():
+                for index, units in cards.items():
+                    used[index] = used.get(index, 0) + units
+        return all(used.get(index, 0) + units <= self.cards.by_index[index].units for index, units in pod.annotated.items())
+
+    def _fail(self, pod: Pod) -> None:
+        pod.object["status"]["phase"] = "Failed"
+        self._event("MODIFIED", pod)
+
+    # What users and machines do.
+
+    def delete(self, pod: Pod, *, force: bool) -> None:
+        if force:
+            pod.forced = True
+            pod.survives = pod.uid in self.processes and self.random.random() < 0.7
+            self.counts.forced_alive += pod.survives
+            pod.ends = self.clock + (self.random.uniform(1, 20) if pod.survives else self.random.uniform(0, 1))
+            del self.api[pod.uid]
+            pod.gone = self.clock
+            if pod.object["status"]["phase"] == "Running":
+                self._lingering[pod.uid] = pod
+            self._event("DELETED", pod)
+        else:
+            pod.ends = self.clock + self.random.uniform(0, 2)
+
+    def _end_processes(self) -> None:
+        for pod in [*self.api.values(), *(p for p in self.processes.values() if p.uid not in self.api)]:
+            if pod.ends is None or pod.ends > self.clock:
+                continue
+            if self.processes.pop(pod.uid, None) and self.clock - pod.started > SETTLED and not pod.forced:
+                self.counts.compared += 1
+                self.counts.wrong_card += self._wrong(pod)
+            if pod.uid in self.api and not pod.forced:
+                pod.object["status"] = status(pod, pod.object["status"]["phase"], {"terminated": {}})
+                pod.object["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+                self.manager.active.discard(pod.uid)
+                self._admitted.discard(pod.uid)
+                del self.api[pod.uid]
+                self._event("DELETED", pod)
+
+    def restart_plugin(self) -> None:
+        """kill -9 and a new one, which reads the state file, the checkpoint, and lists the pods."""
+        self.counts.plugin_restarts += 1
+        self.plugin = self._make(self, self.state)
+        self.plugin.checkpoint(self._file)
+        self._register()
+        self._to_plugin.clear()
+        self.plugin.listed([p.object for p in self.api.values()])
+
+    def restart_kubelet(self, *, lost: bool) -> None:
+        """Everything in memory goes; pods are admitted anew, those with running containers by being passed by."""
+        self.counts.kubelet_restarts += 1
+        self.counts.checkpoints_lost += lost
+        if lost:
+            self._file = []
+            self.plugin.checkpoint([])
+        entries = self._file
+        self.manager.restore(entries, RESOURCES)
+        self.manager.sources_ready = False
+        self.manager.running = {(uid, c) for uid, p in self.processes.items() for c in p.devices}
+        self.manager.active = {uid for uid, p in self.api.items() if p.object["status"]["phase"] != "Failed"}
+        self._register()
+        running = {uid for uid in self._admitted if uid in self.processes}
+        for pod in [p for p in self.api.values() if p.uid in running]:
+            try:
+                now(self.manager.admit(pod.object))
+            except AdmissionError as error:
+                self.counts.killed += 1
+                self.counts.reasons[str(error)] += 1
+                pod.ends = self.clock
+        self._admitted &= running
+        self.manager.sources_ready = True
+
+    # Time.
+
+    def step(self) -> None:
+        self.clock += STEP
+        if self._restarts and self.random.random() < 0.01:
+            self.restart_plugin()
+        if self._restarts and self.random.random() < 0.008:
+            self.restart_kubelet(lost=self.random.random() < 0.4)
+        if self._restarts and self.random.random() < 0.01:
+            # Nobody reaches the API server, or only the plugin does not.
+            self._stalled_until = self.clock + self.random.uniform(0, 3)
+            self._out = self.random.random() < 0.7
+        if len(self._waiting) < 8:
+            self.create()
+        self.random.shuffle(self._waiting)
+        out = self._out and self.clock < self._stalled_until
+        self._waiting = [w for w in self._waiting if out or not self._schedule(w)]
+        for pod in [] if out else list(self.api.values()):
+            if pod.ends is None and self.random.random() < 0.03:
+                self.delete(pod, force=self.random.random() < 0.4)
+        self._end_processes()
+        self._deliver_to_plugin()
+        if not out:
+            self._kubelet()
+        self._look_after()
+        self._check_cards()
+
+    def _look_after(self) -> None:
+        """The plugin's own work beside kubelet's questions."""
+        self._deliver_to_plugin()
+        self.plugin.settle()
+        if self.clock >= self._stalled_until:
+            for uid, annotations in list(self.plugin.patches()):
+                pod = self.api.get(uid)
+                if pod is not None:
+                    self.counts.corrections += "ALIYUN_COM_GPU_MEM_IDX" in annotations
+                    pod.object["metadata"]["annotations"] = {**(pod.object["metadata"].get("annotations") or {}), **annotations}
+                    self._event("MODIFIED", pod)
+            self._held.append((self.clock + STEP, self.plugin.held(UNIX + self.clock)))
+        while self._held and self._held[0][0] <= self.clock:
+            self._held_now = self._held.popleft()[1]
+
+    def _check_cards(self) -> None:
+        units: dict[int, int] = {}
+        for pod in self.processes.values():
+            for cards in pod.devices.values():
+                for index, count in cards.items():
+                    units[index] = units.get(index, 0) + count
+        over = max((count - self.cards.by_index[index].units for index, count in units.items()), default=0)
+        if over > 0:
+            self.counts.over_steps += 1
+            self.counts.over = max(self.counts.over, over)
+
+    def quiet(self) -> None:
+        """No more changes: everything under way arrives."""
+        self._restarts, self._stalled_until = False, 0.0
+        for _ in range(60):
+            self.clock += STEP
+            self._end_processes()
+            self._deliver_to_plugin()
+            self._kubelet()
+            self._look_after()
+            self._check_cards()
+        left = [pod for pod in self.processes.values() if pod.uid in self.api]
+        self.counts.compared += len(left)
+        self.counts.wrong_card += sum(map(self._wrong, left))
+
+    def _wrong(self, pod: Pod) -> bool:
+        """Whether a container has other cards than its pod's annotations say."""
+        has = {c.key: pod.devices[c.name] for c in pod.request.containers if c.keeps}
+        return pod.allocation is None or has != {key: dict(cards) for key, cards in pod.allocation.containers if key in has}
+
+
+def status(pod: Pod, phase: str, state: dict[str, Any]) -> dict[str, Any]:
+    """As kubelet reports a pod whose containers are in this state; ordinary init containers have ended long ago."""
+    spec = pod.object["spec"]
+    inits = []
+    for init in spec.get("initContainers", []):
+        sidecar = init.get("restartPolicy") == "Always"
+        inits.append({"name": init["name"], "state": state if sidecar else {"terminated": {}}})
+    apps = [{"name": c["name"], "state": state} for c in spec["containers"]]
+    return {"phase": phase, "initContainerStatuses": inits, "containerStatuses": apps}
+
+
+def make_pod(random: random.Random, name: str) -> dict[str, Any]:
+    """Mixed and equal sizes, several containers, init containers, sidecars, several cards, whole cards."""
+    size = random.choice((1, 2, 2, 2, 4, 4, 6))
+    labels: dict[str, str] = {}
+    init: list[dict[str, Any]] = []
+    shape = random.random()
+    containers = [container("main", mem=size)]
+    if shape < 0.12:
+        containers = [container("a", mem=size), container("b", mem=random.choice((1, 2)))]
+    elif shape < 0.20:
+        init = [container("first", mem=random.choice((1, size, size + 2)))]
+    elif shape < 0.27:
+        init = [container("side", mem=random.choice((1, 2))) | {"restartPolicy": "Always"}]
+    elif shape < 0.34:
+        containers, labels = [container("main", mem=2 * size)], {"aliyun.com/gpu-count": "2"}
+    elif shape < 0.39:
+        containers = [container("main", count=1)]
+    made = pod_of(*containers, init=init, name=name, uid=f"uid-{name}", labels=labels)
+    made["metadata"]["creationTimestamp"] = "2026-11-21T10:00:00Z"
+    made["spec"]["nodeName"] = "gpu1"
+    made["status"] = {"phase": "Pending"}
+    return made

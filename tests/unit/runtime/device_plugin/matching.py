@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The two plugins that the churn is run through: ours, and the original's way of finding the pod that kubelet asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpushare_runtime.device_plugin.assigner import allocation_in, annotations_due
+from gpushare_runtime.device_plugin.checkpoint import Entry
+from gpushare_runtime.device_plugin.node import NodeState, Refused
+from gpushare_runtime.device_plugin.pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.report import report
+from gpushare_runtime.extender.cluster import LINGER_SECONDS
+from gpushare_runtime.quantity import unit_id
+from unit.runtime.device_plugin.churn import UNIX, Churn
+from unit.runtime.device_plugin.device_manager import AdmissionError
+
+
+class Ours:
+    """NodeState and what the plugin does around it."""
+
+    linger = LINGER_SECONDS
+
+    def __init__(self, world: Churn, state: Any) -> None:
+        self._world = world
+        self.node = NodeState(PodTable(), lambda: world.clock, lambda: UNIX + world.clock, world.live)
+        if state is not None:
+            self.node.holders.restore(*state)
+        self.node.set_inventory(world.cards)
+
+    def devices(self, resource: str) -> set[str]:
+        return {device_id for device_id, good in self.node.devices(resource) if good}
+
+    def prefer(self, resource: str, available: list[str], must: list[str], size: int, more: Callable[[], bool]) -> list[str]:
+        while self.node.turn(resource, size) is None and more():
+            pass
+        try:
+            return self.node.prefer(resource, available, must, size)[0]
+        except Refused as refusal:
+            raise AdmissionError(str(refusal)) from None
+
+    def allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
+        try:
+            return dict(self.node.allocate(resource, ids).environment)
+        except Refused as refusal:
+            raise AdmissionError(str(refusal)) from None
+
+    def see(self, kind: str, pod: dict[str, Any]) -> None:
+        self.node.pods.event(kind, parse_local_pod(pod))
+
+    def listed(self, pods: list[dict[str, Any]]) -> None:
+        self.node.pods.replace([parse_local_pod(pod) for pod in pods])
+
+    def checkpoint(self, entries: list[dict[str, Any]]) -> None:
+        self.node.holders.set_checkpoint(
+            tuple(Entry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"])) for e in entries)
+        )
+
+    def settle(self) -> None:
+        self.node.settle()
+        self._world.state = self.node.holders.snapshot(), dict(self.node.holders.names())
+
+    def patches(self) -> Iterator[tuple[str, dict[str, str]]]:
+        assert self.node.inventory is not None
+        for pod in self.node.pods:
+            actual = None if pod.finished else allocation_in(pod, self.node.holders.entries, self.node.inventory)
+            due = annotations_due(pod, actual, self.node.inventory, 1) if actual else {}
+            if due:
+                yield pod.uid, due
+
+    def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
+        assert self.node.inventory is not None
+        said, by_uuid = report(self.node).at(now), self.node.inventory.by_uuid
+        units: dict[int, int] = {}
+        for entry in said.entries:
+            units[by_uuid[entry.card].index] = units.get(by_uuid[entry.card].index, 0) + entry.units
+        return units, {(by_uuid[r.card].index, r.units) for r in said.refused}
+
+
+class Original:
+    """Its Allocate: of the pods that are assumed and not assigned, the one assumed first whose total is the number of ids.
+
+    No preferred ids (kubelet takes any), no memory of processes, no word to the scheduler. Whole cards it does not have: they
+    are given by their ids here.
+    """
+
+    linger = 0.0
+
+    def __init__(self, world: Churn, _: Any) -> None:
+        self._world = world
+        self._assigned: list[str] = []
+
+    def devices(self, resource: str) -> set[str]:
+        cards = self._world.cards.cards
+        if resource == "aliyun.com/gpu-count":
+            return {card.uuid for card in cards}
+        return {unit_id(card.uuid, slot) for card in cards for slot in range(card.units)}
+
+    def prefer(self, resource: str, available: list[str], must: list[str], size: int, more: Callable[[], bool]) -> list[str]:
+        return []
+
+    def allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
+        if resource == "aliyun.com/gpu-count":
+            return {"NVIDIA_VISIBLE_DEVICES": ",".join(sorted(ids))}
+        candidates = []
+        # It lists the pods at the API server.
+        for pod in self._world.api.values():
+            annotations = pod.object["metadata"].get("annotations") or {}
+            if pod.object["status"]["phase"] == "Pending" and annotations.get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "false":
+                candidates.append((int(annotations["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]), pod))
+        for _, pod in sorted(candidates, key=lambda item: item[0]):
+            annotations = pod.object["metadata"]["annotations"]
+            # It adds up spec.containers alone.
+            if sum(c.units for c in pod.request.containers if c.index >= 0 and c.kind.name == "APP") == len(ids):
+                annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
+                return {"NVIDIA_VISIBLE_DEVICES": self._world.cards.by_index[int(annotations["ALIYUN_COM_GPU_MEM_IDX"])].uuid}
+        return {"NVIDIA_VISIBLE_DEVICES": f"no-gpu-has-{len(ids)}GiB-to-run"}
+
+    def see(self, kind: str, pod: dict[str, Any]) -> None: ...
+
+    def listed(self, pods: list[dict[str, Any]]) -> None: ...
+
+    def checkpoint(self, entries: list[dict[str, Any]]) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def patches(self) -> Iterator[tuple[str, dict[str, str]]]:
+        return iter(())
+
+    def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
+        return {}, set()

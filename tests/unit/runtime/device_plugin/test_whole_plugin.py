@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The plugin as a whole: bad cards, cordons, processes that stay, lost records, starts, metrics, and what the API is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from gpushare_runtime.device_plugin.follow_cards import Unusable
+from gpushare_runtime.device_plugin.main import DevicePlugin, Settings
+from gpushare_runtime.device_plugin.metrics_server import MetricsServer
+from gpushare_runtime.held import Held
+from gpushare_runtime.quantity import UNITS
+from unit.runtime.device_plugin.device_manager import StartError
+from unit.runtime.device_plugin.fake_nvml import facts
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
+from unit.runtime.device_plugin.test_plugin import CARDS, GIB, MEMORY, running
+from unit.runtime.kube.fake_api import fail, until
+
+UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"
+
+
+def healthy(it: World, resource: str = MEMORY) -> int:
+    return sum(health == "Healthy" for health in it.kubelet.lists[resource][-1].values())
+
+
+def held(it: World) -> Held:
+    text = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/held")
+    return Held.from_json(text) if text else Held()
+
+
+def health(it: World, index: int) -> str:
+    cards = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards")
+    return str(json.loads(cards)["cards"][index]["health"]) if cards else ""
+
+
+@running
+async def test_an_xid_takes_the_card_out_of_use_in_one_list_and_it_recovers() -> None:
+    async with world(4 * GIB, 4 * GIB) as it:
+        await it.registered()
+        await until(lambda: health(it, 1) == "ok")
+        it.nvml.report(1, 31)
+        it.nvml.cards[1] = facts(1, 4 * GIB, unfit="reset it")
+        it.nvml.report(1, 79)
+        await until(lambda: health(it, 1).startswith("XID 79"))
+        assert it.plugin.counters.xids == {(it.inventory.cards[1].uuid, 31): 1, (it.inventory.cards[1].uuid, 79): 1}
+        await until(lambda: it.api.objects.get(UNHEALTHY, {}).get("data") == {"gpus": "1"})
+        it.nvml.cards[1] = facts(1, 4 * GIB)
+        await until(lambda: healthy(it) == 8)
+        assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[MEMORY]] == [8, 4, 8]
+        assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[CARDS]] == [2, 1, 2]
+        await until(lambda: health(it, 1) == "ok" and it.api.objects[UNHEALTHY]["data"] == {"gpus": ""})
+
+
+@running
+async def test_a_configmap_that_may_not_be_written_holds_up_nothing() -> None:
+    async with world(4 * GIB) as it:
+        await it.registered()
+        await until(lambda: health(it, 0) == "ok")
+        it.api.faults += [fail(403, "Forbidden") for _ in range(3)]
+        it.nvml.lost = {0}
+        await until(lambda: healthy(it) == 0)
+        it.api.faults.clear()
+        await until(lambda: health(it, 0) != "ok")
+
+
+@running
+async def test_a_cordon_on_the_node_takes_a_card_from_new_pods() -> None:
+    async with world(4 * GIB, 4 * GIB) as it:
+        await it.registered()
+        await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/cordon": "1"}}})
+        await until(lambda: healthy(it) == 4)
+        await until(lambda: [card.cordoned for card in it.inventory.cards] == [False, True])
+        await until(lambda: '"cordoned":true' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", ""))
+        await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
+        await until(lambda: healthy(it) == 8)
+
+
+async def admitted(it: World, **changes: object) -> dict[str, object]:
+    """A pod with 6 units of card 1 that runs."""
+    pod = await it.bind(memory(it.inventory, 1, 6, **changes))
+    await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]))
+    await it.kubelet.manager.admit(pod)
+    pod = await it.bind({**pod, "status": {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}})
+    it.live.add(pod["metadata"]["uid"])
+    await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]).phase == "Running")  # type: ignore[union-attr]
+    return pod
+
+
+async def force_delete(it: World, pod: dict[str, object]) -> None:
+    it.kubelet.manager.active.discard(pod["metadata"]["uid"])  # type: ignore[index]
+    await it.api.remove(path_of(pod))
+
+
+@running
+async def test_surviving_processes_are_published_and_forgotten_when_they_end() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        pod = await admitted(it, name="zombie")
+        await force_delete(it, pod)
+        await until(lambda: [(e.pod, e.units, e.why) for e in held(it).entries] == [("default/zombie", 6, "leaving")])
+        next_pod = await it.bind(memory(it.inventory, 1, 4))
+        assert (await it.kubelet.manager.admit(next_pod))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        it.live.clear()
+        await until(lambda: "gpushare/held" not in it.api.objects[NODE]["metadata"]["annotations"])
+
+
+@running
+async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        pod = await admitted(it, name="zombie")
+        await until(lambda: b"zombie" in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
+        await it.stop()
+        await force_delete(it, pod)
+        # kubelet writes its record without the pod while nobody looks.
+        it.kubelet.manager.purge()
+        it.kubelet.manager.write()
+        await until(lambda: not any(it.kubelet.manager.healthy.values()))
+        it.kubelet.registrations.clear()
+        it.kubelet.lists.clear()
+        settings = Settings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
+        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, live=lambda: it.live)
+        it.task = asyncio.ensure_future(it.plugin.run())
+        await it.registered()
+        await until(lambda: [e.pod for e in held(it).entries] == ["default/zombie"])
+        assert (await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 4))))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+
+@running
+async def test_a_refusal_is_published_with_its_end() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        await admitted(it)
+        await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 6)))
+        late = await it.bind(memory(it.inventory, 1, 3))
+        with pytest.raises(Exception, match="FAILED_PRECONDITION"):
+            await it.kubelet.manager.admit(late)
+        await until(lambda: [(r.uid, r.units) for r in held(it).refused] == [(late["metadata"]["uid"], 3)])
+
+
+@running
+async def test_a_start_is_asked_for_and_refused_on_a_bad_card() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        pod = await admitted(it)
+        container = pod["spec"]["containers"][0]  # type: ignore[index]
+        assert (await it.kubelet.manager.start(pod, container))["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+        it.nvml.lost = {1}
+        await until(lambda: not it.inventory.cards[1].usable)
+        with pytest.raises(StartError, match=r"FAILED_PRECONDITION: .* card 1 .* is not usable \(the card is lost\)"):
+            await it.kubelet.manager.start(pod, container)
+        assert it.plugin.counters.start_refusals == 1
+
+
+@running
+async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        pod = await admitted(it)
+        await it.kubelet.stop()
+        (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
+        await until(lambda: it.plugin.node.holders.record_lost())
+        it.kubelet.registrations.clear()
+        it.kubelet.lists.clear()
+        await it.kubelet.start()
+        await it.registered()
+        assert {options.pre_start_required for options in it.kubelet.options.values()} == {False}
+        waiting = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {}}}]}
+        await it.bind({**pod, "status": waiting})
+        await until(lambda: not it.plugin.node.pods.get(pod["metadata"]["uid"]).running)  # type: ignore[index, union-attr]
+        assert (await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 4))))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        again = await it.kubelet.manager.start(pod, pod["spec"]["containers"][0])  # type: ignore[index]
+        assert again["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+        # Its record is whole again: starts are asked for as before.
+        await until(lambda: {options.pre_start_required for options in it.kubelet.options.values()} == {True}, seconds=15)
+
+
+@running
+async def test_a_pod_that_nobody_placed_is_told_so_on_itself() -> None:
+    async with world(8 * GIB) as it:
+        await it.registered()
+        pod = await it.bind(memory(None, 0, 3, name="stray"))
+        await it.kubelet.manager.admit(pod)
+        await until(lambda: it.annotations(pod).get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "true")
+
+        def events() -> list[str]:
+            return [o["reason"] for path, o in it.api.objects.items() if "/events/" in path and o["involvedObject"]["name"] == "stray"]
+
+        await until(lambda: events() == ["GPUUnmanaged"])
+
+
+@running
+async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        await admitted(it)
+        await it.stop()
+        root = it.kubelet.directory.parent
+        settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
+        with pytest.raises(Unusable, match=r"had 8 units .* or start with --memory-unit GiB"):
+            await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, live=lambda: it.live).run(), 5)
+
+
+async def scraped(port: int, *headers: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join(["GET /metrics HTTP/1.1", "Host: x", *headers, "", ""]).encode())
+    text = (await asyncio.wait_for(reader.read(), 5)).decode()
+    writer.close()
+    return text
+
+
+@running
+async def test_metrics_are_served_where_they_were_asked_for() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        await admitted(it)
+        uuid = it.inventory.cards[1].uuid
+        token = it.kubelet.directory.parent / "token"
+        token.write_text("secret\n")
+        server = MetricsServer(("127.0.0.1", 0), it.plugin.metrics_text, token)
+        serving = asyncio.ensure_future(server.run())
+        try:
+            await until(lambda: server.port)
+            assert (await scraped(server.port)).startswith("HTTP/1.1 401 ")
+            text = await scraped(server.port, "Authorization: Bearer secret")
+            assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
+            assert f'gpushare_card_units_held{{card="1",uuid="{uuid}"}} 6\n' in text
+            assert "gpushare_allocations_total 1\n" in text
+            assert 'gpushare_answer_seconds_count{method="Allocate"} 1\n' in text
+            os.unlink(token)
+            assert (await scraped(server.port, "Authorization: Bearer secret")).startswith("HTTP/1.1 503 ")
+        finally:
+            serving.cancel()

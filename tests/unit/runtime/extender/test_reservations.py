@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Between prioritize and bind the scheduler asks about other pods: what it will probably take is kept for it, and for nominated pods."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpushare_runtime import protocol
+from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.pods import NodeRecord, PendingPod, PodReader
+from gpushare_runtime.extender.recall import Recall
+from gpushare_runtime.extender.service import RESERVED_SECONDS, Service
+from gpushare_runtime.extender.wire import Arguments, BindArguments, PreemptArguments, Victims
+from gpushare_runtime.kube.client import KubeError
+from gpushare_runtime.ledger import Holder
+from gpushare_runtime.placement import Placement
+from unit.runtime.extender import virtual
+from unit.runtime.pods import container, inventory, pod
+from unit.runtime.test_ledger import holder, memory, on
+
+
+class World:
+    """An extender's core around a clock that tests move."""
+
+    def __init__(self, **nodes: tuple[int, ...]) -> None:
+        self.now = 1000.0
+        self.cluster = Cluster(now=lambda: self.now, clock=lambda: self.now)
+        self.ledger = self.cluster.ledger
+        self.refused: list[str] = []
+        self.policy = Placement(workload=self.cluster.workload)
+        self.service = Service(self.ledger, self.policy, self.refused.append, clock=lambda: self.now)
+        self.names = list(nodes)
+        for name, cards in nodes.items():
+            self.cluster.node_event("ADDED", NodeRecord(name, inventory(*cards)))
+
+    def args(self, uid: str, units: int, **metadata: Any) -> Arguments:
+        raw = pod(container(mem=units), uid=uid, **metadata) | {"status": {}}
+        raw["metadata"]["name"] = uid
+        raw["spec"]["priority"] = metadata.get("priority", 0)
+        return Arguments(raw, self.names)
+
+    def filter(self, uid: str, units: int, **metadata: Any) -> list[str]:
+        return self.service.filter(self.args(uid, units, **metadata)).names
+
+    def schedule(self, uid: str, units: int) -> str:
+        """As kube-scheduler: filter, and prioritize only where there is a choice."""
+        names = self.filter(uid, units)
+        if len(names) < 2:
+            return "".join(names)
+        scores = self.service.prioritize(Arguments(self.args(uid, units).pod, names))
+        return max(names, key=lambda name: scores[name])
+
+
+def test_what_prioritize_prefers_is_kept_for_the_pod() -> None:
+    world = World(n=(16,), m=(24,))
+    assert world.schedule("a", 16) == "n"
+    assert world.schedule("b", 16) == "m"
+    assert world.schedule("c", 16) == ""
+    assert world.refused == ["c"]
+
+
+def test_a_pod_is_not_in_its_own_way() -> None:
+    world = World(n=(16,))
+    assert [world.schedule("a", 16) for _ in range(3)] == ["n"] * 3
+
+
+def test_what_is_not_bound_in_time_is_free_again_and_somebody_is_told() -> None:
+    world = World(n=(16,))
+    told: list[bool] = []
+    world.schedule("a", 16)
+    world.cluster.on_room = lambda: told.append(True)
+    world.now += RESERVED_SECONDS - 1
+    world.cluster.expire()
+    assert (world.filter("b", 16), told) == ([], [])
+    world.now += 1
+    world.cluster.expire()
+    assert (world.filter("b", 16), told) == (["n"], [True])
+
+
+def test_a_pod_that_is_gone_keeps_nothing() -> None:
+    world = World(n=(16,))
+    world.cluster.pod_event("ADDED", PendingPod("a", "default", "a", memory(16)))
+    world.schedule("a", 16)
+    world.cluster.pod_event("DELETED", PendingPod("a", "default", "a", memory(16)))
+    assert world.filter("b", 16) == ["n"]
+
+
+def test_a_refused_pod_is_recalled_when_a_reservation_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched = []
+
+    class Server:
+        async def patch(self, path: str, body: object, *, kind: str) -> None:
+            patched.append(path)
+
+    async def run() -> None:
+        clock = asyncio.get_running_loop().time
+        cluster = Cluster(now=clock, clock=clock)
+        recall = Recall(cluster, clock)
+        cluster.on_room = recall.room
+        service = Service(cluster.ledger, Placement(), recall.refused, clock=clock)
+        cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
+        task = asyncio.create_task(recall.run(Server()))  # type: ignore[arg-type]
+        await asyncio.sleep(5)
+        for uid in ("a", "b"):
+            cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(16)))
+            service.filter(Arguments(pod(container(mem=16), uid=uid), ["n"]))
+        await asyncio.sleep(RESERVED_SECONDS - 1)
+        assert patched == []
+        await asyncio.sleep(5)
+        assert patched == ["/api/v1/namespaces/default/pods/b"]
+        task.cancel()
+
+    virtual.run(run())
+
+
+def test_nominated_pods_have_their_room() -> None:
+    world = World(n=(16, 16))
+    world.ledger.apply(Holder("leaving", "default", "leaving", "n", memory(16), on(0, 16), (), 0, True))
+    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(10), "", (), 5, "n"))
+    # Card 1 has 16 free, card 0 will have: the nominated pod gets one of them.
+    assert world.filter("other", 10) == ["n"]
+    world.ledger.release("other")
+    world.cluster.pod_event("DELETED", holder("leaving", memory(16), on(0, 16)))
+    world.ledger.apply(holder("big", memory(16), on(0, 16)))
+    assert world.filter("other", 10) == []
+    assert world.filter("more", 10, priority=6) == ["n"], "who is more important does not wait"
+    world.ledger.release("more")
+    assert world.filter("vip", 10) == ["n"]
+    world.ledger.release("vip")
+    world.cluster.pod_event("MODIFIED", PendingPod("vip", "default", "vip", memory(10), "", (), 5, ""))
+    assert world.filter("other", 10) == ["n"]
+
+
+def test_a_nominated_pod_that_goes_elsewhere_needs_its_room_no_more() -> None:
+    world = World(n=(16,), m=(16,))
+    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(16), "", (), 5, "n"))
+    assert world.filter("other", 16) == ["m"]
+    world.ledger.release("other")
+    world.ledger.assume(holder("vip", memory(16), on(0, 16), "m"))
+    assert world.filter("other", 16) == ["n"]
+
+
+def test_a_fresh_list_ends_what_is_nominated_no_more() -> None:
+    world = World(n=(16,))
+    vip = PendingPod("vip", "default", "vip", memory(16), "", (), 5, "n")
+    world.cluster.replace_pods([vip])
+    assert world.filter("other", 1) == []
+    world.cluster.replace_pods([])
+    assert world.filter("other", 1) == ["n"]
+
+
+def test_only_where_no_eviction_could_help_the_node_is_unresolvable() -> None:
+    world = World(small=(8,), full=(16,))
+    world.ledger.apply(holder("a", memory(16), on(0, 16), "full"))
+    result = world.service.filter(world.args("b", 16))
+    assert set(result.failed) == {"small", "full"}
+    assert result.unresolvable == {"small"}
+
+
+def test_preempt_is_asked_about_pods_of_any_kind() -> None:
+    world = World(n=(16,))
+    world.ledger.apply(holder("a", memory(16), on(0, 16)))
+    victims = {"n": Victims(("a",), 1)}
+    ask = world.args("b", 16, priority=1).pod
+    assert world.service.preempt(PreemptArguments(ask, victims)) == victims
+    assert world.service.preempt(PreemptArguments(world.args("b", 17, priority=1).pod, victims)) == {}
+    assert world.service.preempt(PreemptArguments(pod({"name": "none"}), victims)) == victims
+    assert world.service.preempt(PreemptArguments(pod(container(mem=1, count=1)), victims)) == {}
+
+
+class Api:
+    """Takes every Binding."""
+
+    def __init__(self) -> None:
+        self.bindings: list[Any] = []
+
+    async def create(self, path: str, body: Any, *, within: float, **params: object) -> dict[str, Any]:
+        self.bindings.append(body)
+        return {}
+
+
+def bind(world: World, uid: str, node: str) -> dict[str, str]:
+    """The annotations of its Binding."""
+    api = Api()
+    world.cluster.pod_event("ADDED", PodReader()(world.args(uid, 4).pod))  # type: ignore[arg-type]
+    asyncio.run(Binder(api, world.cluster, world.policy, now_ns=lambda: 1).bind(BindArguments("default", uid, uid, node)))  # type: ignore[arg-type]
+    annotations: dict[str, str] = api.bindings[0]["metadata"]["annotations"]
+    return annotations
+
+
+def test_bind_takes_what_was_reserved_and_the_node_changes_once() -> None:
+    world = World(n=(16, 24), m=(80,))
+    assert world.schedule("a", 4) == "n"
+    reserved = world.ledger.holder("a")
+    node = world.ledger.node("n")
+    assert node is not None
+    assert reserved is not None
+    assert reserved.allocation is not None
+    world.ledger.apply(holder("later", memory(13), on(1, 13)))
+    cards = node.cards
+    annotations = bind(world, "a", "n")
+    assert annotations[protocol.ANNOTATION_INDEX] == str(reserved.allocation.first_card)
+    assert node.cards is cards, "the sums were right before"
+    assert (world.ledger.is_assumed("a"), world.ledger.is_reserved("a")) == (True, False)
+
+
+def test_bind_elsewhere_gives_the_reservation_back() -> None:
+    world = World(n=(16,), m=(80,))
+    assert world.schedule("a", 4) == "n"
+    bind(world, "a", "m")
+    assert {name: node.free for name, node in world.ledger.nodes.items()} == {"n": 16, "m": 76}
+
+
+def test_a_bind_that_fails_gives_the_reservation_back() -> None:
+    class Silent:
+        async def get(self, path: str, *, within: float) -> dict[str, Any]:
+            raise KubeError(503, "ServiceUnavailable", "no answer")
+
+    world = World(n=(16,))
+    assert world.schedule("unseen", 16) == "n"
+    binder = Binder(Silent(), world.cluster, world.policy)  # type: ignore[arg-type]
+    with pytest.raises(BindError, match="not known yet"):
+        asyncio.run(binder.bind(BindArguments("default", "unseen", "unseen", "n")))
+    assert world.filter("other", 16) == ["n"]
+
+
+def test_a_reserved_card_that_has_failed_meanwhile_is_not_used() -> None:
+    world = World(n=(16, 16))
+    assert world.schedule("a", 4) == "n"
+    cards = inventory(16, 16)
+    bad = type(cards)(cards.unit, (type(cards.cards[0])(**(vars(cards.cards[0]) | {"health": "XID 79"})), cards.cards[1]))
+    world.cluster.node_event("MODIFIED", NodeRecord("n", bad))
+    assert bind(world, "a", "n")[protocol.ANNOTATION_INDEX] == "1"
+
+
+def test_a_pod_does_not_mistake_its_own_reservation_for_the_company_it_wants() -> None:
+    world = World(n=(16,), m=(80,))
+    metadata = {"labels": {"app": "a"}, "annotations": {protocol.ASK_SAME_CARD_AS: "app=a"}}
+    raw = world.args("a", 4, **metadata).pod
+    assert world.service.filter(Arguments(raw, ["n"])).names == ["n"]
+    assert world.ledger.is_reserved("a")
+    world.cluster.pod_event("ADDED", PodReader()(raw))  # type: ignore[arg-type]
+    api = Api()
+    asyncio.run(Binder(api, world.cluster, world.policy).bind(BindArguments("default", "a", "a", "m")))  # type: ignore[arg-type]
+    assert api.bindings[0]["target"]["name"] == "m"

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A cluster counted the slow and plain way, from pods as users write them: what the ledger and placement are held against.
+
+Shares no code with them: it reads raw pods, counts effective requests as Kubernetes documents them, and adds up every card anew
+at every question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+MEMORY, WHOLE, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
+
+
+def effective(pod: dict[str, Any], resource: str) -> int:
+    """max(largest init container and the sidecars before it, all app containers and sidecars)."""
+    sidecars = most = 0
+    for container in pod["spec"].get("initContainers", []):
+        amount = int(container["resources"]["limits"].get(resource, 0))
+        if container.get("restartPolicy") == "Always":
+            sidecars += amount
+            most = max(most, sidecars)
+        else:
+            most = max(most, sidecars + amount)
+    apps = sum(int(c["resources"]["limits"].get(resource, 0)) for c in pod["spec"]["containers"])
+    return max(most, apps + sidecars)
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """A selector's text."""
+    return [(a, b) for a, b in (part.split("=") for part in text.split(",") if part)]
+
+
+@dataclass
+class NaivePod:
+    """cards: index → units, None when nobody knows."""
+
+    raw: dict[str, Any]
+    node: str
+    cards: dict[int, int] | None
+
+    @property
+    def several(self) -> int:
+        return int(self.raw["metadata"]["labels"].get(WHOLE, 1))
+
+    @property
+    def per_card(self) -> int:
+        return effective(self.raw, MEMORY) // self.several
+
+    @property
+    def whole(self) -> int:
+        return effective(self.raw, WHOLE)
+
+    @property
+    def core(self) -> int:
+        return effective(self.raw, CORE)
+
+    def selector(self, name: str) -> list[tuple[str, str]]:
+        return pairs(self.raw["metadata"]["annotations"].get(f"gpushare.request/{name}", ""))
+
+    def matches(self, selector: list[tuple[str, str]]) -> bool:
+        return bool(selector) and all(self.raw["metadata"]["labels"].get(a) == b for a, b in selector)
+
+
+@dataclass
+class NaiveCard:
+    units: int
+    model: str
+    usable: bool = True
+
+
+@dataclass
+class Ghost:
+    """Units of a card that are still held by a pod that the API has forgotten."""
+
+    uid: str
+    node: str
+    card: int
+    units: int
+    whole: bool
+
+
+@dataclass
+class Naive:
+    nodes: dict[str, list[NaiveCard]]
+    pods: dict[str, NaivePod] = field(default_factory=dict)
+    ghosts: list[Ghost] = field(default_factory=list)
+    core: int = 100
+
+    def on(self, node: str) -> list[NaivePod]:
+        return [pod for pod in self.pods.values() if pod.node == node]
+
+    def known(self, pod: NaivePod) -> dict[int, int] | None:
+        """None also where no such pod can be on the cards that it names."""
+        cards = self.nodes[pod.node]
+        if pod.cards is None or any(index >= len(cards) or units > cards[index].units for index, units in pod.cards.items()):
+            return None
+        return pod.cards
+
+    def free(self, node: str, index: int) -> tuple[int, int, bool]:
+        """(units, per cent of compute, whether nobody has any of it)."""
+        card = self.nodes[node][index]
+        units, core, empty = card.units, self.core, True
+        for pod in self.on(node):
+            cards = self.known(pod)
+            if cards is None and not pod.whole and pod.per_card > card.units:
+                continue
+            if cards is not None and index not in cards:
+                continue
+            empty = False
+            units -= card.units if pod.whole else pod.per_card
+            core -= self.core if pod.whole else pod.core
+        for ghost in self.ghosts:
+            if (ghost.node, ghost.card) == (node, index) and ghost.uid not in self.pods:
+                empty = False
+                units -= card.units if ghost.whole else ghost.units
+                core -= self.core if ghost.whole else 0
+        return max(0, units), max(0, core), empty
+
+    def takes(self, pod: NaivePod, node: str, index: int) -> bool:
+        """Whether this card can have its part of the pod."""
+        card = self.nodes[node][index]
+        units, core, empty = self.free(node, index)
+        if not card.usable or (pod.whole and not empty) or (not pod.whole and (units < pod.per_card or core < pod.core)):
+            return False
+        annotations = pod.raw["metadata"]["annotations"]
+        if card.model not in annotations.get("gpushare.request/models", card.model):
+            return False
+        if card.model in annotations.get("gpushare.request/models-refused", "").split(","):
+            return False
+        return self.good_company(pod, node, index)
+
+    def good_company(self, pod: NaivePod, node: str, index: int) -> bool:
+        maybe = [p for p in self.on(node) if self.known(p) is None or index in (self.known(p) or {})]
+        if any(p.matches(pod.selector("not-with")) or pod.matches(p.selector("not-with")) for p in maybe):
+            return False
+        wanted = pod.selector("same-card-as")
+        if not wanted or any(p.matches(wanted) for p in maybe if self.known(p) is not None):
+            return True
+        return pod.matches(wanted) and not any(p.matches(wanted) for p in self.pods.values())
+
+    def fits(self, pod: NaivePod, node: str) -> bool:
+        return sum(self.takes(pod, node, index) for index in range(len(self.nodes[node]))) >= (pod.whole or pod.several)
+
+    def sound(self) -> bool:
+        """Whether no card is given twice: of what is known and held."""
+        for name, cards in self.nodes.items():
+            for index, card in enumerate(cards):
+                here = [pod for pod in self.on(name) if index in (self.known(pod) or {})]
+                if sum(card.units if pod.whole else pod.per_card for pod in here) > card.units or sum(pod.core for pod in here) > self.core:
+                    return False
+        return True
