@@ -43,7 +43,7 @@ LABEL_MODEL: Final = "aliyun.accelerator/nvidia_name"
 ANNOTATION_CARDS: Final = "gpushare/cards"
 ANNOTATION_HELD: Final = "gpushare/held"
 # Node annotation, written by an administrator: cards (NVML index or UUID, with commas; "all") that take no new pods.
-ANNOTATION_CORDON: Final = "gpushare/cordon"
+ASK_CORDON: Final = "gpushare/cordon"
 
 # ConfigMap of the original, with key "gpus": indexes of the cards of a node that are not to be used.
 UNHEALTHY_NAMESPACE: Final = "kube-system"

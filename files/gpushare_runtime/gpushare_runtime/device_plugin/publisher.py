@@ -52,7 +52,7 @@ class NodePublisher:
     def _see(self, annotations: Mapping[str, str] | None) -> None:
         """annotations: None for no node."""
         self._published = annotations
-        self._node.set_cordon((annotations or {}).get(protocol.ANNOTATION_CORDON, ""))
+        self._node.set_cordon((annotations or {}).get(protocol.ASK_CORDON, ""))
         self._changes.notify()
 
     async def run(self) -> NoReturn:
@@ -96,5 +96,5 @@ class NodePublisher:
 
 def _annotations(node: dict[str, Any]) -> Mapping[str, str]:
     annotations = (node.get("metadata") or {}).get("annotations") or {}
-    ours = (protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_CORDON)
+    ours = (protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ASK_CORDON)
     return {name: str(annotations[name]) for name in ours if name in annotations}
