@@ -51,6 +51,8 @@ VOLATILE = {
     "/var/lib/logrotate": "when the distribution's timer last ran",
     "/var/lib/private": "an empty folder that systemd makes for the first service with a user of its own and that is any service's then",
 }
+# Of these only that they are there: the device plugin writes its own record whenever a pod takes or leaves units.
+LIVING = ("/var/lib/gpushare-device-plugin/held.json",)
 KINDS = (
     "serviceaccounts,secrets,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings,daemonsets,deployments"
@@ -118,7 +120,7 @@ class Site:
         found = {}
         for host in (PLANE, NODE):
             seen = json.loads(self.cluster.on(host, "python3", "-c", script, *VOLATILE))
-            found |= {f"{host}:{path}": state for path, state in seen.items()}
+            found |= {f"{host}:{path}": state[:3] if path in LIVING else state for path, state in seen.items()}
         return found
 
     def units(self) -> dict[str, Any]:
