@@ -47,7 +47,8 @@ def generated(plane: ControlPlane, version: str) -> str:
 def asks_the_extender(plane: ControlPlane, name: str) -> bool:
     """Whether a pod with a unit comes to run, and the extender was asked for it."""
     before = calls(plane)
-    plane.cluster.create(gpu_pod(name))
+    # kubeadm has just replaced the API server, and kubelet may do so once more.
+    plane.cluster.until(f"{name} is created", lambda: plane.cluster.create(gpu_pod(name)), 120)
     plane.cluster.until_running(name)
     return calls(plane) > before
 

@@ -60,6 +60,13 @@ def test_a_container_that_ends_again_and_again_is_not_waited_for() -> None:
         proof.not_running(pod(status), HASH)
 
 
+def test_one_that_kubelet_has_stopped_is_waited_for() -> None:
+    terminated = {"exitCode": 0, "reason": "Completed"}
+    assert "Completed" in (proof.not_running(pod({"state": {"terminated": terminated}, "restartCount": 5}), HASH) or "")
+    with pytest.raises(proof.HopelessError):
+        proof.not_running(pod({"state": {"terminated": {**terminated, "exitCode": 1}}, "restartCount": 5}), HASH)
+
+
 def test_only_the_mirror_of_a_static_pod_counts() -> None:
     other = {"metadata": {}, "spec": {"containers": [{"command": ["kube-scheduler", "--version"]}]}}
     assert proof.find_static_pod([other]) is None
