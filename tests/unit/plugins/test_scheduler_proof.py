@@ -63,6 +63,9 @@ def test_a_container_that_ends_again_and_again_is_not_waited_for() -> None:
 def test_one_that_kubelet_has_stopped_is_waited_for() -> None:
     terminated = {"exitCode": 0, "reason": "Completed"}
     assert "Completed" in (proof.not_running(pod({"state": {"terminated": terminated}, "restartCount": 5}), HASH) or "")
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    paused = {"state": waiting, "lastState": {"terminated": terminated}, "restartCount": 5}
+    assert "CrashLoopBackOff" in (proof.not_running(pod(paused), HASH) or "")
     with pytest.raises(proof.HopelessError):
         proof.not_running(pod({"state": {"terminated": {**terminated, "exitCode": 1}}, "restartCount": 5}), HASH)
 
