@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 from gpushare_runtime import protocol
 from gpushare_runtime.allocation import Allocation, AllocationError, read_allocation
+from gpushare_runtime.held import Held, HeldError
 from gpushare_runtime.inventory import Inventory, InventoryError
 from gpushare_runtime.quantity import parse_quantity
 from gpushare_runtime.request import Request, RequestError, parse_request
@@ -21,7 +22,10 @@ _MOST_GIB: Final = 100
 
 @dataclass(frozen=True)
 class PodUsage:
-    """What one bound pod holds: units per card index, and units whose card is not known."""
+    """What one bound pod holds: units per card index, and units whose card is not known.
+
+    name: with " (leaving)" behind it when the pod was deleted and its processes have not ended.
+    """
 
     namespace: str
     name: str
@@ -71,14 +75,20 @@ class Usage:
 def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Usage:
     """From v1.Node and v1.Pod objects as JSON. Pods that are finished or not bound hold nothing."""
     warnings: list[str] = []
-    found = {node.name: node for node in (_node(raw, warnings) for raw in nodes) if node.total > 0}
+    read = [(_node(raw, warnings), _said(raw, warnings)) for raw in nodes]
+    found = {node.name: node for node, _ in read if node.total > 0}
+    said = {node.name: by_uid for node, by_uid in read}
     held: dict[str, list[PodUsage]] = {}
     for raw in pods:
         name = (raw.get("spec") or {}).get("nodeName")
         if name in found and (raw.get("status") or {}).get("phase") not in protocol.FINISHED_PHASES:
-            pod = _pod(raw, found[name], warnings)
+            by_node = said[name].pop(raw["metadata"].get("uid"), None)
+            pod = _pod(raw, found[name], by_node, warnings)
             if pod is not None:
                 held.setdefault(name, []).append(pod)
+    for name in found:
+        # Pods that the node alone still knows.
+        held.setdefault(name, []).extend(replace(pod, name=f"{pod.name} (leaving)") for pod in said[name].values())
     units = {node.name: node.unit for node in found.values()}
     if len(set(units.values())) > 1:
         each = ", ".join(f"{name}: {units[name]}" for name in sorted(units))
@@ -112,16 +122,41 @@ def _node(raw: Mapping[str, Any], warnings: list[str]) -> NodeUsage:
     return NodeUsage(name, address, "MiB" if size > _MOST_GIB else "GiB", total, dict.fromkeys(range(count), size))
 
 
+def _said(raw: Mapping[str, Any], warnings: list[str]) -> dict[str, PodUsage]:
+    """What the node says is held although the pods do not say it, by the pod's UID."""
+    name, annotations = raw["metadata"]["name"], raw["metadata"].get("annotations") or {}
+    text = annotations.get(protocol.ANNOTATION_HELD)
+    if text is None:
+        return {}
+    try:
+        held, inventory = Held.from_json(text), Inventory.from_json(annotations.get(protocol.ANNOTATION_CARDS, ""))
+    except HeldError as error:
+        warnings.append(f"node {name}: annotation {protocol.ANNOTATION_HELD} cannot be used ({error}); what it holds is not counted")
+        return {}
+    except InventoryError:
+        return {}
+    cards = {card.uuid: card for card in inventory.cards}
+    found: dict[str, PodUsage] = {}
+    for entry in held.entries:
+        if entry.card in cards:
+            card = cards[entry.card]
+            namespace, _, pod = entry.pod.partition("/")
+            before = found.get(entry.uid)
+            units = card.units if entry.whole else entry.units + (before.by_card.get(card.index, 0) if before else 0)
+            found[entry.uid] = PodUsage(namespace, pod, {**(before.by_card if before else {}), card.index: units})
+    return found
+
+
 def _allocatable(status: Mapping[str, Any], resource: str) -> int:
     return parse_quantity((status.get("allocatable") or {}).get(resource, 0))
 
 
-def _pod(raw: Mapping[str, Any], node: NodeUsage, warnings: list[str]) -> PodUsage | None:
-    """What the pod holds, None if that is nothing."""
+def _pod(raw: Mapping[str, Any], node: NodeUsage, by_node: PodUsage | None, warnings: list[str]) -> PodUsage | None:
+    """What the pod holds, None if that is nothing. by_node: what its node says of it, where the pod's annotations do not."""
     metadata = raw["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     try:
-        request = parse_request(raw)
+        request = parse_request(raw, bound=True)
     except RequestError as error:
         warnings.append(f"pod {namespace}/{name} on {node.name} is not counted: {error}")
         return None
@@ -133,7 +168,7 @@ def _pod(raw: Mapping[str, Any], node: NodeUsage, warnings: list[str]) -> PodUsa
     except AllocationError as error:
         warnings.append(f"pod {namespace}/{name} on {node.name}: its card is not known: {error}")
     if allocation is None:
-        return PodUsage(namespace, name, {}, _unplaced(request, node))
+        return by_node or PodUsage(namespace, name, {}, _unplaced(request, node))
     known = {index: units for index, units in allocation.by_card.items() if index in node.cards}
     if len(known) < len(allocation.by_card):
         gone = sorted(set(allocation.by_card) - set(known))

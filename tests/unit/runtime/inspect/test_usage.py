@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 from gpushare_runtime.inspect.usage import PodUsage, read_usage
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.quantity import GIB
@@ -68,11 +70,41 @@ def test_a_card_that_the_node_has_no_more_is_pending() -> None:
     assert usage.warnings == ["pod default/p: node a has no card 7 that its annotation names"]
 
 
-def test_a_request_that_makes_no_sense_is_said_and_not_counted() -> None:
+def test_a_bound_pod_counts_also_where_it_would_be_refused_now() -> None:
     usage = read_usage([NODE], [pod("both", "a", mem=1, count=1)])
+    assert (usage.nodes[0].pending, usage.warnings) == (9, [])
+
+
+def test_an_amount_that_cannot_be_read_is_said_and_not_counted() -> None:
+    usage = read_usage([NODE], [pod("odd", "a", mem=-1)])
     assert usage.nodes[0].pods == ()
     assert len(usage.warnings) == 1
-    assert usage.warnings[0].startswith("pod default/both on a is not counted: the pod asks for aliyun.com/gpu-mem and")
+    assert usage.warnings[0].startswith("pod default/odd on a is not counted: container 'main', aliyun.com/gpu-mem: -1 is negative")
+
+
+def test_what_only_the_node_knows_is_counted() -> None:
+    held = {
+        card(0, 8).uuid: [{"pod": "default/gone", "uid": "u1", "units": 3, "why": "leaving"}],
+        card(1, 8).uuid: [
+            {"pod": "default/static", "uid": "u2", "units": 2, "why": "unmanaged"},
+            {"pod": "default/whole", "uid": "u3", "units": 0, "why": "leaving", "whole": True},
+        ],
+    }
+    says = node("a", "10.0.0.1", 8, 8)
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": held, "refused": []})
+    static = pod("static", "a", mem=2)
+    static["metadata"]["uid"] = "u2"
+    assert read_usage([says], [static]).nodes[0].pods == (
+        PodUsage("default", "static", {1: 2}),
+        PodUsage("default", "gone (leaving)", {0: 3}),
+        PodUsage("default", "whole (leaving)", {1: 8}),
+    )
+
+
+def test_a_word_of_the_node_that_cannot_be_read_is_said() -> None:
+    says = node("a", "10.0.0.1", 8)
+    says["metadata"]["annotations"]["gpushare/held"] = '{"v":2}'
+    assert "node a: annotation gpushare/held cannot be used (version 2 is not known" in read_usage([says], []).warnings[0]
 
 
 def test_a_lost_card_leaves_its_column() -> None:
