@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .process import run
-from .spec import CONTROL_PLANE, Node
+from .spec import Node
 from .state import Instance
 
 
@@ -62,7 +62,7 @@ def write_files(instance: Instance) -> None:
 def inventory_text(nodes: Sequence[Node], key: Path, known_hosts: Path) -> str:
     """The inventory as YAML: groups ``kube_control_plane`` and ``gpu_nodes``, reached as root over ssh."""
     groups = {
-        "kube_control_plane": [node for node in nodes if node.name == CONTROL_PLANE],
+        "kube_control_plane": [node for node in nodes if node.is_control_plane],
         "gpu_nodes": [node for node in nodes if node.has_cards],
     }
     options = [

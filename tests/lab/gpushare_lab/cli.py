@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from . import access, cluster, components, lifecycle, podman, simulated, state
 from .prepare import clean_cache, prepare
 from .process import LabError, end_at_signal, say
-from .spec import check_name, check_version, parse_cards
+from .spec import CONTROL_PLANES, ENDPOINT, check_control_planes, check_name, check_version, parse_cards
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,6 +29,8 @@ def parser() -> argparse.ArgumentParser:
 
     up = command("up", "bring the instance up, or to what is asked for now; ends when all nodes are Ready")
     up.add_argument("--gpu-nodes", type=int, metavar="N", help="GPU nodes gpu1 … gpuN beside cp1 (default: 2)")
+    planes = " or ".join(map(str, CONTROL_PLANES))
+    up.add_argument("--control-planes", type=int, metavar="N", help=f"{planes} (default: 1); several are reached by one address")
     up.add_argument("--cards", metavar="NODE=CARDS,…", help="in GiB: gpu1=2x16,gpu2=16+24 (the default); gpu1=none")
     for sub in (up, command("prepare", "make everything that the cache keeps; `up` does it too")):
         sub.add_argument("--kubernetes", metavar="VERSION", help=f"default: {components.KUBERNETES}")
@@ -104,6 +106,7 @@ def _run(arguments: argparse.Namespace, passed_on: list[str]) -> None:
 def _wishes(arguments: argparse.Namespace) -> lifecycle.Wishes:
     return lifecycle.Wishes(
         gpu_nodes=arguments.gpu_nodes,
+        control_planes=None if arguments.control_planes is None else check_control_planes(arguments.control_planes),
         cards=parse_cards(arguments.cards) if arguments.cards else None,
         kubernetes=check_version(arguments.kubernetes) if arguments.kubernetes else None,
         no_nvidia_runtime=arguments.no_nvidia_runtime,
@@ -145,6 +148,10 @@ def _status(instance: state.Instance) -> None:
     if access.kubeconfig_file(instance).exists():
         listed = cluster.kubectl(instance, "get", "nodes", "-o", f"jsonpath={conditions}", check=False)
     ready = dict(line.split() for line in listed.splitlines() if len(line.split()) == 2)
+    if instance.endpoint:
+        print(
+            f"  {ENDPOINT:6} {instance.endpoint:14} container {present.get(ENDPOINT, {}).get('state', 'missing'):8} before the API servers"
+        )
     for node in instance.nodes:
         container = present.get(node.name, {}).get("state", "missing")
         answer = {"True": "Ready", "": "unknown to the cluster"}.get(ready.get(node.name, ""), "NotReady")

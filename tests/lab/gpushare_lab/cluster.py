@@ -12,11 +12,14 @@ from pathlib import Path
 from . import nodes, payload
 from .access import kubeconfig_file
 from .process import LabError, in_parallel, run, say, until
-from .spec import CONTROL_PLANE, POD_SUBNET
+from .spec import API_PORT, CONTROL_PLANE, POD_SUBNET, Node, no_longer_wanted
 from .state import Instance
 
 _KUBEADM_TIMEOUT_S = 360.0
 _READY_DEADLINE_S = 240.0
+# Several members of etcd share the processors and the disk of one machine: with its own values (100 and 1000 ms)
+# they would elect a leader again and again. A killed node takes nothing from the disk that the kernel still has.
+_ETCD = {"heartbeat-interval": "300", "election-timeout": "3000", "unsafe-no-fsync": "true"}
 
 
 def kubectl_file(instance: Instance) -> Path:
@@ -47,19 +50,29 @@ def form(instance: Instance) -> set[str]:
     _fetch_kubeconfig(instance)
     wait_api(instance)
     cluster = nodes.record_of(instance, CONTROL_PLANE).cluster
-    joining = [n.name for n in instance.nodes if nodes.record_of(instance, n.name).cluster != cluster]
+    joining = [node for node in instance.nodes if nodes.record_of(instance, node.name).cluster != cluster]
     if joining:
-        _forget(instance, joining)
+        _forget(instance, [node.name for node in joining])
         arguments = _join_arguments(instance)
-        in_parallel(lambda name: _join(instance, name, arguments, cluster), joining)
+        # One after another: each becomes a member of etcd, which takes in one at a time.
+        for node in [node for node in joining if node.is_control_plane]:
+            _join(instance, node.name, [*arguments, *_control_plane_arguments(instance, node)], cluster)
+        in_parallel(lambda node: _join(instance, node.name, arguments, cluster), [node for node in joining if node.has_cards])
     _forget_strangers(instance)
-    return new | set(joining)
+    return new | {node.name for node in joining}
 
 
 def _init(instance: Instance) -> None:
     node = instance.node(CONTROL_PLANE)
     say(f"{CONTROL_PLANE}: kubeadm init, Kubernetes {instance.kubernetes}")
-    config = payload.render("kubeadm.yaml", address=node.address, version=instance.kubernetes, pod_subnet=POD_SUBNET)
+    config = payload.render(
+        "kubeadm.yaml",
+        address=node.address,
+        endpoint=f"{instance.endpoint}:{API_PORT}" if instance.endpoint else "",
+        etcd_arguments=json.dumps([{"name": key, "value": value} for key, value in _ETCD.items()] if instance.endpoint else []),
+        version=instance.kubernetes,
+        pod_subnet=POD_SUBNET,
+    )
     nodes.execute(instance, CONTROL_PLANE, "sh", "-c", "cat > /etc/gpushare-lab/kubeadm.yaml", stdin=config)
     _kubeadm(instance, CONTROL_PLANE, "init", "--config", "/etc/gpushare-lab/kubeadm.yaml")
     authority = nodes.execute(instance, CONTROL_PLANE, "cat", "/etc/kubernetes/pki/ca.crt")
@@ -81,6 +94,12 @@ def _join_arguments(instance: Instance) -> list[str]:
     return nodes.execute(instance, CONTROL_PLANE, *command).split()[1:]
 
 
+def _control_plane_arguments(instance: Instance, node: Node) -> list[str]:
+    """What `kubeadm join` needs besides for a control plane: the way to the certificates, which are in the cluster for two hours."""
+    said = nodes.execute(instance, CONTROL_PLANE, "kubeadm", "init", "phase", "upload-certs", "--upload-certs")
+    return ["--control-plane", "--certificate-key", said.split()[-1], "--apiserver-advertise-address", node.address]
+
+
 def _join(instance: Instance, name: str, arguments: list[str], cluster: str) -> None:
     say(f"{name}: kubeadm join")
     _kubeadm(instance, name, *arguments, "--ignore-preflight-errors=all")
@@ -100,9 +119,9 @@ def _forget(instance: Instance, names: list[str]) -> None:
 
 
 def _forget_strangers(instance: Instance) -> None:
-    wanted = {node.name for node in instance.nodes}
+    """Nodes of a former, larger instance; others, such as a test makes without a kubelet, are not the lab's to remove."""
     known = kubectl(instance, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
-    if gone := sorted(set(known) - wanted):
+    if gone := no_longer_wanted(known, instance.nodes):
         say(f"removing from the cluster: {', '.join(gone)}")
         _forget(instance, gone)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from . import access, cluster, host_firewall, host_sysctls, nodes, podman, simulated, state
+from . import access, cluster, endpoint, host_firewall, host_sysctls, nodes, podman, simulated, state
 from .cache import locked
 from .components import KUBERNETES
 from .places import cache_root, state_root
@@ -31,6 +31,7 @@ class Wishes:
     """What the command line asks for; None where it says nothing."""
 
     gpu_nodes: int | None = None
+    control_planes: int | None = None
     cards: Mapping[str, str] | None = None
     kubernetes: str | None = None
     no_nvidia_runtime: bool = False
@@ -59,6 +60,7 @@ def up(name: str, wishes: Wishes) -> Instance:
         access.write_files(instance)
         cluster.link_kubectl(instance, prepared.kubernetes)
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        endpoint.bring_up(instance, prepared.node_image)
         started = nodes.boot(instance, prepared, states)
         if before:
             _apply_cards(before, instance)
@@ -95,6 +97,8 @@ def _refuse_changes(before: Instance | None, version: str, wishes: Wishes) -> No
     if before is None:
         return
     reasons = []
+    if wishes.control_planes not in (None, before.control_planes):
+        reasons.append(f"it has {before.control_planes} control planes, not {wishes.control_planes}")
     if version != before.kubernetes:
         reasons.append(f"it runs Kubernetes {before.kubernetes}, not {version}")
     if wishes.no_nvidia_runtime and before.nvidia_runtime:
@@ -113,11 +117,12 @@ def _write_down(name: str, before: Instance | None, version: str, cards: Mapping
             podman.remove_network(name)
             subnet = str(choose_subnet([*podman.subnets_in_use(), *state.subnets_in_use()]))
         runtime = before.nvidia_runtime if before else not wishes.no_nvidia_runtime
+        planes = before.control_planes if before else wishes.control_planes or 1
         # Cards are noted as they are until they have been changed.
         kept = {node: before.cards[node] for node in cards if before and node in before.cards}
-        instance = Instance(name, subnet, version, runtime, {**cards, **kept})
+        instance = Instance(name, subnet, version, runtime, {**cards, **kept}, planes)
         state.save(instance)
-    return Instance(name, subnet, version, runtime, cards)
+    return replace(instance, cards=cards)
 
 
 def _apply_cards(before: Instance, instance: Instance) -> None:

@@ -15,7 +15,7 @@ from . import payload, podman
 from .archive import write_layer
 from .prepare import Prepared
 from .process import in_parallel, run, say, tail, until
-from .spec import CONTROL_PLANE, Node, pod_routes
+from .spec import CONTROL_PLANE, ENDPOINT, Node, pod_routes
 from .state import Instance
 
 _BOOT_DEADLINE_S = 180.0
@@ -63,14 +63,18 @@ def execute(instance: Instance, node: str, *command: str, stdin: str | None = No
 
 
 def discard_unusable(instance: Instance) -> None:
-    """Remove containers that a killed `up` left half-made, nodes no longer wanted, and joiners of a lost cluster."""
+    """Remove containers that a killed `up` left half-made, nodes no longer wanted, and joiners of a lost cluster.
+
+    Where one of several control planes is not whole, nothing stays: etcd would still count it as a member.
+    """
     podman.remove_half_made(instance.name)
     present = podman.containers(instance.name)
     wanted = {node.name for node in instance.nodes}
     cluster = record_of(instance, CONTROL_PLANE).cluster
-    control_plane_lives = _is_complete(instance, CONTROL_PLANE, present, cluster)
-    for name in {*present, *(path.name for path in (instance.folder / "nodes").glob("*"))}:
-        if control_plane_lives and name in wanted and _is_complete(instance, name, present, cluster):
+    control_planes = [node.name for node in instance.nodes if node.is_control_plane]
+    cluster_lives = all(_is_complete(instance, name, present, cluster) for name in control_planes)
+    for name in {*present, *(path.name for path in (instance.folder / "nodes").glob("*"))} - {ENDPOINT}:
+        if cluster_lives and name in wanted and _is_complete(instance, name, present, cluster):
             continue
         if name in present:
             say(f"{name}: removing a container that is {'unfinished' if name in wanted else 'no longer wanted'}")
@@ -210,7 +214,7 @@ def _write_routes(instance: Instance, node: Node) -> None:
 
 def _import_images(instance: Instance, node: Node, prepared: Prepared) -> None:
     wanted = [prepared.archives.every_node]
-    if node.name == CONTROL_PLANE:
+    if node.is_control_plane:
         wanted.append(prepared.archives.control_plane)
     done = record_of(instance, node.name).images
     for archive in wanted:

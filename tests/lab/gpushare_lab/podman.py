@@ -52,7 +52,7 @@ def remove_containers(instance: str) -> int:
 
 def remove_half_made(instance: str) -> int:
     """Remove what a killed `podman create` left, which has a name and storage but no label; returns how many."""
-    pattern = re.compile(re.escape(container_name(instance, "")) + r"(cp1|gpu\d+)")
+    pattern = re.compile(re.escape(container_name(instance, "")) + r"(cp\d+|gpu\d+|lb)")
     whole = {entry["id"] for entry in containers(instance).values()}
     named = [entry["Id"] for entry in _list(["ps", "-a", "--external"]) if pattern.fullmatch(entry["Names"][0])]
     half_made = [identity for identity in named if identity not in whole]
@@ -122,6 +122,15 @@ def remove_node_images() -> list[str]:
 
 def create_node(instance: str, name: str, address: str, image: str, containerd: Path, volumes: Sequence[tuple[Path, str]]) -> str:
     """Make a node's container without starting it; returns its id. containerd's folder must not be on overlayfs."""
+    options = ["--systemd=false", "--privileged", "--cgroupns=private", "--stop-signal=SIGRTMIN+3", "--pids-limit=-1"]
+    options += ["--tmpfs", "/run:mode=755", "--tmpfs", "/run/lock", "--tmpfs", "/tmp", "-e", "container=podman"]
+    for source, target in [(containerd, "/var/lib/containerd"), *volumes]:
+        options += ["-v", f"{source}:{target}"]
+    return create_container(instance, name, address, image, ["/sbin/init"], options)
+
+
+def create_container(instance: str, name: str, address: str, image: str, command: Sequence[str], options: Sequence[str] = ()) -> str:
+    """Make a container of the instance without starting it; returns its id."""
     # podman's own defaults fail on a machine whose limits cannot be raised; podman lowers its own nproc to 32768.
     limits = {
         "nofile": _bounded(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1048576),
@@ -129,13 +138,9 @@ def create_node(instance: str, name: str, address: str, image: str, containerd: 
     }
     argv = ["podman", "--runtime", "runc", "create", "--name", container_name(instance, name), "--hostname", name]
     argv += ["--ip", address, "--label", f"{LABEL}={instance}", "--network", network_name(instance)]
-    argv += ["--systemd=false", "--privileged", "--cgroupns=private", "--stop-signal=SIGRTMIN+3", "--pids-limit=-1"]
-    argv += ["--tmpfs", "/run:mode=755", "--tmpfs", "/run/lock", "--tmpfs", "/tmp", "-e", "container=podman"]
     for key, limit in limits.items():
         argv += ["--ulimit", f"{key}={limit}:{limit}"]
-    for source, target in [(containerd, "/var/lib/containerd"), *volumes]:
-        argv += ["-v", f"{source}:{target}"]
-    return run([*argv, image, "/sbin/init"]).stdout.strip()
+    return run([*argv, *options, image, *command]).stdout.strip()
 
 
 def start(identity: str) -> None:

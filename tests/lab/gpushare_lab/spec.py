@@ -14,6 +14,11 @@ from .process import LabError
 CONTROL_PLANE = "cp1"
 DEFAULT_CARDS = {"gpu1": "2x16", "gpu2": "16+24"}
 MAX_GPU_NODES = 50
+#: How many control planes there can be: etcd wants an odd number, and a machine has room for so many.
+CONTROL_PLANES = (1, 3)
+#: What stands before several control planes, which is no node of the cluster; and the port of them all.
+ENDPOINT = "lb"
+API_PORT = 6443
 POD_SUBNET = "10.244.0.0/16"
 
 #: Where instances get their /24 from: 256 of them, away from the ranges of podman, docker and Kubernetes.
@@ -22,7 +27,7 @@ SUBNET_POOL = IPv4Network("10.231.0.0/16")
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its name, its fixed address, its pods' range, and its cards (None on the control plane)."""
+    """One node: its name, its fixed address, its pods' range, and its cards (None on a control plane)."""
 
     name: str
     address: str
@@ -33,6 +38,11 @@ class Node:
     def has_cards(self) -> bool:
         """Whether it is a GPU node, be it one without a card at the moment."""
         return self.cards is not None
+
+    @property
+    def is_control_plane(self) -> bool:
+        """Whether it has an API server, a scheduler and a member of etcd."""
+        return not self.has_cards
 
 
 def check_name(name: str) -> str:
@@ -73,13 +83,32 @@ def cards_of_nodes(count: int, asked: Mapping[str, str], present: Mapping[str, s
     return {name: known.get(name, DEFAULT_CARDS["gpu1"]) for name in names}
 
 
-def plan_nodes(cards: Mapping[str, str], subnet: IPv4Network) -> list[Node]:
-    """The control plane and the GPU nodes; a node's address and pod range depend on its number only."""
+def check_control_planes(count: int) -> int:
+    """A number of control planes that there can be."""
+    if count not in CONTROL_PLANES:
+        raise LabError(f"{count} control planes: expected {' or '.join(map(str, CONTROL_PLANES))} (etcd wants an odd number)")
+    return count
+
+
+def plan_nodes(cards: Mapping[str, str], subnet: IPv4Network, control_planes: int = 1) -> list[Node]:
+    """The control planes and the GPU nodes; a node's address and pod range depend on its number only."""
     nodes = [Node(CONTROL_PLANE, str(subnet[10]), _pod_range(0), None)]
+    nodes += [Node(f"cp{n}", str(subnet[100 + n]), _pod_range(100 + n), None) for n in range(2, control_planes + 1)]
     for name, spec in cards.items():
         number = int(name.removeprefix("gpu"))
         nodes.append(Node(name, str(subnet[10 + number]), _pod_range(number), spec))
     return nodes
+
+
+def no_longer_wanted(known: Iterable[str], nodes: Iterable[Node]) -> list[str]:
+    """Those of the cluster's nodes that have a name of the lab's and are not in the plan."""
+    wanted = {node.name for node in nodes}
+    return sorted(name for name in known if re.fullmatch(r"(cp|gpu)\d+", name) and name not in wanted)
+
+
+def endpoint(subnet: IPv4Network, control_planes: int) -> str:
+    """The address before several control planes; "" where the only one is reached by its own."""
+    return str(subnet[100]) if control_planes > 1 else ""
 
 
 def _pod_range(number: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .places import state_root
 from .process import LabError
-from .spec import Node, check_name, plan_nodes
+from .spec import Node, check_name, endpoint, plan_nodes
 
 _VERSION = 1
 
@@ -28,6 +28,7 @@ class Instance:
     kubernetes: str
     nvidia_runtime: bool
     cards: Mapping[str, str]
+    control_planes: int = 1
 
     @property
     def folder(self) -> Path:
@@ -36,8 +37,13 @@ class Instance:
 
     @property
     def nodes(self) -> list[Node]:
-        """The control plane first, then the GPU nodes."""
-        return plan_nodes(self.cards, IPv4Network(self.subnet))
+        """The control planes first, then the GPU nodes."""
+        return plan_nodes(self.cards, IPv4Network(self.subnet), self.control_planes)
+
+    @property
+    def endpoint(self) -> str:
+        """The address before several control planes; "" where there is one."""
+        return endpoint(IPv4Network(self.subnet), self.control_planes)
 
     def node(self, name: str) -> Node:
         """The node of that name."""
@@ -61,7 +67,11 @@ def save(instance: Instance) -> None:
     """Write the instance down, in one step."""
     instance.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = instance.folder / "lab.json.partial"
-    partial.write_text(json.dumps({"version": _VERSION, **asdict(instance)}, indent=2) + "\n")
+    content = {"version": _VERSION, **asdict(instance)}
+    if instance.control_planes == 1:
+        # The instances of all checkouts lie side by side, and one of before has never heard of it.
+        del content["control_planes"]
+    partial.write_text(json.dumps(content, indent=2) + "\n")
     partial.rename(instance.folder / "lab.json")
 
 

@@ -30,6 +30,12 @@ def test_groups(inventory: InventoryManager) -> None:
     assert groups["gpu_nodes"] == ["gpu1", "gpu2"]
 
 
+def test_all_control_planes_are_in_their_group() -> None:
+    nodes = plan_nodes({"gpu1": "16"}, IPv4Network("10.231.0.0/24"), 3)
+    text = inventory_text(nodes, Path("/k"), Path("/h"))
+    assert [line.split(":")[0].strip() for line in text.splitlines() if "ansible_host" in line] == ["cp1", "cp2", "cp3", "gpu1"]
+
+
 def test_every_host_is_reached_as_root_with_the_labs_own_key(inventory: InventoryManager) -> None:
     variables = inventory.groups["all"].get_vars()
     assert variables["ansible_user"] == "root"

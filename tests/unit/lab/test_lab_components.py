@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpushare_lab import payload
 from gpushare_lab.archive import File, Folder, Image, Link, Text, write_archive, write_layer
@@ -119,6 +120,16 @@ def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
         write_layer(tmp_path / "layer", {"b": Text("2"), "a": Text("1")})
         write_archive(tmp_path / name, [Image(["a:1"], tmp_path / "layer")])
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_etcd_and_the_one_address_are_told_to_kubeadm_where_there_are_several_control_planes() -> None:
+    values = {"address": "10.0.0.1", "version": "1.36.3", "pod_subnet": "10.244.0.0/16"}
+    arguments = [{"name": "election-timeout", "value": "3000"}]
+    several = payload.render("kubeadm.yaml", endpoint="10.0.0.100:6443", etcd_arguments=json.dumps(arguments), **values)
+    cluster = next(part for part in yaml.safe_load_all(several) if part["kind"] == "ClusterConfiguration")
+    assert cluster["controlPlaneEndpoint"] == "10.0.0.100:6443"
+    assert cluster["etcd"] == {"local": {"extraArgs": arguments}}
+    assert cluster["kubernetesVersion"] == "v1.36.3"
 
 
 def test_a_template_with_a_name_that_is_not_given_is_an_error() -> None:

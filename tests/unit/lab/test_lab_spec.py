@@ -14,9 +14,12 @@ from gpushare_lab.process import LabError
 from gpushare_lab.spec import (
     SUBNET_POOL,
     cards_of_nodes,
+    check_control_planes,
     check_name,
     check_version,
     choose_subnet,
+    endpoint,
+    no_longer_wanted,
     parse_cards,
     plan_nodes,
     pod_routes,
@@ -98,6 +101,41 @@ def test_a_node_keeps_its_address_when_others_come() -> None:
     subnet = IPv4Network("10.231.0.0/24")
     few, many = (plan_nodes(cards_of_nodes(count, {}), subnet) for count in (2, 50))
     assert many[: len(few)] == few
+
+
+def test_several_control_planes_stand_before_the_gpu_nodes_and_move_none_of_them() -> None:
+    subnet = IPv4Network("10.231.7.0/24")
+    one, three = (plan_nodes(cards_of_nodes(2, {}), subnet, planes) for planes in (1, 3))
+    assert [(node.name, node.address) for node in three if node.is_control_plane] == [
+        ("cp1", "10.231.7.10"),
+        ("cp2", "10.231.7.102"),
+        ("cp3", "10.231.7.103"),
+    ]
+    assert [node for node in three if node.name not in ("cp2", "cp3")] == one
+    assert [node.name for node in three] == ["cp1", "cp2", "cp3", "gpu1", "gpu2"]
+
+
+def test_no_address_and_no_pod_range_is_given_twice_in_the_largest_lab() -> None:
+    subnet = IPv4Network("10.231.7.0/24")
+    nodes = plan_nodes(cards_of_nodes(50, {}), subnet, 3)
+    addresses = [endpoint(subnet, 3), *(node.address for node in nodes)]
+    assert len(set(addresses)) == len(addresses)
+    assert len({node.pod_range for node in nodes}) == len(nodes)
+
+
+def test_one_control_plane_needs_no_address_before_it() -> None:
+    assert endpoint(IPv4Network("10.231.7.0/24"), 1) == ""
+
+
+@pytest.mark.parametrize("count", [0, 2, 4, 5])
+def test_a_number_of_control_planes_that_etcd_does_not_like_is_refused(count: int) -> None:
+    with pytest.raises(LabError, match=f"{count} control planes: expected 1 or 3"):
+        check_control_planes(count)
+
+
+def test_nodes_that_a_test_has_made_are_not_the_labs_to_remove() -> None:
+    nodes = plan_nodes(cards_of_nodes(2, {}), IPv4Network("10.231.0.0/24"))
+    assert no_longer_wanted(["cp1", "gpu1", "gpu2", "gpu3", "kwok-1", "made-00"], nodes) == ["gpu3"]
 
 
 def test_routes_lead_to_the_other_nodes() -> None:

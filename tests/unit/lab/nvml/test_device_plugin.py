@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ for line in sys.stdin:
         else:
             answer = nvml.count()
     except NvmlError as error:
-        answer = {"error": str(error)}
+        answer = {"error": str(error), "reload": error.reload}
     print(json.dumps(answer), flush=True)
 """
 
@@ -117,6 +119,22 @@ def test_without_a_driver_there_is_nothing_to_listen_to(machine, card) -> None:
     assert "modprobe nvidia" in ask("events")["error"]
     machine.command("driver", "back")
     assert ask("events") is False
+
+
+def test_a_library_that_was_replaced_wants_a_new_process(machine, card, tmp_path: Path) -> None:
+    libraries = tmp_path / "libraries"
+    shutil.copytree(machine.libraries, libraries, symlinks=True)
+    machine.write(card(0))
+    ask = Child(replace(machine, libraries=libraries))
+    assert ask("count") == 1
+    new = libraries / "new"
+    shutil.copy(libraries / "libnvidia-ml.so.1", new)
+    machine.command("driver", "mismatch")
+    assert ask("count") == 1
+    new.replace((libraries / "libnvidia-ml.so.1").resolve())
+    answer = ask("count")
+    assert answer["reload"] is True
+    assert "as by a driver upgrade" in answer["error"]
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.6"])
