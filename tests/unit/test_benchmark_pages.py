@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from bench.scheduling import page
 from bench.transport.__main__ import table
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
@@ -14,3 +15,38 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 def test_transport() -> None:
     assert table(json.loads((PAGES / "transport.json").read_text())) in (PAGES / "transport.md").read_text()
+
+
+def test_scheduling() -> None:
+    text = page.PAGE.read_text()
+    assert page.filled(text, page.tables(page.results())) == text, "python -m bench.scheduling.page writes it anew"
+
+
+def test_every_figure_of_scheduling_is_in_its_tables() -> None:
+    latency = {"filter": {"calls": 9, "mean": 0.31, "p50": 0.2, "p95": 0.9, "p99": 1.5}}
+    rounds = [
+        {"extender": False, "pods": 100, "rate": 400.0, "cpu_ms_per_pod": {"etcd": 0.5, "kube-scheduler": 2.0}},
+        {
+            "extender": True,
+            "pods": 100,
+            "rate": 300.0,
+            "cpu_ms_per_pod": {"etcd": 0.5, "extender": 1.25},
+            "bind_failures": 1,
+            "latency": latency,
+        },
+    ]
+    one = {
+        "date": "2026-01-02",
+        "nodes": 500,
+        "pods": 100,
+        "percentageOfNodesToScore": 100,
+        "most_nodes": 0,
+        "ratio": 0.75,
+        "target_ratio": 0.75,
+    }
+    standing = {"nodes": 5000, "pods": 50000, "ready_seconds": 12.34, "own_seconds": 5.0, "resident_mib": 150.2}
+    made = page.tables([{**one, "rounds": rounds, "standing": standing}])
+    assert "| 500 | all | 100 | 400 | 300 | 0.75 (0.75) | 2.50 ms | 1.75 ms | 1.25 ms | 1.00 % | 2026-01-02 |" in made
+    assert "| 500 | all | filter | 9 | 0.31 ms | 0.20 ms | 0.90 ms | 1.50 ms |" in made
+    assert "| 5000 | 50000 | 12.3 s | 5.0 s | 150 MiB |" in made
+    assert "|---|---|" in made

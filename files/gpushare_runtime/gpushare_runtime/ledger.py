@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any, Final
 
 from gpushare_runtime.holding import CardState, Holder, NodeRecord
 from gpushare_runtime.inventory import Inventory
@@ -15,6 +16,10 @@ from gpushare_runtime.request import Request
 from gpushare_runtime.rules import Bearer, Labels, selects
 
 __all__ = ["CardState", "Holder", "Ledger", "NodeLedger", "NodeRecord", "Nominee"]
+
+
+_KEPT: Final = 32
+"""Kinds of answers that are kept of all nodes: 5000 nodes are half a MiB of each."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,24 @@ class Ledger:
         self._nominees: dict[str, dict[str, Nominee]] = {}
         self._refusing: set[str] = set()
         self._with_rules: set[str] = set()
+        self._kept: dict[Hashable, dict[str, Any]] = {}
+
+    def kept(self, key: Hashable) -> dict[str, Any]:
+        """Node name → whatever the caller has put there under this key; of a node that changes it is taken out.
+
+        For what is asked of every node for one pod after the other, of which each changes one node. The keys used last are kept.
+        """
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            kept = {}
+            if len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = kept
+        return kept
+
+    def _changed(self, name: str) -> None:
+        for kept in self._kept.values():
+            kept.pop(name, None)
 
     @property
     def nodes(self) -> Mapping[str, NodeLedger]:
@@ -130,6 +153,11 @@ class Ledger:
     def under_way(self) -> Set[str]:
         """UIDs of the pods that are assumed or reserved for."""
         return self._assumed | self._reserved.keys()
+
+    @property
+    def lingering(self) -> Set[str]:
+        """UIDs of the pods of which nobody can say whether they hold."""
+        return self._lingering.keys()
 
     def is_lingering(self, uid: str) -> bool:
         return uid in self._lingering
@@ -219,13 +247,14 @@ class Ledger:
     def _ensure(self, name: str) -> NodeLedger:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = NodeLedger(name)
+            node = self._nodes[name] = NodeLedger(name, self._changed)
         return node
 
     def _drop_if_idle(self, name: str) -> None:
         node = self._nodes[name]
         if node.inventory is None and not node.inventory_error and not node.holders:
             del self._nodes[name]
+            self._changed(name)
 
 
 def _until(kept: Mapping[str, float], clock: float) -> list[str]:

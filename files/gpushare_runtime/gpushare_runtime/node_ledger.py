@@ -16,14 +16,19 @@ T = TypeVar("T")
 
 
 class NodeLedger:
-    """Changed only through `Ledger`, read by placement. record: what the node says; holders: by UID."""
+    """Changed only through `Ledger`, read by placement. record: what the node says; holders: by UID.
 
-    def __init__(self, name: str) -> None:
+    on_change: told the name when something is held or free that was not before.
+    """
+
+    def __init__(self, name: str, on_change: Callable[[str], None] = lambda name: None) -> None:
         self.name = name
+        self._on_change = on_change
         self.record = NodeRecord(name, None)
         self._holders: dict[str, Holder] = {}
         self._cards: tuple[CardState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
+        self._frees: tuple[int, ...] | None = None
         self._with_rules = 0
         self.memo: dict[object, object] = {}
         """What is remembered until the node changes: filter and prioritize ask the same of every node again and again."""
@@ -95,6 +100,10 @@ class NodeLedger:
             return left
 
     def _leftover(self, request: Request) -> int | None:
+        if request.is_plain and not self._with_rules and not self.record.held.refused:
+            # Nearly all requests: only free units decide.
+            least = min((free for free in self._free_units if free >= request.per_card), default=None)
+            return None if least is None else least - request.per_card
         found = self.candidates(request)
         if not found:
             return None
@@ -104,6 +113,13 @@ class NodeLedger:
             return min(state.free for state in found) - request.per_card
         frees = sorted(state.free for state in found)[: request.cards_per_pod]
         return sum(frees) - request.per_card * request.cards_per_pod
+
+    @property
+    def _free_units(self) -> tuple[int, ...]:
+        """Of each usable card."""
+        if self._frees is None:
+            self._frees = tuple(state.free for state in self.usable)
+        return self._frees
 
     def candidates(self, request: Request) -> tuple[CardState, ...]:
         """The cards of which any `cards_per_pod` (or any `cards`, whole) will do; () if they are too few."""
@@ -308,8 +324,9 @@ class NodeLedger:
             self._changed()
 
     def _changed(self) -> None:
-        self._cards = self._totals = None
+        self._cards = self._totals = self._frees = None
         self.memo.clear()
+        self._on_change(self.name)
 
 
 def _unknown(holder: Holder) -> str:

@@ -6,16 +6,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Final, Protocol
 
 from gpushare_runtime.allocation import Allocation, allocate
 from gpushare_runtime.fragmentation import Workload, growth
-from gpushare_runtime.ledger import CardState, NodeLedger
+from gpushare_runtime.ledger import CardState, Ledger, NodeLedger
 from gpushare_runtime.request import Request
 
 BEST_SCORE: Final = 10
 """kube-scheduler's extenders score from 0 to this."""
 _REMEMBERED: Final = 10_000
+
+Weight = tuple[int, int, str]
+"""(cost, tie, name) of a node that takes the request: the least is the best."""
 
 
 class Policy(Protocol):
@@ -26,6 +30,28 @@ class Policy(Protocol):
 
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """Node name → 0 … 10: the best exactly one gets 10, the others at most 9. Nodes where it does not fit get 0."""
+
+    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+        """What the node is ranked by, None if it does not fit."""
+
+    def weigh_all(self, request: Request, ledger: Ledger, names: Sequence[str]) -> list[Weight | None]:
+        """`weigh` of each of these nodes, in their order; None also where nothing is known of one. Fast when asked again."""
+
+
+def scores_of(weights: Sequence[Weight]) -> dict[str, int]:
+    """Node name → 1 … 10, as `Policy.rank`; nodes that get 0 are left out."""
+    if not weights:
+        return {}
+    (least, _, best), top = min(weights), BEST_SCORE - 1
+    widest = max(weights)[0] - least
+    scores: dict[str, int] = {}
+    # Where all cost the same only the tie is left to decide, and other plugins' points must not outweigh it.
+    if widest:
+        # Few costs, many nodes.
+        score_of = {cost: top - top * (cost - least) // widest for cost in {weight[0] for weight in weights}}
+        scores = {name: score_of[cost] for cost, _, name in weights if score_of[cost]}
+    scores[best] = BEST_SCORE
+    return scores
 
 
 class Rule(ABC):
@@ -56,33 +82,28 @@ class Rule(ABC):
 
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """As `Policy.rank`."""
-        costs: dict[str, int] = {}
-        scores: dict[str, int] = {}
-        best: tuple[int, int, str] | None = None
-        memo_key = self.key(request)
-        for node in nodes:
-            cost: int | None
-            try:
-                cost = node.memo[memo_key]  # type: ignore[assignment]
-            except KeyError:
-                cost = node.memo[memo_key] = self.cost(request, node)
-            if cost is None:
-                scores[node.name] = 0
-                continue
-            costs[node.name] = cost
-            if best is None or cost <= best[0]:
-                key = (cost, self.tie(node), node.name)
-                if best is None or key < best:
-                    best = key
-        if best is None:
-            return scores
-        least, top = best[0], BEST_SCORE - 1
-        widest = max(costs.values()) - least
-        # Few costs, many nodes. Where all cost the same only the tie is left to decide, and other plugins' points must not outweigh it.
-        score_of = {cost: top - top * (cost - least) // widest for cost in set(costs.values())} if widest else {least: 0}
-        scores.update((name, score_of[cost]) for name, cost in costs.items())
-        scores[best[2]] = BEST_SCORE
-        return scores
+        weights = {node.name: self.weigh(request, node) for node in nodes}
+        return {**dict.fromkeys(weights, 0), **scores_of([weight for weight in weights.values() if weight])}
+
+    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+        """As `Policy.weigh`."""
+        key = self.key(request)
+        cost: int | None
+        try:
+            cost = node.memo[key]  # type: ignore[assignment]
+        except KeyError:
+            cost = node.memo[key] = self.cost(request, node)
+        return None if cost is None else (cost, self.tie(node), node.name)
+
+    def weigh_all(self, request: Request, ledger: Ledger, names: Sequence[str]) -> list[Weight | None]:
+        """As `Policy.weigh_all`."""
+        kept = ledger.kept(self.key(request))
+        # From the last pod to this one few of the nodes have changed.
+        for name in filterfalse(kept.__contains__, names):
+            node = ledger.node(name)
+            if node is not None:
+                kept[name] = self.weigh(request, node)
+        return list(map(kept.get, names))
 
 
 class Binpack(Rule):
@@ -169,6 +190,14 @@ class Placement:
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """As `Policy.rank`."""
         return (self._rules.get(request.rules.placement) or self._nodes).rank(request, nodes)
+
+    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+        """As `Policy.weigh`."""
+        return (self._rules.get(request.rules.placement) or self._nodes).weigh(request, node)
+
+    def weigh_all(self, request: Request, ledger: Ledger, names: Sequence[str]) -> list[Weight | None]:
+        """As `Policy.weigh_all`."""
+        return (self._rules.get(request.rules.placement) or self._nodes).weigh_all(request, ledger, names)
 
     def _rule(self, name: str) -> Rule:
         if name not in self._rules:

@@ -62,6 +62,7 @@ KUBELET_ROOT: Final = "/var/lib/kubelet"
 KUBELET_PLUGIN_DIR: Final = "device-plugins"
 KUBELET_SOCKET: Final = "kubelet.sock"
 KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
+KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 # The first is the original's name, so that a replacement in place takes over its registration.
 SOCKET_MEMORY: Final = "aliyungpushare.sock"
 SOCKET_CARDS: Final = "aliyungpushare-cards.sock"

@@ -89,6 +89,11 @@ class Request:
         return -(-self.units // self.cards_per_pod)
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether it is memory of one card, whichever and beside whomever."""
+        return not self.cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.bearer is None
+
+    @cached_property
     def key(self) -> tuple[int, int, int, int, str]:
         """Equal for requests that fit on the same cards; cheap to hash."""
         rules = "" if self.rules == NO_RULES and self.bearer is None else repr((self.rules, self.bearer))

@@ -3,7 +3,8 @@
 """How fast the device plugin answers kubelet, and how much memory it takes: `python -m bench.device_plugin [--json FILE]`.
 
 The plugin's own process, with cards from the fake NVML, between a fake API server and kubelet's device manager on real unix
-sockets; times are kubelet's, encoding and decoding included. The empty call says how much of them is the machine's own.
+sockets; times are kubelet's, encoding and decoding included. The empty call says how much of them is the machine's own, and
+the CPU time of the plugin's process what its work costs wherever it runs. It goes to the API server with tokens, as installed.
 Exits with 1 if a target is missed.
 """
 
@@ -32,13 +33,25 @@ from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import path_of
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+from unit.runtime.kube.tokens import jwt
 
-TARGETS: Final = {"Allocate p99 ms": 5.0, "GetPreferredAllocation p99 ms": 20.0, "resident MiB": 80.0}
+TARGETS: Final = {
+    "Allocate p99 ms": 5.0,
+    "GetPreferredAllocation p99 ms": 20.0,
+    "resident MiB": 80.0,
+    "registered ms": 50.0,
+    "list sent ms": 50.0,
+}
+_RESTARTS: Final = 5
 _NODE: Final = "/api/v1/nodes/gpu1"
 # Pods that are bound before the one that is admitted: what is measured is the answer, not the API server's watch.
 _AHEAD: Final = 3
 _ENDED: Final = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}
 _MEMORY: Final = "aliyun.com/gpu-mem"
+_RESOURCES: Final = (_MEMORY, "aliyun.com/gpu-count")
+_TOKEN_SECONDS: Final = 604800
+# Calls in a row of one kind, to tell their CPU time: the kernel counts it in hundredths of a second.
+_IN_A_ROW: Final = 200
 # The plugin as its unit starts it, but for where its cards come from; pynvml is loaded as it would be.
 _COMMAND: Final = """
 import asyncio, sys
@@ -46,7 +59,8 @@ import pynvml
 from gpushare_runtime.device_plugin import main
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 settings, _ = main.parse_arguments(sys.argv[2:])
-sys.exit(asyncio.run(main.serve(settings, FakeNvml(*map(int, sys.argv[1].split(","))))))
+code = asyncio.run(main.serve(settings, FakeNvml(*map(int, sys.argv[1].split(",")))))
+sys.exit("the package kubernetes is loaded, of which the installed plugin has no use" if "kubernetes" in sys.modules else code)
 """
 
 
@@ -62,6 +76,13 @@ class TimedKubelet(FakeKubelet):
         started = time.perf_counter()
         await self._stub(_MEMORY).GetDevicePluginOptions(pb.Empty())
         self.seconds["empty call"].append(time.perf_counter() - started)
+
+    async def come_back(self) -> tuple[float, float]:
+        """Restart; seconds from the socket's appearance to both registrations, and to both lists."""
+        await self.restart()
+        await until(lambda: set(self.lists) == set(_RESOURCES), seconds=30)
+        listed = time.monotonic() - self._started
+        return max(seconds for _, seconds in self.registrations), listed
 
     async def prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
         started = time.perf_counter()
@@ -86,10 +107,14 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
         root = Path(name)
         async with serving(FakeApi()) as api:
             await api.put(_NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
-            (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+            (root / "kubeconfig").write_text(kubeconfig(api.url))
+            now = time.time()
+            for name in ("seed", "token"):
+                (root / name).write_text(jwt(now, now + _TOKEN_SECONDS, account="gpushare-device-plugin-gpu1"))
             kubelet = TimedKubelet(root)
             await kubelet.start()
             arguments = ["--node-name=gpu1", f"--kubeconfig={root}/kubeconfig", f"--memory-unit={unit}", f"--kubelet-root={root}"]
+            arguments += [f"--seed-token-file={root}/seed", f"--token-file={root}/token"]
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", _COMMAND, ",".join(map(str, mib)), *arguments, f"--state-dir={root}/state"),
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -126,10 +151,18 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
                     await kubelet.empty_call()
                 resident = _resident_mib(process.pid)
                 cpu = _cpu_seconds(process.pid) - cpu
+                # A second pod of the same size: while the first has its ids the plugin would wait for one to give more to.
+                _, size, card = bound[0]
+                other = memory(inventory, card, size)
+                await api.put(path_of(other), other)
+                each = await _cpu_of_calls(kubelet, process.pid, size)
+                back = [await kubelet.come_back() for _ in range(_RESTARTS)]
             finally:
                 process.terminate()
-                await process.wait()
+                ended = await process.wait()
                 await kubelet.stop()
+            if ended:
+                raise SystemExit(f"the plugin ended with {ended}, not with 0")
     result: dict[str, Any] = {
         "cards": len(mib),
         "MiB per card": mib[0],
@@ -142,7 +175,38 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
         timed = sorted(s * 1000 for s in seconds[warm:])
         for percent in (50, 90, 99):
             result[f"{method} p{percent} ms"] = round(timed[min(len(timed) - 1, len(timed) * percent // 100)], 2)
-    return result | {"CPU ms per pod": round(cpu * 1000 / pods, 2), "resident MiB": round(resident, 1)}
+    for method in ("GetPreferredAllocation", "Allocate"):
+        result[f"{method} p99 of empty call's"] = round(result[f"{method} p99 ms"] / result["empty call p99 ms"], 2)
+    result |= {f"{method} CPU ms": round(seconds * 1000, 2) for method, seconds in each.items()}
+    result |= {"CPU ms per pod": round(cpu * 1000 / pods, 2), "resident MiB": round(resident, 1)}
+    return result | {
+        "registered ms": round(max(registered for registered, _ in back) * 1000, 1),
+        "list sent ms": round(max(listed for _, listed in back) * 1000, 1),
+    }
+
+
+async def _cpu_of_calls(kubelet: TimedKubelet, pid: int, size: int) -> dict[str, float]:
+    """Seconds of the plugin's CPU for one call of each kind. size: of the pod whose turn it is."""
+    manager = kubelet.manager
+    taken = {i for containers in manager.given.values() for given in containers.values() for i in given.get(_MEMORY, ())}
+    free = sorted(manager.healthy[_MEMORY] - taken)
+
+    async def prefer() -> list[str]:
+        return await FakeKubelet.prefer(kubelet, _MEMORY, free, [], size)
+
+    async def both() -> None:
+        await FakeKubelet._allocate(kubelet, _MEMORY, await prefer())
+
+    async def empty() -> None:
+        await kubelet._stub(_MEMORY).GetDevicePluginOptions(pb.Empty())
+
+    took: list[float] = []
+    for call in (empty, prefer, both):
+        before = _cpu_seconds(pid)
+        for _ in range(_IN_A_ROW):
+            await call()
+        took.append((_cpu_seconds(pid) - before) / _IN_A_ROW)
+    return {"empty call": took[0], "GetPreferredAllocation": took[1], "Allocate": took[2] - took[1]}
 
 
 def _assigned(api: FakeApi, pod: dict[str, Any]) -> bool:

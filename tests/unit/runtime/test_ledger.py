@@ -243,3 +243,27 @@ class Model(RuleBasedStateMachine):
 
 TestLedgerAgainstModel = Model.TestCase
 TestLedgerAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_what_is_kept_of_a_node_goes_when_it_changes_and_only_then() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("a", inventory(16))
+    ledger.set_inventory("b", inventory(16))
+    ledger.kept("key").update(a=1, b=2)
+    ledger.apply(holder("1", memory(4), on(0, 4), "a"))
+    assert ledger.kept("key") == {"b": 2}
+    ledger.kept("key")["a"] = 3
+    ledger.apply(holder("1", memory(4), on(0, 4), "a"))
+    assert ledger.kept("key") == {"a": 3, "b": 2}, "the same again is no change"
+    ledger.remove("1")
+    ledger.set_inventory("b", None)
+    assert ledger.kept("key") == {}
+
+
+def test_only_the_keys_used_last_are_kept() -> None:
+    ledger = Ledger()
+    ledger.kept("often")["a"] = 1
+    for number in range(200):
+        ledger.kept(number)["a"] = 1
+        assert ledger.kept("often") == {"a": 1}
+    assert ledger.kept(0) == {}

@@ -17,8 +17,8 @@ from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.ledger import Holder, Ledger, NodeRecord
 from gpushare_runtime.placement import Placement
 from gpushare_runtime.quantity import GIB
-from gpushare_runtime.request import parse_request
-from gpushare_runtime.rules import labels_of
+from gpushare_runtime.request import Request, parse_request
+from gpushare_runtime.rules import PLACEMENTS, labels_of
 from unit.runtime.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveCard, NaivePod, effective
 from unit.runtime.pods import card
 
@@ -66,9 +66,11 @@ class Events(RuleBasedStateMachine):
         super().__init__()
         self.ledger, self.reader = Ledger(), PodReader()
         self.policy = Placement("binpack")
+        self.rankings = [Placement(name) for name in PLACEMENTS]
         self.naive = Naive({name: [NaiveCard(size, MODELS[i % 3]) for i, size in enumerate(sizes)] for name, sizes in SIZES.items()})
         self.tentative: dict[str, str] = {}
         self.count = 0
+        self.asked: dict[object, Request] = {}
         self.forged = False
         self.clock = 0.0
         for name in SIZES:
@@ -116,6 +118,9 @@ class Events(RuleBasedStateMachine):
         found = self.ledger.node(node)
         assert found is not None
         asked = self.ledger.asked_by(request, "x", labels_of(raw["metadata"]))
+        self.asked[asked.key] = asked
+        while len(self.asked) > 3:
+            del self.asked[next(iter(self.asked))]
         fits = self.naive.fits(pod, node)
         assert (found.leftover(asked) is not None) == fits
         allocation = self.policy.choose(asked, found)
@@ -234,6 +239,14 @@ class Events(RuleBasedStateMachine):
             assert not any(node.overbooked() for node in self.ledger.nodes.values())
         if not self.naive.sound():
             assert any(node.problems() for node in self.ledger.nodes.values())
+
+    @invariant()
+    def what_is_kept_of_all_nodes_is_what_a_fresh_look_says(self) -> None:
+        names = [*SIZES, "nowhere"]
+        nodes = [self.ledger.nodes[name].supposing() for name in SIZES]
+        for request in self.asked.values():
+            for policy in self.rankings:
+                assert policy.weigh_all(request, self.ledger, names) == [*(policy.weigh(request, node) for node in nodes), None]
 
 
 class Forging(Events):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from gpushare_runtime import protocol
 from gpushare_runtime.allocation import Allocation
@@ -20,12 +20,16 @@ from gpushare_runtime.device_plugin.counters import Counters
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.pods import LocalPod
 from gpushare_runtime.device_plugin.shares import actual_allocation
+from gpushare_runtime.device_plugin.unmanaged import never_placed, unsayable
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Backoff
 
 log = logging.getLogger(__name__)
+
+UNMANAGED: Final = "GPUUnmanaged"
+CORRECTED: Final = "GPUCorrected"
 
 
 def allocation_in(pod: LocalPod, entries: Iterable[Entry], inventory: Inventory) -> Allocation | None:
@@ -62,19 +66,30 @@ class Assigner:
         try:
             while True:
                 seen = (pods.changes, pods.changes.count), (holders.changes, holders.changes.count)
-                self._told &= {pod.uid for pod in pods}
+                if len(self._told) > len(pods):
+                    self._told &= {pod.uid for pod in pods}
                 for pod in pods:
-                    if pod.uid not in self._told and pod.uid not in self._telling and self._due(pod.uid):
+                    if pod.uid in self._told or pod.uid in self._telling:
+                        continue
+                    if not pod.sayable:
+                        self._warn(pod)
+                    elif self._due(pod.uid):
                         self._telling[pod.uid] = asyncio.create_task(self._tell(pod.uid))
                 await any_after(*seen)
         finally:
             for task in list(self._telling.values()):
                 task.cancel()
 
+    def _warn(self, pod: LocalPod) -> None:
+        inventory = self._node.inventory
+        text = unsayable(pod, self._node.holders, inventory) if inventory and not pod.finished else ""
+        if text:
+            self._told.add(pod.uid)
+            self._emit(pod, UNMANAGED, text)
+
     def _due(self, uid: str) -> Mapping[str, str]:
         pod, inventory = self._node.pods.get(uid), self._node.inventory
-        # The API's copy of a static pod belongs to kubelet, which makes it anew when it is changed.
-        if pod is None or inventory is None or pod.finished or pod.static or not pod.asks:
+        if pod is None or inventory is None or pod.finished or not pod.sayable or not pod.asks:
             return {}
         actual = allocation_in(pod, self._node.holders.entries, inventory)
         return annotations_due(pod, actual, inventory, self._clock()) if actual else {}
@@ -112,12 +127,12 @@ class Assigner:
         self._counters.corrections += 1
         before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)
         if before is None:
-            text = (
-                f"No scheduler extender placed it; it has {allocation} (container: card: units) by what was free on the node. "
-                "Check that it goes through a kube-scheduler that calls the extender"
-            )
-        else:
-            text = f"Its annotations said {before}, it has {allocation} (container: card: units); the annotations are corrected"
+            self._emit(pod, UNMANAGED, never_placed(f"{allocation} (container: card: units)"))
+            return
+        text = f"Its annotations said {before}, it has {allocation} (container: card: units); the annotations are corrected"
+        self._emit(pod, CORRECTED, text)
+
+    def _emit(self, pod: LocalPod, reason: str, text: str) -> None:
         log.warning("pod %s: %s", pod, text)
-        about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
-        self._events.emit(about, "Warning", "GPUUnmanaged" if before is None else "GPUCorrected", text)
+        # Of a static pod the UID is kubelet's, as on kubelet's own events: `kubectl describe` looks for that one.
+        self._events.emit(ObjectReference("Pod", pod.name, pod.uid, pod.namespace), "Warning", reason, text)

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 log = logging.getLogger(__name__)
+
+
+Key = tuple[str, str, str]
+"""(pod UID, container, resource)."""
 
 
 class CheckpointError(ValueError):
@@ -34,8 +37,17 @@ class Entry:
     ids: frozenset[str]
 
 
+Known = Mapping[Key, tuple[object, Entry]]
+"""(pod, container, resource) → what stood for its ids, and the entry that it became."""
+
+
 def parse(data: bytes, resources: Iterable[str]) -> tuple[Entry, ...]:
     """The entries for these resources. Reads the form with ids per NUMA node, the older list, and data without a wrapper."""
+    return tuple(entry for _, entry in parse_again(data, resources, {}).values())
+
+
+def parse_again(data: bytes, resources: Iterable[str], known: Known) -> dict[Key, tuple[object, Entry]]:
+    """As `parse`; entries that are known from an earlier reading are taken over as they are."""
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -44,15 +56,18 @@ def parse(data: bytes, resources: Iterable[str]) -> tuple[Entry, ...]:
     if not isinstance(content, dict) or not isinstance(content.get("PodDeviceEntries") or [], list):
         raise CheckpointError("no list Data.PodDeviceEntries in it")
     wanted = frozenset(resources)
-    entries = content.get("PodDeviceEntries") or []
-    return tuple(_entry(e) for e in entries if isinstance(e, dict) and e.get("ResourceName") in wanted)
-
-
-def _entry(entry: dict[str, Any]) -> Entry:
-    try:
-        return Entry(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(_ids(entry["DeviceIDs"])))
-    except KeyError as error:
-        raise CheckpointError(f"an entry of {entry.get('ResourceName')} has no {error.args[0]}") from None
+    read: dict[Key, tuple[object, Entry]] = {}
+    for entry in content.get("PodDeviceEntries") or []:
+        if isinstance(entry, dict) and entry.get("ResourceName") in wanted:
+            try:
+                key = (entry["PodUID"], entry["ContainerName"], entry["ResourceName"])
+                ids = entry["DeviceIDs"]
+            except KeyError as error:
+                raise CheckpointError(f"an entry of {entry.get('ResourceName')} has no {error.args[0]}") from None
+            before = known.get(key)
+            # To compare lists costs a tenth of making sets of them.
+            read[key] = before if before is not None and before[0] == ids else (ids, Entry(*key, frozenset(_ids(ids))))
+    return read
 
 
 def _ids(value: object) -> Iterator[str]:
@@ -75,6 +90,7 @@ class CheckpointFile:
         self.problem = ""
         self._resources = tuple(resources)
         self._identity: tuple[int, int, int] | None = None
+        self._known: Known = {}
 
     def refresh(self) -> bool:
         """Read it if it changed; whether `entries` is new."""
@@ -84,21 +100,22 @@ class CheckpointFile:
                 identity = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
                 if identity == self._identity:
                     return False
-                entries = parse(file.read(), self._resources)
+                known = parse_again(file.read(), self._resources, self._known)
         except FileNotFoundError:
-            return self._set((), None) if self._identity is not None else False
+            return self._set({}, None) if self._identity is not None else False
         except (OSError, CheckpointError) as error:
             if str(error) != self.problem:
                 self.problem = str(error)
                 log.warning(
-                    "kubelet's checkpoint %s cannot be read (%s): going on with what it said before; "
+                    "kubelet's checkpoint %s cannot be read (%s): going by kubelet's podresources API, else by what it said before; "
                     "kubelet writes a new one with the next pod",
                     self.path,
                     error,
                 )
             return False
-        return self._set(entries, identity)
+        return self._set(known, identity)
 
-    def _set(self, entries: tuple[Entry, ...], identity: tuple[int, int, int] | None) -> bool:
-        self.entries, self._identity, self.problem = entries, identity, ""
+    def _set(self, known: Known, identity: tuple[int, int, int] | None) -> bool:
+        self.entries = tuple(entry for _, entry in known.values())
+        self._known, self._identity, self.problem = known, identity, ""
         return True

@@ -24,18 +24,25 @@ class Offer:
     other: bool = True
 
 
+def take_chosen(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int]) -> list[str] | None:
+    """`size` unit ids with `must` among them, as the scheduler chose (card index → units); None if that cannot be had."""
+    if not wanted or sum(wanted.values()) != size:
+        return None
+    by_index = {offer.card.index: offer for offer in offers}
+    parts = [(by_index.get(index), units) for index, units in wanted.items()]
+    ids = [i for offer, units in parts if offer and len(offer.ids) >= units for i in _take(offer.ids, units, must)]
+    return ids if len(ids) == size and set(must) <= set(ids) else None
+
+
 def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], spread: int = 1) -> list[str] | None:
     """`size` unit ids with `must` among them; None if the cards do not have them.
 
     wanted: card index → units that the scheduler chose. If it cannot be had, the best other cards, `spread` of them with the
     same units each: first those whose promised units stay free, then the fullest.
     """
-    by_index = {offer.card.index: offer for offer in offers}
-    if wanted and sum(wanted.values()) == size:
-        parts = [(by_index.get(index), units) for index, units in wanted.items()]
-        ids = [i for offer, units in parts if offer and len(offer.ids) >= units for i in _take(offer.ids, units, must)]
-        if len(ids) == size and set(must) <= set(ids):
-            return ids
+    chosen = take_chosen(offers, size, must, wanted)
+    if chosen is not None:
+        return chosen
     if spread < 1 or size % spread:
         return None
     each = size // spread

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpushare_runtime import protocol
+from gpushare_runtime import process, protocol
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.inventory import HEALTHY
 from gpushare_runtime.metrics import Family, Histogram, Sample
@@ -24,6 +24,7 @@ class Counters:
     corrections: int = 0
     start_refusals: int = 0
     unrecorded_starts: int = 0
+    record_mismatches: int = 0
     xids: Counter[tuple[str, int]] = field(default_factory=Counter)
     seconds: dict[str, Histogram] = field(default_factory=dict)
 
@@ -36,6 +37,7 @@ def families(node: NodeState, counters: Counters) -> Iterator[Family]:
     """Everything that the device plugin measures."""
     yield from _cards(node)
     yield from _events(counters)
+    yield from process.families("gpushare-device-plugin")
 
 
 def _cards(node: NodeState) -> Iterator[Family]:
@@ -73,6 +75,9 @@ def _events(counters: Counters) -> Iterator[Family]:
     yield counter("corrections", "Pods whose annotations were corrected to the cards that they really have", counters.corrections)
     yield counter("start_refusals", "Starts of containers that were refused", counters.start_refusals)
     yield counter("unrecorded_starts", "Starts of containers that kubelet's record on disk does not have", counters.unrecorded_starts)
+    yield counter(
+        "record_mismatches", "Containers whose ids kubelet's checkpoint and its podresources API disagree on", counters.record_mismatches
+    )
     yield Family(
         "gpushare_xid_errors_total",
         "counter",

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from gpushare_runtime.device_plugin.cards import KUBELET_MESSAGE_BYTES, CardReader, NvmlError, list_bytes, smallest_fitting
 from gpushare_runtime.device_plugin.changes import Changes
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.status import Status
+from gpushare_runtime.device_plugin.threads import in_thread
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.quantity import UNITS
 
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 2.0
 _HANGING_SECONDS: Final = 10.0
 _PART: Final = "cards"
-
-T = TypeVar("T")
 
 
 class Unusable(Exception):
@@ -109,28 +107,3 @@ def _check_size(inventory: Inventory) -> None:
         f"{inventory.units} units of {inventory.unit} make a list of {size} bytes, "
         f"kubelet takes at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these cards): {cure}"
     )
-
-
-async def in_thread(function: Callable[[], T]) -> T:
-    """Run a blocking call in a thread of its own, which does not hold up the end of the process if it hangs."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def settle(value: T | None, error: BaseException | None) -> None:
-        if result.cancelled():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type]
-
-    def work() -> None:
-        try:
-            value, error = function(), None
-        except BaseException as caught:
-            value, error = None, caught
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, value, error)
-
-    threading.Thread(target=work, name=function.__qualname__, daemon=True).start()
-    return await result

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from gpushare_runtime.device_plugin.cards import Nvml, NvmlError, XidEvents
-from gpushare_runtime.device_plugin.follow_cards import in_thread
 from gpushare_runtime.device_plugin.health import CardHealth
+from gpushare_runtime.device_plugin.threads import in_thread
 
 log = logging.getLogger(__name__)
 

@@ -34,6 +34,10 @@ _LAST_RETRY: Final = 1.0
 # kubelet opens the list right after it has answered Register.
 _STREAM_SECONDS: Final = 3.0
 _DRAIN_SECONDS: Final = 1.0
+# After its start kubelet admits anew what runs, and kills what asks for a resource that is away at that moment.
+_SETTLED_SECONDS: Final = 15.0
+# kubelet drops a client by its resource's name, a moment after its list has ended: one registered before that would go instead.
+_DROP_SECONDS: Final = 0.3
 
 
 class Registration:
@@ -63,6 +67,9 @@ class Registration:
                 socket = await self._register_until_done()
                 why = await self._until_lost(socket)
                 log.warning("%s: registering again: %s", self._resource, why)
+                if socket is not None and self._kubelet_socket() == socket:
+                    await self._stop_server(0)
+                    await self._kubelet_changes(socket, _DROP_SECONDS)
         finally:
             await self._stop_server(_DRAIN_SECONDS)
 
@@ -139,14 +146,21 @@ class Registration:
                 return "kubelet restarted or stopped"
             if not self._server.listening():
                 return f"{self._socket} was removed"
-            if self._server.service.options() != self._options:
-                return "other questions are to be asked, since kubelet lost its record or has it again"
+            if self._asks_in_vain(self._server.service) and socket is not None and time.time() - socket[1] / 1e9 > _SETTLED_SECONDS:
+                return "kubelet has lost its record, and is not to ask whether a container may start"
             if self._server.service.streams:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > _STREAM_SECONDS:
                 return "kubelet does not read the list of ids"
             await self._watch.changes.after(self._watch.changes.count)
         return "it has no server"
+
+    def _asks_in_vain(self, service: ResourceService) -> bool:
+        """Whether kubelet still asks before each start, which without its record it cannot: containers would not start again.
+
+        Asked less than needed does no harm: that is not changed back until kubelet restarts, since no pod is admitted meanwhile.
+        """
+        return self._options.pre_start_required and not service.options().pre_start_required
 
     async def _stop_server(self, grace: float) -> None:
         server, self._server = self._server, None

@@ -4,17 +4,13 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence, Set
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterator, Set
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime import metrics, protocol, systemd
@@ -24,34 +20,32 @@ from gpushare_runtime.device_plugin.cards import CardReader, Nvml
 from gpushare_runtime.device_plugin.changes import any_after
 from gpushare_runtime.device_plugin.checkpoint import CheckpointFile
 from gpushare_runtime.device_plugin.counters import Counters, families
-from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable, in_thread
+from gpushare_runtime.device_plugin.cross_check import CrossCheck
+from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable
 from gpushare_runtime.device_plugin.follow_xids import XidFollower
 from gpushare_runtime.device_plugin.health import CardHealth
 from gpushare_runtime.device_plugin.kubelet import Registration
-from gpushare_runtime.device_plugin.metrics_server import MetricsServer, parse_address
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.pods import LocalPod, PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.processes import live_pods
 from gpushare_runtime.device_plugin.publisher import NodePublisher
 from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService
+from gpushare_runtime.device_plugin.settings import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED, Settings, parse_arguments
 from gpushare_runtime.device_plugin.state_file import StateFile
 from gpushare_runtime.device_plugin.status import Status
+from gpushare_runtime.device_plugin.threads import in_thread
 from gpushare_runtime.device_plugin.unhealthy_map import UnhealthyMap
 from gpushare_runtime.device_plugin.unit_change import changed_unit, recorded_card_units
 from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.credentials import CredentialsError, load
 from gpushare_runtime.kube.events import EventRecorder
-from gpushare_runtime.kube.identity import TokenFiles, TokenKeeper, add_options, from_options
+from gpushare_runtime.kube.identity import TokenKeeper
 from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.quantity import GIB, UNITS, Unit, parse_unit
+from gpushare_runtime.metrics_server import MetricsServer
+from gpushare_runtime.tasks import run_all
 
 log = logging.getLogger(__name__)
-
-EXIT_STOPPED: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_SETTINGS: Final = 2
-"""What is set is wrong: starting again with the same does not help."""
 
 # The API server sends a bookmark about every minute.
 _API_SILENCE_SECONDS: Final = 150.0
@@ -59,76 +53,11 @@ _API_SILENCE_SECONDS: Final = 150.0
 _API_FIRST_SECONDS: Final = 3.0
 
 
-@dataclass(frozen=True)
-class Settings:
-    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account; state: folder for what has to
-    outlive the process; metrics: address to serve them on, None for nowhere; metrics_token: file with who may read them;
-    tokens: None for the kubeconfig's user."""
-
-    node: str
-    unit: Unit = GIB
-    kubeconfig: str | None = None
-    kubelet_root: Path = Path(protocol.KUBELET_ROOT)
-    state: Path = field(default_factory=state_file.directory)
-    metrics: tuple[str, int] | None = None
-    metrics_token: Path | None = None
-    tokens: TokenFiles | None = None
-
-
-def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
-    """The settings and the log level; ends the process with a message if they cannot be used."""
-    parser = argparse.ArgumentParser(prog="gpushare-device-plugin", description="Share the NVIDIA GPUs of this node by memory.")
-    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="name of this node in Kubernetes (or NODE_NAME)")
-    parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG") or None, help="(or KUBECONFIG); without: in-cluster")
-    add_options(parser)
-    parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="what one unit of gpu-mem is (default %(default)s)")
-    parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
-    parser.add_argument("--state-dir", type=Path, default=state_file.directory(), help="(or STATE_DIRECTORY) default %(default)s")
-    parser.add_argument("--metrics-listen", metavar="ADDRESS:PORT", help="serve metrics there, such as 127.0.0.1:9440; default: nowhere")
-    parser.add_argument("--metrics-token-file", type=Path, help="bearer token that a scraper must show; needed off this host")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
-    parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
-    # Flags of the original, so that its command lines go on working.
-    parser.add_argument("-logtostderr", "--logtostderr", nargs="?", const=True, help=argparse.SUPPRESS)
-    parser.add_argument("--mps", nargs="?", type=_boolean, const=True, default=False, help=argparse.SUPPRESS)
-    parser.add_argument("--health-check", nargs="?", type=_boolean, const=True, default=False, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if not given.node_name:
-        parser.error("the name of this node is not known: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
-    # --health-check needs no switch: the cards are always watched.
-    if given.mps:
-        parser.error("--mps is not there in this release: leave it out")
-    listen = None
-    try:
-        if given.metrics_listen:
-            listen = parse_address(given.metrics_listen)
-            MetricsServer(listen, str, given.metrics_token_file)
-    except ValueError as error:
-        parser.error(f"--metrics-listen: {error}")
-    level = logging.DEBUG if given.verbosity >= 4 else getattr(logging, given.log_level.upper())
-    settings = Settings(
-        given.node_name,
-        parse_unit(given.memory_unit),
-        given.kubeconfig,
-        given.kubelet_root,
-        given.state_dir,
-        listen,
-        given.metrics_token_file,
-        from_options(parser, given),
-    )
-    return settings, level
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-
-
 class DevicePlugin:
     """The whole plugin, with what it stands on passed in.
 
     keeper: None when the client's credentials need none; card_interval: seconds between two readings of the cards;
+    check_scale: of the pauses between two looks at podresources;
     live: UIDs of the pods that have a process on this host.
     """
 
@@ -140,12 +69,14 @@ class DevicePlugin:
         keeper: TokenKeeper | None = None,
         *,
         card_interval: float = INTERVAL_SECONDS,
+        check_scale: float = 1.0,
         live: Callable[[], Set[str]] = live_pods,
     ) -> None:
         self._client = client
         self._keeper = keeper
         self._settings = settings
         self._live = live
+        self._check_scale = check_scale
         self.status = Status(needed=SOCKETS)
         self.counters = Counters()
         self.node = NodeState(PodTable(), time.monotonic, time.time, live)
@@ -173,6 +104,8 @@ class DevicePlugin:
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         events = EventRecorder(self._client, "gpushare-device-plugin", self._settings.node)
         assigner = Assigner(self.node, self._client, self.counters, events, time.time_ns)
+        socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
+        cross_check = CrossCheck(self.node, self._checkpoint, self.refresh, socket, SOCKETS, self.counters, self._check_scale)
         pods = self._pods()
         self._state.load()
         async with DirectoryWatch(self._directory) as watch:
@@ -186,6 +119,7 @@ class DevicePlugin:
                     unhealthy.run(),
                     *self._metrics(),
                     self._follow_checkpoint(watch),
+                    cross_check.run(),
                     *(registration.run() for registration in registrations),
                     pods.run(),
                     publisher.reflector().run(),
@@ -197,16 +131,16 @@ class DevicePlugin:
                     _feed_watchdog(),
                 ]
             )
-        raise AssertionError("a part of the plugin ended by itself")
+        raise AssertionError("nobody stops it but by cancelling")
 
-    def metrics_text(self) -> str:
+    def metrics_text(self) -> Iterator[str]:
         """What a scrape gets."""
         return metrics.render(families(self.node, self.counters))
 
     def _metrics(self) -> list[Coroutine[Any, Any, None]]:
         if self._settings.metrics is None:
             return []
-        return [MetricsServer(self._settings.metrics, self.metrics_text, self._settings.metrics_token).run()]
+        return [MetricsServer(self._settings.metrics, self.metrics_text).run()]
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
         return lambda: ResourceService(resource, self.node, self.refresh, self.counters)
@@ -255,25 +189,10 @@ async def _feed_watchdog() -> NoReturn:
         await asyncio.sleep(interval or 3600)
 
 
-async def run_all(parts: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all until the first ends; then the others are cancelled, and its exception, if any, is raised."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        left = set(tasks)
-        while left:
-            # Again and again: asyncio.wait_for may swallow a cancellation that comes together with what it waits for.
-            for task in left:
-                task.cancel()
-            _, left = await asyncio.wait(left, timeout=0.1)
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def serve(settings: Settings, nvml: Nvml) -> int:
     """Run the plugin until SIGTERM or SIGINT; the exit status."""
+    for note in settings.notes:
+        log.warning("%s", note)
     keeper = TokenKeeper(settings.tokens) if settings.tokens else None
     try:
         credentials = load(settings.kubeconfig, tokens=keeper)

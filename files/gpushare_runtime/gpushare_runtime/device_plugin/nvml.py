@@ -55,6 +55,9 @@ class Pynvml:
             pynvml.nvmlShutdown()
 
     def count(self) -> int:
+        if self._replaced():
+            # A process that has it goes on as if nothing were; containers get the new one, which does not fit the driver.
+            raise NvmlError("libnvidia-ml.so.1 was replaced while it was in use, as by a driver upgrade", reload=True)
         return int(_call(pynvml.nvmlDeviceGetCount))
 
     def _replaced(self) -> bool:

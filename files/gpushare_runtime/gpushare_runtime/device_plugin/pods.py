@@ -50,9 +50,10 @@ class Ask:
 class LocalPod:
     """A pod of this node.
 
-    uid: as kubelet knows it; static: from a file on the node, the API has only a copy; request: None if it asks for nothing
-    of ours, or in a way that cannot be meant; annotations: only ours; running: names of containers that run, stopped: all have
-    ended for good, both by kubelet's word; asks: in the order in which kubelet asks (init containers first).
+    uid: as kubelet knows it; static: from a file on the node, the API has only a copy, with `copy` as its UID; request: None if
+    it asks for nothing of ours, or in a way that cannot be meant (problem: why); annotations: only ours; running: names of
+    containers that run, stopped: all have ended for good, both by kubelet's word; asks: in the order in which kubelet asks (init
+    containers first).
     """
 
     uid: str
@@ -68,6 +69,8 @@ class LocalPod:
     running: frozenset[str] = frozenset()
     stopped: bool = False
     asks: tuple[Ask, ...] = ()
+    problem: str = ""
+    copy: str = ""
 
     @property
     def finished(self) -> bool:
@@ -77,6 +80,11 @@ class LocalPod:
     def assigned(self) -> bool:
         """Whether a device plugin has said that the containers have their cards."""
         return self.annotations.get(protocol.ANNOTATION_ASSIGNED) == "true"
+
+    @property
+    def sayable(self) -> bool:
+        """Whether its annotations can say what it has: the API's copy of a static pod is kubelet's, and some requests have no form."""
+        return not self.static and self.request is not None and not (self.request.units and self.request.cards)
 
     @property
     def waiting(self) -> bool:
@@ -92,13 +100,14 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     where = f"{metadata['namespace']}/{metadata['name']}"
-    request, allocation = None, None
+    request, allocation, problem = None, None, ""
     states = list(_states(pod.get("status") or {}))
     try:
         request = parse_request(pod, bound=True)
         allocation = read_allocation(annotations, request) if request else None
     except (RequestError, AllocationError) as error:
         log.warning("pod %s: %s", where, error)
+        problem = str(error)
     return LocalPod(
         uid=annotations.get(_STATIC_UID) or metadata["uid"],
         namespace=metadata["namespace"],
@@ -106,6 +115,7 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         created=metadata.get("creationTimestamp") or "",
         phase=(pod.get("status") or {}).get("phase") or "Pending",
         static=_STATIC_UID in annotations,
+        copy=metadata["uid"] if _STATIC_UID in annotations else "",
         request=request,
         allocation=allocation,
         annotations={key: annotations[key] for key in _OURS if key in annotations},
@@ -113,6 +123,7 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         running=frozenset(name for name, state in states if "running" in state),
         stopped=_stopped(pod, states),
         asks=tuple(_asks(request, allocation)) if request else (),
+        problem=problem,
     )
 
 
@@ -155,6 +166,9 @@ class PodTable:
 
     def __iter__(self) -> Iterator[LocalPod]:
         return iter(self._pods.values())
+
+    def __len__(self) -> int:
+        return len(self._pods)
 
     def get(self, uid: str) -> LocalPod | None:
         return self._pods.get(uid)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which pods still have a process on this host, whatever kubelet and the API server say: from /proc and its control groups."""
+"""Which pods still have a process on this host, whatever kubelet and the API server say: from /proc and its control groups.
+
+The container runtime is not asked as well: it knows containers, and what holds memory of a card is a process, also one whose
+container the runtime has lost. It could only add pods whose processes are gone.
+"""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 # Against somebody who keeps writing something else: never more than one PATCH in this time.
 _PAUSE_SECONDS: Final = 0.25
+_TOGETHER_SECONDS: Final = 0.05
 # Refusals end by time.
 _LOOK_AGAIN_SECONDS: Final = 5.0
 
@@ -59,12 +60,14 @@ class NodePublisher:
         """Never returns; cancel it."""
         backoff = Backoff()
         node = self._node
-        sources = (self._changes, node.inventory_changes, node.holders.changes, node.refusals.changes)
+        sources = (self._changes, node.inventory_changes, node.holders.changes, node.refusals.changes, node.pods.changes)
         while True:
             seen = [(changes, changes.count) for changes in sources]
             due = self._due()
             if not due:
                 await any_after(*seen, timeout=_LOOK_AGAIN_SECONDS)
+                # What changes together is looked at once.
+                await asyncio.sleep(_TOGETHER_SECONDS)
                 continue
             names = " and ".join(due)
             try:

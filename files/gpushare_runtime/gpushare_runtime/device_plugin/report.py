@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin.holders import Holders
@@ -29,13 +30,14 @@ def _leaving(holders: Holders, inventory: Inventory) -> Iterator[HeldEntry]:
 
 
 def _unmanaged(holders: Holders, pods: PodTable, inventory: Inventory) -> Iterator[HeldEntry]:
-    """Of pods whose annotations cannot say it: the API's copy of a static pod is kubelet's, and some requests have no allocation."""
+    """Of pods whose annotations cannot say it."""
     for pod in pods:
-        sayable = pod.request is not None and not (pod.request.units and pod.request.cards)
-        if pod.finished or (sayable and not pod.static):
+        if pod.finished or pod.sayable:
             continue
         for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS):
-            yield from _entries(holders, inventory, pod.uid, resource, holders.recorded(pod.uid, resource), "unmanaged")
+            for entry in _entries(holders, inventory, pod.uid, resource, holders.recorded(pod.uid, resource), "unmanaged"):
+                # The scheduler's side knows a static pod by its copy alone, and would count it twice under two UIDs.
+                yield replace(entry, uid=pod.copy) if pod.copy else entry
 
 
 def _entries(holders: Holders, inventory: Inventory, uid: str, resource: str, ids: Collection[str], why: str) -> Iterator[HeldEntry]:

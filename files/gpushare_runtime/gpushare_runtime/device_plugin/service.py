@@ -19,6 +19,7 @@ from gpushare_runtime.device_plugin.changes import Changes, any_after
 from gpushare_runtime.device_plugin.counters import Counters
 from gpushare_runtime.device_plugin.deviceplugin_pb2_grpc import DevicePluginServicer
 from gpushare_runtime.device_plugin.node import NodeState, Refused
+from gpushare_runtime.device_plugin.starts import may_start
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class ResourceService(DevicePluginServicer):
         started = time.monotonic()
         self._refresh()
         try:
-            recorded = self._node.may_start(self.resource, request.devices_ids)
+            recorded = may_start(self._node, self.resource, request.devices_ids)
         except Refused as refusal:
             self._counters.start_refusals += 1
             log.warning("start refused: %s", refusal)

@@ -17,9 +17,9 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from gpushare_runtime.device_plugin.follow_cards import in_thread
+from gpushare_runtime.device_plugin.checkpoint import Key
 from gpushare_runtime.device_plugin.holders import Holders
-from gpushare_runtime.device_plugin.turns import Key
+from gpushare_runtime.device_plugin.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class StateFile:
         self._holders = holders
         self._boot = boot()
         self._written: bytes | None = None
+        self._texts: dict[Key, tuple[frozenset[str], orjson.Fragment]] = {}
         self._problem = ""
 
     def load(self) -> None:
@@ -66,11 +67,25 @@ class StateFile:
         changes = self._holders.changes
         while True:
             seen = changes.count
-            text = _render(self._holders, self._boot)
+            text = self._render()
             # A disk may take long over a rename, and kubelet waits for nobody.
             await in_thread(lambda text=text: self._write(text))  # type: ignore[misc]
             await asyncio.sleep(_PAUSE_SECONDS)
             await changes.after(seen)
+
+    def _render(self) -> bytes:
+        pods: dict[str, Any] = {}
+        names, held = self._holders.names(), self._holders.snapshot()
+        # Thousands of ids, of which each change touches few.
+        self._texts = {key: self._text(key, ids) for key, ids in held.items()}
+        for uid, container, resource in sorted(held):
+            of = pods.setdefault(uid, {"name": names.get(uid, ""), "containers": {}})["containers"]
+            of.setdefault(container, {})[resource] = self._texts[uid, container, resource][1]
+        return orjson.dumps({"v": VERSION, "boot": self._boot, "pods": pods})
+
+    def _text(self, key: Key, ids: frozenset[str]) -> tuple[frozenset[str], orjson.Fragment]:
+        known = self._texts.get(key)
+        return known if known is not None and known[0] is ids else (ids, orjson.Fragment(orjson.dumps(sorted(ids))))
 
     def _write(self, text: bytes) -> None:
         if text == self._written:
@@ -88,15 +103,6 @@ class StateFile:
                 log.warning("%s cannot be written (%s): give the unit a StateDirectory= or another --state-dir", self.path, error)
             return
         self._written, self._problem = text, ""
-
-
-def _render(holders: Holders, boot: str) -> bytes:
-    pods: dict[str, Any] = {}
-    names = holders.names()
-    for (uid, container, resource), ids in sorted(holders.snapshot().items()):
-        of = pods.setdefault(uid, {"name": names.get(uid, ""), "containers": {}})["containers"]
-        of.setdefault(container, {})[resource] = sorted(ids)
-    return orjson.dumps({"v": VERSION, "boot": boot, "pods": pods})
 
 
 def _parse(text: bytes, boot: str) -> tuple[dict[Key, frozenset[str]], dict[str, str]]:

@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from gpushare_runtime.device_plugin.checkpoint import Key
 from gpushare_runtime.device_plugin.pods import Ask, LocalPod
-
-Key = tuple[str, str, str]
-"""(pod UID, container, resource)."""
 
 Served = Collection[Key]
 """Those that have their ids."""

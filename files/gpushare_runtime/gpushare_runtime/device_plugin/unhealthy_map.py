@@ -53,7 +53,8 @@ class UnhealthyMap:
 
     async def _write(self, wanted: str) -> None:
         maps = path("api/v1", "namespaces", protocol.UNHEALTHY_NAMESPACE, "configmaps")
-        data = {protocol.UNHEALTHY_KEY: wanted}
+        # Without the key rather than with none in it: the original reads an empty text as card 0.
+        data = {protocol.UNHEALTHY_KEY: wanted or None}
         try:
             await self._client.patch(path(maps, self._name), {"data": data}, kind="merge", within=10.0)
         except KubeError as error:

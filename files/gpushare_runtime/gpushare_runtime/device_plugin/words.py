@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin.choice import Offer
-from gpushare_runtime.device_plugin.holders import Held
+from gpushare_runtime.device_plugin.holdings import Held
 from gpushare_runtime.inventory import HEALTHY, Card, Inventory
 
 

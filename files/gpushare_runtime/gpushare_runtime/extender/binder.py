@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from gpushare_runtime.extender.nominated import seen_by
 from gpushare_runtime.extender.pods import priority_of
 from gpushare_runtime.extender.service import amount
 from gpushare_runtime.extender.wire import BindArguments
-from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.client import UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Backoff
 from gpushare_runtime.ledger import Holder, NodeLedger
 from gpushare_runtime.placement import Policy
@@ -27,15 +28,19 @@ from gpushare_runtime.rules import Labels, labels_of
 
 log = logging.getLogger(__name__)
 
-SERVER_SECONDS: Final = 5
-"""The API server gives up on a Binding after this; later it cannot happen any more."""
+SERVER_SECONDS: Final = 3
+"""The API server gives up on a Binding after this; later it cannot happen any more. Part of the wait of fence.py."""
 _MARGIN_SECONDS: Final = 1.0
 _READ_SECONDS: Final = 3.0
 _SENDS: Final = 2
 
 
 class BindError(Exception):
-    """Why a pod is not bound, for the scheduler and the pod's event."""
+    """Why a pod is not bound, for the scheduler and the pod's event. cause: the same as one of meters.CAUSES."""
+
+    def __init__(self, words: str, cause: str) -> None:
+        super().__init__(words)
+        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class _Flight:
 class Binder:
     """Binds pods, any number at once. The card is held in the ledger from the moment it is chosen.
 
-    now_ns: Unix time in nanoseconds, for the annotation; server_seconds: how long the API server may work on a Binding.
+    now_ns: Unix time in nanoseconds, for the annotation; server_seconds: how long the API server may work on a Binding;
+    licence: seconds that are left in which a Binding may be sent, see fence.py.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Binder:
         *,
         now_ns: Callable[[], int] = time.time_ns,
         server_seconds: int = SERVER_SECONDS,
+        licence: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._client = client
         self._cluster = cluster
@@ -75,6 +82,7 @@ class Binder:
         self._policy = policy
         self._now_ns = now_ns
         self._server_seconds = server_seconds
+        self._licence = licence
         self._flights: dict[str, _Flight] = {}
         self._unsettled: dict[str, _Flight] = {}
 
@@ -84,7 +92,8 @@ class Binder:
         if unsettled is not None:
             raise BindError(
                 f"the API server has not said yet whether pod {args} was bound to node {unsettled.node}; "
-                f"it is asked again within {self._server_seconds + _MARGIN_SECONDS:.0f} s, the scheduler tries again by itself"
+                f"it is asked again within {self._server_seconds + _MARGIN_SECONDS:.0f} s, the scheduler tries again by itself",
+                "api-unknown",
             )
         flight = self._flights.get(args.uid)
         if flight is None:
@@ -92,7 +101,7 @@ class Binder:
             flight = self._flights[args.uid] = _Flight(args.node, task)
             task.add_done_callback(lambda done: self._landed(args.uid, done))
         elif flight.node != args.node:
-            raise BindError(f"pod {args} is being bound to node {flight.node}; it cannot go to node {args.node} meanwhile")
+            raise BindError(f"pod {args} is being bound to node {flight.node}; it cannot go to node {args.node} meanwhile", "elsewhere")
         # A scheduler that waits no longer does not stop the Binding.
         await asyncio.shield(flight.task)
 
@@ -146,7 +155,9 @@ class Binder:
             # Whatever it was, the Binding may have been sent.
             self._unsettled[args.uid] = _Flight(args.node, asyncio.create_task(self._settle(args)))
             raise
-        log.info("bind %s to node %s: %s, %s", args, args.node, amount(request), _cards(allocation))
+        if log.isEnabledFor(logging.DEBUG):
+            # The pod's annotations and kube-scheduler's event say the same; a line for each pod would cost more than its answer.
+            log.debug("bind %s to node %s: %s, %s", args, args.node, amount(request), _cards(allocation))
 
     def _reserved(self, args: BindArguments, node: NodeLedger) -> Allocation | None:
         """The cards that prioritize has reserved there, if they are still good."""
@@ -175,18 +186,18 @@ class Binder:
         pending = self._cluster.pending.get(args.uid)
         if pending is not None:
             if pending.request is None:
-                raise BindError(f"pod {args}: {pending.error}")
+                raise BindError(f"pod {args}: {pending.error}", "invalid")
             return _Found(_supported(args, pending.request), "", pending.labels, pending.priority)
         try:
             pod = await self._read(args)
         except KubeError as error:
-            raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}") from None
+            raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}", "api-unknown") from None
         if pod is None:
             raise _gone(args)
         try:
             request = parse_request(pod)
         except RequestError as error:
-            raise BindError(f"pod {args}: {error}") from None
+            raise BindError(f"pod {args}: {error}", "invalid") from None
         return _Found(_supported(args, request) if request else None, _node_of(pod), labels_of(pod["metadata"]), priority_of(pod))
 
     async def _send(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
@@ -221,11 +232,12 @@ class Binder:
                 break
         if annotations:
             self._unsettled[args.uid] = _Flight(args.node, asyncio.create_task(self._settle(args)))
-        raise BindError(f"it is not known whether pod {args} was bound to node {args.node}: {failure}")
+        raise BindError(f"it is not known whether pod {args} was bound to node {args.node}: {failure}", "api-unknown")
 
     def _refused(self, args: BindArguments, failure: KubeError) -> BindError:
         self._ledger.forget(args.uid)
-        return BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}")
+        cause = "api-refused" if failure.status else "api-unknown"
+        return BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}", cause)
 
     async def _create(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
         binding = {
@@ -234,10 +246,14 @@ class Binder:
             "metadata": {"name": args.name, "namespace": args.namespace, "uid": args.uid, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
+        left = self._licence()
+        if left <= 0:
+            raise KubeError(0, UNREACHABLE, "not sent, since this host's scheduler is not known to be the active one any more")
         await self._client.create(
             path("api/v1", "namespaces", args.namespace, "pods", args.name, "binding"),
             binding,
             within=self._server_seconds + _MARGIN_SECONDS,
+            send_within=left,
             timeout=f"{self._server_seconds}s",
         )
 
@@ -273,20 +289,20 @@ class Binder:
 
 
 def _elsewhere(args: BindArguments, node: str) -> BindError:
-    return BindError(f"pod {args} is already bound to node {node}; it cannot be bound to node {args.node}")
+    return BindError(f"pod {args} is already bound to node {node}; it cannot be bound to node {args.node}", "elsewhere")
 
 
 def _no_room(args: BindArguments, request: Request, node: NodeLedger) -> BindError:
-    return BindError(f"pod {args} does not fit on node {args.node} any more: {exact(request, node)}")
+    return BindError(f"pod {args} does not fit on node {args.node} any more: {exact(request, node)}", "no-room")
 
 
 def _gone(args: BindArguments) -> BindError:
-    return BindError(f"pod {args} with UID {args.uid} is gone: it was deleted, or another pod has its name now")
+    return BindError(f"pod {args} with UID {args.uid} is gone: it was deleted, or another pod has its name now", "gone")
 
 
 def _supported(args: BindArguments, request: Request) -> Request:
     if request.unsupported is not None:
-        raise BindError(f"pod {args}: {request.unsupported}")
+        raise BindError(f"pod {args}: {request.unsupported}", "invalid")
     return request
 
 

@@ -33,7 +33,8 @@ _BUDGETS: Final = path("apis/policy/v1", "poddisruptionbudgets")
 class Cluster:
     """What the extender knows.
 
-    `changed` is set when a pod is new or a node's cards are others; on_room is called when a card may have more room.
+    `changed` is set when a pod is new or a node's cards are others; on_room is called when a card may have more room,
+    on_stranger for a pod that is seen bound with cards, and not by us.
     now: Unix time; clock: of reservations, monotonic; both in seconds.
     """
 
@@ -44,6 +45,7 @@ class Cluster:
         self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
         self.on_room: Callable[[], None] = lambda: None
+        self.on_stranger: Callable[[Holder], None] = lambda holder: None
         self._pending: dict[str, PendingPod] = {}
         self._budgets: dict[tuple[str, str], Budget] = {}
 
@@ -103,6 +105,8 @@ class Cluster:
             self._end(record)
         elif isinstance(record, Holder):
             self._pending.pop(record.uid, None)
+            if record.allocation is not None and not self.ledger.holder(record.uid):
+                self.on_stranger(record)
             self.ledger.apply(record)
         else:
             # Its Binding may be under way: what is assumed of it stays.

@@ -1,57 +1,109 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The state of the ledger as metrics. Pure; the verbs' own counts and latencies are the server's."""
+"""The state of the ledger as metrics. Pure; what the verbs did is in meters.py."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.pods import PendingPod
-from gpushare_runtime.ledger import CardState, Ledger
+from gpushare_runtime.kube.reflector import Reflector
+from gpushare_runtime.ledger import Ledger, NodeLedger
 from gpushare_runtime.metrics import Family, Sample
 
 
-def families(cluster: Cluster) -> list[Family]:
-    """Units are those of each node."""
+def families(cluster: Cluster) -> Iterator[Family]:
+    """Units are those of each node. Samples are made as they are read: between two of them the ledger may have changed."""
     ledger = cluster.ledger
-    states = Counter(_state(ledger, holder.uid) for node in ledger.nodes.values() for holder in node.holders)
-    waiting = Counter(_why(pod) for pod in cluster.pending.values())
-    problems = [Sample(len(node.problems()), {"node": name}) for name, node in sorted(ledger.nodes.items())]
-    return [
-        Family("gpushare_card_units", "gauge", "Units of each card.", _cards(ledger, lambda state: state.card.units)),
-        Family("gpushare_card_units_free", "gauge", "Units of each card that nobody holds.", _cards(ledger, lambda state: state.free)),
-        Family("gpushare_card_usable", "gauge", "1 where new pods may be placed.", _cards(ledger, lambda state: int(state.card.usable))),
-        Family("gpushare_pods", "gauge", "Pods that hold cards, by how sure that is.", _counts("state", states, _STATES)),
-        Family("gpushare_pods_waiting", "gauge", "Pods on no node, by why.", _counts("why", waiting, _WHYS)),
-        Family("gpushare_reservations_expired_total", "counter", "Reservations that no bind followed.", [Sample(ledger.expired)]),
-        Family("gpushare_ledger_problems", "gauge", "Things that cannot be: see /inspect.", [p for p in problems if p.value]),
-    ]
+    nodes = [ledger.nodes[name] for name in sorted(ledger.nodes)]
+    yield _gauge("nodes", "Nodes that publish cards, or have pods that hold some", _counted("cards", _known(nodes), _KNOWN))
+    yield _per_node("cards", "Cards of each node", nodes, lambda node: len(node.cards))
+    yield _per_node("cards_allocated", "Cards that somebody holds something of", nodes, lambda node: sum(not c.empty for c in node.cards))
+    yield _per_node("cards_unusable", "Cards that take no new pods", nodes, lambda node: sum(not c.card.usable for c in node.cards))
+    yield _per_node("units", "Units of all its cards", nodes, lambda node: node.inventory.units if node.inventory else 0)
+    yield _per_node("units_free", "Units that nobody holds, on all cards that take new pods", nodes, lambda node: node.free)
+    yield _per_node("units_free_largest", "Units free on the card that has most of them", nodes, lambda node: node.largest_free())
+    yield _gauge("pods", "Pods that hold cards, by how sure that is", _counted("state", _states(ledger), _STATES))
+    waiting = Counter(map(_why, cluster.pending.values()))
+    yield _gauge("pods_waiting", "Pods on no node, by why", _counted("why", waiting, _WHYS))
+    expired = [Sample(ledger.expired)]
+    yield Family("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed", expired)
+    drift = _drift(nodes)
+    yield _gauge("drift_units", "Units that nodes say are held and no pod's annotations say", _counted("why", drift, _DRIFTS))
+    refused = sum(len(node.record.held.refused) for node in nodes)
+    yield _gauge("refusals", "Refusals by nodes for which cards are held back now", [Sample(refused)])
+    yield _per_node("impossible_states", "Things that cannot be, in words in GET /ledger", nodes, lambda node: len(node.problems()))
 
 
+def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Family]:
+    """How well the API server is followed. watches: by what they watch."""
+
+    def counter(name: str, text: str, value: Callable[[Reflector[Any]], int]) -> Family:
+        samples = [Sample(value(watch), {"resource": what}) for what, watch in watches.items()]
+        return Family(f"gpushare_extender_watch_{name}_total", "counter", text, samples)
+
+    yield counter("lists", "Complete lists from the API server; all but the first have a reason", lambda watch: watch.lists)
+    yield counter("interruptions", "Lists and watches that did not end in order", lambda watch: watch.interruptions)
+
+
+_KNOWN: Final = ("known", "unknown")
 _STATES: Final = ("bound", "assumed", "reserved", "lingering")
-_WHYS: Final = ("room", "invalid", "unsupported")
+_WHYS: Final = ("room", "nominated", "invalid", "unsupported")
+_DRIFTS: Final = ("leaving", "unmanaged", "other")
 
 
-def _cards(ledger: Ledger, value: Callable[[CardState], int]) -> list[Sample]:
-    return [
-        Sample(value(state), {"node": name, "card": str(state.card.index), "uuid": state.card.uuid})
-        for name, node in sorted(ledger.nodes.items())
-        for state in node.cards
-    ]
+def _gauge(name: str, text: str, samples: Iterable[Sample]) -> Family:
+    return Family(f"gpushare_extender_{name}", "gauge", text, samples)
 
 
-def _counts(label: str, counted: Mapping[str, int], all_of: Sequence[str]) -> list[Sample]:
+def _per_node(name: str, text: str, nodes: Sequence[NodeLedger], value: Callable[[NodeLedger], int]) -> Family:
+    """By card there would be too many in a large cluster: those are the device plugins' to tell."""
+    return _gauge(f"node_{name}", text, (Sample(value(node), {"node": node.name}) for node in nodes))
+
+
+def _counted(label: str, counted: Mapping[str, int], all_of: Sequence[str]) -> list[Sample]:
     return [Sample(counted.get(one, 0), {label: one}) for one in all_of]
 
 
-def _state(ledger: Ledger, uid: str) -> str:
-    if ledger.is_lingering(uid):
-        return "lingering"
-    return "reserved" if ledger.is_reserved(uid) else "assumed" if ledger.is_assumed(uid) else "bound"
+def _known(nodes: Sequence[NodeLedger]) -> Mapping[str, int]:
+    known = sum(node.inventory is not None for node in nodes)
+    return {"known": known, "unknown": len(nodes) - known}
+
+
+def _states(ledger: Ledger) -> Mapping[str, int]:
+    """Most pods are bound: only the others are looked at."""
+    others = ledger.under_way - ledger.lingering
+    reserved = sum(map(ledger.is_reserved, others))
+    found = {"lingering": len(ledger.lingering), "reserved": reserved, "assumed": len(others) - reserved}
+    return {**found, "bound": sum(len(node.holders) for node in ledger.nodes.values()) - sum(found.values())}
 
 
 def _why(pod: PendingPod) -> str:
-    return "invalid" if pod.request is None else "unsupported" if pod.request.unsupported else "room"
+    if pod.request is None:
+        return "invalid"
+    return "unsupported" if pod.request.unsupported else "nominated" if pod.nominated else "room"
+
+
+def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:
+    """By why the node says so; of a pod on a card, what is beyond the units that its annotations have there."""
+    found: Counter[str] = Counter()
+    for node in nodes:
+        if node.record.held.entries:
+            found += _drift_of(node)
+    return found
+
+
+def _drift_of(node: NodeLedger) -> Counter[str]:
+    index_of = {card.uuid: card.index for card in node.inventory.cards} if node.inventory else {}
+    allocations = {holder.uid: holder.allocation.by_card for holder in node.holders if holder.allocation is not None}
+    said: Counter[tuple[str, str, str]] = Counter()
+    for entry in node.record.held.entries:
+        said[entry.uid, entry.card, entry.why if entry.why in _DRIFTS else "other"] += entry.units
+    found: Counter[str] = Counter()
+    for (uid, card, why), units in said.items():
+        annotated = allocations.get(uid, {}).get(index_of.get(card, -1), 0)
+        found[why] += max(0, units - annotated)
+    return found

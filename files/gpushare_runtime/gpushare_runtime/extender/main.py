@@ -12,28 +12,33 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare_runtime import __version__, systemd
+from gpushare_runtime import __version__, metrics, metrics_server, process, systemd
 from gpushare_runtime.extender.advice import Advisor
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.fence import DEFAULT_LEASE, NO_LEASE, TRANSIT_SECONDS, Fence
+from gpushare_runtime.extender.figures import families, watch_families
 from gpushare_runtime.extender.recall import Recall
 from gpushare_runtime.extender.server import Endpoints, listen
 from gpushare_runtime.extender.service import Service
 from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError, load
-from gpushare_runtime.kube.events import EventRecorder
+from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.identity import TokenKeeper, add_options, from_options
 from gpushare_runtime.kube.reflector import Reflector
+from gpushare_runtime.ledger import Holder
+from gpushare_runtime.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.placement import Placement
 from gpushare_runtime.protocol import EXTENDER_PORT
 from gpushare_runtime.rules import PLACEMENTS
+from gpushare_runtime.tasks import run_all
 
 log = logging.getLogger(__name__)
 
@@ -61,52 +66,80 @@ class Address:
         return ip_address(self.host).is_loopback
 
 
+@dataclass(frozen=True)
+class Settings:
+    """placement: the policy between nodes; card_placement: between the cards of a node, "" for the same; preempt: whether
+    kube-scheduler calls that verb, so that disruption budgets matter; metrics: None for nowhere; lease: that the schedulers of the
+    control planes compete for, "" without leader election; scheduler_host: the name of this one's host in it; most_nodes: that
+    filter names, 0 for all that fit."""
+
+    listen: Address
+    placement: str = "binpack"
+    card_placement: str = ""
+    preempt: bool = False
+    metrics: MetricsAddress | None = None
+    lease: str = ""
+    scheduler_host: str = ""
+    most_nodes: int = 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     files, tokens = _tls_files(parser, options), from_options(parser, options)
+    address = metrics_server.from_options(parser, options)
+    settings = Settings(
+        options.listen,
+        options.placement,
+        options.card_placement,
+        options.preempt,
+        address,
+        options.lease,
+        options.scheduler_host,
+        options.most_nodes,
+    )
     logging.basicConfig(stream=sys.stderr, level=_LEVELS[options.log_level], format="%(levelname)s %(message)s")
     try:
         tls = Tls(files) if files else None
         keeper = TokenKeeper(tokens) if tokens else None
         credentials = load(options.kubeconfig or None, tokens=keeper)
-        asyncio.run(serve(credentials, options.listen, tls, keeper, options.placement, options.card_placement))
+        asyncio.run(serve(credentials, settings, tls, keeper))
     except (CredentialsError, Stopped, TlsError) as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def serve(
-    credentials: Credentials,
-    address: Address,
-    tls: Tls | None,
-    keeper: TokenKeeper | None,
-    placement: str = "binpack",
-    card_placement: str = "",
-) -> None:
+async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, keeper: TokenKeeper | None) -> None:
     """Run until SIGTERM or SIGINT, then finish the binds under way. Stopped when it cannot start or go on.
 
-    placement: the policy between nodes; card_placement: between the cards of a node, "" for the same.
     tls: None for plain http, SIGHUP reads its files again; keeper: None when the credentials need none.
     """
+    address = settings.listen
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with KubeClient(credentials, user_agent=NAME) as client:
+    async with KubeClient(credentials, user_agent=NAME, lost_after=TRANSIT_SECONDS) as client:
         cluster = Cluster()
-        policy = Placement(placement, card_placement, cluster.workload)
+        policy = Placement(settings.placement, settings.card_placement, cluster.workload)
         nodes, pods = cluster.watches(client)
+        watches: dict[str, Reflector[Any]] = {"nodes": nodes, "pods": pods}
+        if settings.preempt:
+            watches["poddisruptionbudgets"] = cluster.budget_watch(client)
+        problems = [*([keeper.problem] if keeper else []), lambda: _incomplete(watches)]
         events = EventRecorder(client, NAME, socket.gethostname())
-        binder = Binder(client, cluster, policy)
+        fence = Fence(settings.lease, settings.scheduler_host, told=lambda holder, words: _tell_stranger(events, holder, words))
+        cluster.on_stranger = fence.stranger
+        binder = Binder(client, cluster, policy, licence=fence.licence)
         recall = Recall(cluster)
         cluster.on_room = recall.room
         endpoints = Endpoints(
             cluster,
-            Service(cluster.ledger, policy, recall.refused, budgets=lambda: cluster.budgets),
+            Service(cluster.ledger, policy, recall.refused, budgets=lambda: cluster.budgets, most=settings.most_nodes),
             binder,
-            lambda: _not_ready(nodes, pods, keeper),
+            lambda: _first(problems),
+            fence,
         )
         try:
             runner = await listen(endpoints, address.host, address.port, tls.context if tls else None)
@@ -118,17 +151,22 @@ async def serve(
         hangup = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
         try:
-            await _until(
+            await run_all(
+                [
+                    *(watch.run() for watch in watches.values()),
+                    events.run(),
+                    recall.run(client),
+                    fence.run(client, pods),
+                    _when_synced(watches, cluster, events),
+                    _follow_tls(hangup, tls),
+                    *([keeper.run(client, _tell_token)] if keeper else []),
+                    *([MetricsServer(settings.metrics, lambda: _figures(cluster, endpoints, watches)).run()] if settings.metrics else []),
+                    _watchdog(),
+                ],
                 stop,
-                nodes.run(),
-                pods.run(),
-                events.run(),
-                recall.run(client),
-                _when_synced(nodes, pods, cluster, events),
-                _follow_tls(hangup, tls),
-                *([keeper.run(client, _tell_token)] if keeper else []),
-                _watchdog(),
             )
+        except Exception as error:
+            raise Stopped(f"an internal task ended: {error!r}") from error
         finally:
             systemd.notify("STOPPING=1")
             log.info("stopping: finishing the binds under way")
@@ -136,28 +174,13 @@ async def serve(
             await binder.drain()
 
 
-async def _until(stop: asyncio.Event, *works: Coroutine[Any, Any, None]) -> None:
-    """Run these until `stop`; none of them may end before."""
-    tasks = [asyncio.create_task(work) for work in works]
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {stopping}:
-            error = task.exception()
-            raise Stopped(f"an internal task ended: {error!r}") from error
-    finally:
-        for task in (*tasks, stopping):
-            task.cancel()
-        await asyncio.gather(*tasks, stopping, return_exceptions=True)
-
-
-async def _when_synced(nodes: Reflector[Any], pods: Reflector[Any], cluster: Cluster, events: EventRecorder) -> None:
-    await asyncio.gather(nodes.synced.wait(), pods.synced.wait())
+async def _when_synced(watches: Mapping[str, Reflector[Any]], cluster: Cluster, events: EventRecorder) -> None:
+    await asyncio.gather(*(watch.synced.wait() for watch in watches.values()))
     # What a large cluster's first lists leave behind stays for good: not worth looking at in each collection.
     gc.collect()
     gc.freeze()
     systemd.notify("READY=1")
-    log.info("both caches are complete: answering the scheduler")
+    log.info("the caches are complete: answering the scheduler")
     await Advisor(cluster, events).run()
 
 
@@ -184,16 +207,30 @@ async def _watchdog() -> None:
             systemd.notify("WATCHDOG=1")
 
 
+def _tell_stranger(events: EventRecorder, holder: Holder, words: str) -> None:
+    events.emit(ObjectReference("Pod", holder.name, holder.uid, holder.namespace), "Warning", "GpushareSecondScheduler", words)
+
+
 def _tell_token(well: bool, words: str) -> None:
     log.log(logging.INFO if well else logging.ERROR, "token: %s", words)
     systemd.notify(f"STATUS=token: {words}")
 
 
-def _not_ready(nodes: Reflector[Any], pods: Reflector[Any], keeper: TokenKeeper | None) -> str:
-    problem = keeper.problem() if keeper else ""
-    if problem:
-        return problem
-    missing = [what for what, watch in (("nodes", nodes), ("pods", pods)) if not watch.synced.is_set()]
+def _figures(cluster: Cluster, endpoints: Endpoints, watches: Mapping[str, Reflector[Any]]) -> Iterator[str]:
+    """What a scrape gets."""
+    yield from metrics.render(endpoints.families())
+    yield from metrics.render(families(cluster))
+    yield from metrics.render(watch_families(watches))
+    yield from metrics.render(process.families(NAME))
+
+
+def _first(problems: Sequence[Callable[[], str]]) -> str:
+    """Why the scheduler may not be answered, "" when it may."""
+    return next((words for problem in problems if (words := problem())), "")
+
+
+def _incomplete(watches: Mapping[str, Reflector[Any]]) -> str:
+    missing = [what for what, watch in watches.items() if not watch.synced.is_set()]
     if not missing:
         return ""
     return (
@@ -211,6 +248,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", type=_address, default=f"127.0.0.1:{EXTENDER_PORT}", help="address and port (default: %(default)s)")
     parser.add_argument("--placement", choices=PLACEMENTS, default="binpack", help="policy between nodes (default %(default)s)")
     parser.add_argument("--card-placement", choices=PLACEMENTS, default="", help="policy between the cards of a node (default: the same)")
+    parser.add_argument("--preempt", action="store_true", help="kube-scheduler calls preempt here: watch disruption budgets for it")
+    parser.add_argument(
+        "--lease",
+        type=_lease,
+        default=DEFAULT_LEASE,
+        metavar="NAMESPACE/NAME",
+        help=f"of kube-scheduler's leader election; {NO_LEASE}: one scheduler runs alone, without (default %(default)s)",
+    )
+    parser.add_argument(
+        "--scheduler-host", default=socket.gethostname(), metavar="NAME", help="this scheduler's host in the lease (default %(default)s)"
+    )
+    parser.add_argument(
+        "--most-nodes",
+        type=_natural,
+        default=0,
+        metavar="N",
+        help="filter answers with the best N of the nodes that fit, which alone the scheduler then scores; 0: with all (default)",
+    )
+    metrics_server.add_options(parser)
     add_options(parser)
     for option, what in (
         ("--tls-cert", "the certificate for TLS"),
@@ -249,6 +305,21 @@ def _address(text: str) -> Address:
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} has no port from 1 to 65535; write such as 127.0.0.1:{EXTENDER_PORT}")
     return Address(host, int(port))
+
+
+def _lease(text: str) -> str:
+    if text == NO_LEASE:
+        return ""
+    namespace, _, name = text.partition("/")
+    if not namespace or not name or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} names no lease; write namespace and name, such as {DEFAULT_LEASE}, or {NO_LEASE}")
+    return text
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes; write such as 100, or 0 for no limit")
+    return int(text)
 
 
 def _level(text: str) -> str:

@@ -125,9 +125,9 @@ class PodReader:
 
 
 def _alive(status: Mapping[str, Any]) -> bool:
-    """Whether kubelet has begun with a container and has not said that all have ended."""
+    """Whether kubelet has not said that all containers have ended. Before its first word it may be admitting the pod all the same."""
     statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    return any("terminated" not in (one.get("state") or {}) for one in statuses)
+    return not statuses or any("terminated" not in (one.get("state") or {}) for one in statuses)
 
 
 def priority_of(pod: Mapping[str, Any]) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
+from time import perf_counter
 from typing import Any, Final
 
 import orjson
@@ -22,7 +22,10 @@ from gpushare_runtime import __version__
 from gpushare_runtime.extender import views, wire
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.fence import Fence
+from gpushare_runtime.extender.meters import ERROR, OK, REFUSED, Meters
 from gpushare_runtime.extender.service import Service
+from gpushare_runtime.metrics import Family, Sample
 from gpushare_runtime.protocol import EXTENDER_PREFIX
 
 log = logging.getLogger(__name__)
@@ -32,32 +35,29 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 _IDLE_SECONDS: Final = 3600.0
 _INSPECT: Final = f"{EXTENDER_PREFIX}/inspect"
 _LEDGER: Final = f"{EXTENDER_PREFIX}/ledger"
+_VERB_AT: Final = len(EXTENDER_PREFIX) + 1
 _OPEN: Final = ("/healthz", "/version")
 
 
-@dataclass
-class Counts:
-    """What the verbs have done since the start."""
-
-    filter_calls: int = 0
-    last_filter_call: datetime | None = None
-    prioritize_calls: int = 0
-    preempt_calls: int = 0
-    binds: int = 0
-    bind_failures: int = 0
-    refused_calls: int = 0
+Answer = tuple[bytes, str]
+"""The body, and which of meters.RESULTS it is."""
 
 
 class Endpoints:
-    """One handler for all paths. not_ready: why no verb may be answered yet, "" when it may."""
+    """One handler for all paths. not_ready: why no verb may be answered yet, "" when it may; fence: None where one extender runs
+    alone and has begun with everything known."""
 
-    def __init__(self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str]) -> None:
-        self.counts: Final = Counts()
+    def __init__(
+        self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], fence: Fence | None = None
+    ) -> None:
+        self.meters: Final = Meters()
+        self._last_filter_call: datetime | None = None
         self._cluster = cluster
         self._service = service
         self._binder = binder
         self._not_ready = not_ready
-        self._verbs: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+        self._fence = fence
+        self._verbs: dict[str, Callable[[bytes], Awaitable[Answer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
             f"{EXTENDER_PREFIX}/preempt": self._preempt,
@@ -80,72 +80,91 @@ class Endpoints:
             response = _json(_failure(request.path, error))
             response.force_close()
             return response
+        began = perf_counter()
         try:
-            return _json(await verb(body))
+            answer, result = await verb(body)
         except wire.WireError as error:
             log.warning("%s: %s", request.path, error)
-            return _json(_failure(request.path, str(error)))
+            answer, result = _failure(request.path, str(error)), ERROR
         except Exception as error:
             log.exception("%s failed", request.path)
-            return _json(_failure(request.path, f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"))
+            words = f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"
+            answer, result = _failure(request.path, words), ERROR
+        self.meters.took(request.path[_VERB_AT:], result, perf_counter() - began)
+        return _json(answer)
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """(whether both caches are complete, what /healthz says)."""
         why = self._not_ready()
         nodes = self._cluster.ledger.nodes.values()
-        counts = self.counts
+        count = self.meters.count
         return not why, {
             "synced": not why,
             "not_ready": why,
+            "fence": self._fence.problem() if self._fence else "",
             "version": __version__,
             "nodes": sum(1 for node in nodes if node.inventory),
             "pods": sum(len(node.holders) for node in nodes),
             "pending": len(self._cluster.pending),
-            "filter_calls": counts.filter_calls,
-            "last_filter_call": counts.last_filter_call,
-            "prioritize_calls": counts.prioritize_calls,
-            "preempt_calls": counts.preempt_calls,
-            "binds": counts.binds,
-            "bind_failures": counts.bind_failures,
-            "refused_calls": counts.refused_calls,
+            "filter_calls": count("filter"),
+            "last_filter_call": self._last_filter_call,
+            "prioritize_calls": count("prioritize"),
+            "preempt_calls": count("preempt"),
+            "binds": count("bind", OK),
+            "bind_failures": count("bind", REFUSED, ERROR),
+            "refused_calls": self.meters.refused_callers,
         }
 
-    async def _filter(self, body: bytes) -> bytes:
-        self.counts.filter_calls += 1
-        self.counts.last_filter_call = datetime.now(timezone.utc)
-        why = self._not_ready()
+    def families(self) -> Iterator[Family]:
+        """What the verbs did, and whether they may be answered."""
+        yield Family(
+            "gpushare_extender_ready", "gauge", "Whether its caches are complete and its token works", [Sample(not self._not_ready())]
+        )
+        yield from self.meters.families()
+        yield from self._fence.families() if self._fence else ()
+
+    def _closed(self) -> str:
+        """Why no verb may be answered now, "" when it may."""
+        return self._not_ready() or (self._fence.asked() if self._fence else "")
+
+    async def _filter(self, body: bytes) -> Answer:
+        self._last_filter_call = datetime.now(timezone.utc)
+        why = self._closed()
         if why:
-            return wire.write_filter_error(why)
+            return wire.write_filter_error(why), ERROR
         args = wire.read_arguments(body)
-        return wire.write_filtered(args, self._service.filter(args))
+        filtered = self._service.filter(args)
+        return wire.write_filtered(args, filtered), OK if filtered.names else REFUSED
 
-    async def _prioritize(self, body: bytes) -> bytes:
-        self.counts.prioritize_calls += 1
+    async def _prioritize(self, body: bytes) -> Answer:
         args = wire.read_arguments(body)
-        return wire.write_scores(args.names, {} if self._not_ready() else self._service.prioritize(args))
+        if self._closed():
+            return wire.write_scores({}), ERROR
+        return wire.write_scores(self._service.prioritize(args)), OK
 
-    async def _preempt(self, body: bytes) -> bytes:
-        self.counts.preempt_calls += 1
+    async def _preempt(self, body: bytes) -> Answer:
         args = wire.read_preempt(body)
         # Without the whole ledger no eviction can be said to help.
-        return wire.write_preempted({} if self._not_ready() else self._service.preempt(args))
+        if self._closed():
+            return wire.write_preempted({}), ERROR
+        helped = self._service.preempt(args)
+        return wire.write_preempted(helped), OK if helped else REFUSED
 
-    async def _bind(self, body: bytes) -> bytes:
+    async def _bind(self, body: bytes) -> Answer:
         args = wire.read_bind(body)
-        why = self._not_ready()
+        why = self._closed()
         try:
             if why:
-                raise BindError(why)
+                raise BindError(why, "not-ready")
             await self._binder.bind(args)
         except BindError as error:
-            self.counts.bind_failures += 1
+            self.meters.not_bound(error.cause)
             log.warning("bind %s to node %s: %s", args, args.node, error)
-            return wire.write_bound(str(error))
-        self.counts.binds += 1
-        return wire.write_bound("")
+            return wire.write_bound(str(error)), ERROR if why else REFUSED
+        return wire.write_bound(""), OK
 
     def _refuse(self, request: web.BaseRequest) -> web.Response:
-        self.counts.refused_calls += 1
+        self.meters.refused_callers += 1
         why = (
             f"{request.path} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
             "`tlsConfig` of the extender's entry in KubeSchedulerConfiguration names certFile and keyFile (scheduler/tls.crt and "
@@ -178,7 +197,7 @@ class Endpoints:
         """What to show of the ledger at a path."""
         ledger = self._cluster.ledger
         if path == _LEDGER:
-            return lambda: views.ledger_json(ledger)
+            return lambda: views.ledger_json(ledger, self._fence.problems() if self._fence else [])
         if path == _INSPECT:
             return lambda: views.inspect(ledger)
         head, _, node = path.rpartition("/")
@@ -223,7 +242,7 @@ def _failure(path: str, error: str) -> bytes:
     if path.endswith("/preempt"):
         return wire.write_preempted({})
     # HostPriorityList has no place for an error; without a score every node is as good.
-    return wire.write_scores([], {})
+    return wire.write_scores({})
 
 
 def _json(body: bytes, status: int = 200) -> web.Response:

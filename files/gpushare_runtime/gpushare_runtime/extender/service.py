@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, Final
 
 from gpushare_runtime.extender.budgets import Budget
@@ -16,7 +17,7 @@ from gpushare_runtime.extender.pods import priority_of
 from gpushare_runtime.extender.preempt import Preemption, Preemptor
 from gpushare_runtime.extender.wire import Arguments, Filtered, PreemptArguments, Victims
 from gpushare_runtime.ledger import Holder, Ledger, NodeLedger
-from gpushare_runtime.placement import BEST_SCORE, Policy
+from gpushare_runtime.placement import Policy, Weight, scores_of
 from gpushare_runtime.reasons import refusals
 from gpushare_runtime.request import Request, RequestError, parse_request
 from gpushare_runtime.rules import Labels, labels_of
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 RESERVED_SECONDS: Final = 10.0
 """The scheduler's call to bind follows within milliseconds, except where volumes are bound first."""
+
+_REMEMBERED: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Service:
     """The verbs that bind nothing. refused: told the UID of each pod that fits nowhere now; budgets: those of the cluster.
 
     The node that the scheduler will most probably take is reserved in the ledger, since it binds only after it has asked about
-    other pods. clock: monotonic, in seconds.
+    other pods. most: filter names at most so many nodes, those that prioritize would score best; 0 for all that fit.
+    clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -53,18 +57,21 @@ class Service:
         refused: Callable[[str], None] = lambda uid: None,
         *,
         budgets: Callable[[], Collection[Budget]] = tuple,
+        most: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._refused = refused
         self._budgets = budgets
+        self._most = most
         self._clock = clock
+        self._parsed: dict[tuple[object, object], Request | None] = {}
 
     def filter(self, args: Arguments) -> Filtered:
         """The nodes that have a card (or empty cards) for the pod; the others with a reason."""
         try:
-            request = parse_request(args.pod)
+            request = self._request(args.pod)
         except RequestError as error:
             return self._refuse(args, str(error))
         if request is None:
@@ -74,40 +81,40 @@ class Service:
         # What is reserved for itself must not be in its way.
         self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
         pod = self._pod(args.pod, request)
-        fitting: list[str] = []
-        failing: list[NodeLedger] = []
-        for name, node in self._nodes(args.names, pod):
-            if node is not None and node.leftover(pod.request) is not None:
-                fitting.append(name)
-            else:
-                failing.append(node or NodeLedger(name))
+        weights = self._weights(args.names, pod)
+        fitting, failing = args.names, []
+        if None in weights:
+            fitting = [name for name, weight in zip(args.names, weights, strict=True) if weight is not None]
+            failing = [self._node(name, pod) for name, weight in zip(args.names, weights, strict=True) if weight is None]
         if not fitting:
             self._refused(pod.uid)
         elif len(fitting) == 1:
             # The scheduler does not ask for priorities then.
             self._reserve(pod, fitting[0])
-        log.info("filter %s, %s: %d of %d nodes fit", pod_name(args.pod), amount(request), len(fitting), len(args.names))
+        named = self._best(fitting, weights)
+        if not fitting or log.isEnabledFor(logging.DEBUG):
+            # A line for each pod would cost more than its answer.
+            log.info("filter %s, %s: %d of %d nodes fit", pod_name(args.pod), amount(request), len(fitting), len(args.names))
         return Filtered(
-            fitting,
+            named,
             refusals(pod.request, failing) if failing else {},
             unresolvable=frozenset(node.name for node in failing if not node.could_hold(pod.request)),
         )
 
     def prioritize(self, args: Arguments) -> Mapping[str, int]:
-        """Node name → 0 … 10. Nodes that are left out get 0."""
+        """Node name → 1 … 10. Nodes that are left out get 0."""
         try:
-            request = parse_request(args.pod)
+            request = self._request(args.pod)
         except RequestError:
             return {}
         if request is None or request.unsupported is not None:
             return {}
         self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
         pod = self._pod(args.pod, request)
-        scores = self._policy.rank(pod.request, [node for _, node in self._nodes(args.names, pod) if node is not None])
-        best = next((name for name, score in scores.items() if score == BEST_SCORE), None)
-        if best is not None:
-            self._reserve(pod, best)
-        return scores
+        weights = [weight for weight in self._weights(args.names, pod) if weight is not None]
+        if weights:
+            self._reserve(pod, min(weights)[-1])
+        return scores_of(weights)
 
     def preempt(self, args: PreemptArguments) -> Mapping[str, Victims]:
         """Node name → all victims that it takes there. Nodes that no eviction helps are left out."""
@@ -129,18 +136,45 @@ class Service:
         )
         return helped
 
+    def _request(self, pod: Mapping[str, Any]) -> Request | None:
+        """As `parse_request`: filter, prioritize and the next attempt ask about the same version of the same pod."""
+        metadata = pod.get("metadata") or {}
+        version = metadata.get("uid"), metadata.get("resourceVersion")
+        if None in version:
+            return parse_request(pod)
+        if version not in self._parsed:
+            if len(self._parsed) >= _REMEMBERED:
+                self._parsed.clear()
+            self._parsed[version] = parse_request(pod)
+        return self._parsed[version]
+
     def _pod(self, raw: Mapping[str, Any], request: Request) -> _Pod:
         metadata = raw.get("metadata") or {}
         namespace, labels = metadata.get("namespace", ""), labels_of(metadata)
         asked = self._ledger.asked_by(request, namespace, labels)
         return _Pod(metadata.get("uid", ""), namespace, metadata.get("name", ""), labels, priority_of(raw), asked)
 
-    def _nodes(self, names: list[str], pod: _Pod) -> Iterator[tuple[str, NodeLedger | None]]:
-        """Each node as this pod may use it; None where nothing is known of it."""
-        known = self._ledger.nodes
-        if not self._ledger.nominees:
-            return ((name, known.get(name)) for name in names)
-        return ((name, self._seen(known[name], pod) if name in known else None) for name in names)
+    def _best(self, fitting: list[str], weights: list[Weight | None]) -> list[str]:
+        """The fitting nodes that are named to the scheduler, in the order in which it asked."""
+        if not self._most or len(fitting) <= self._most:
+            return fitting
+        best = {name for _, _, name in nsmallest(self._most, filter(None, weights))}
+        return [name for name in fitting if name in best]
+
+    def _weights(self, names: list[str], pod: _Pod) -> list[Weight | None]:
+        """Of each node as this pod may use it; None where it does not fit or nothing is known."""
+        weights = self._policy.weigh_all(pod.request, self._ledger, names)
+        nominees = self._ledger.nominees
+        if nominees:
+            for place, name in enumerate(names):
+                if name in nominees:
+                    weights[place] = self._policy.weigh(pod.request, self._node(name, pod))
+        return weights
+
+    def _node(self, name: str, pod: _Pod) -> NodeLedger:
+        """The node as this pod may use it; one without cards where nothing is known of it."""
+        node = self._ledger.node(name)
+        return self._seen(node, pod) if node is not None else NodeLedger(name)
 
     def _seen(self, node: NodeLedger, pod: _Pod) -> NodeLedger:
         return seen_by(self._ledger, self._policy, node, pod.uid, pod.priority)

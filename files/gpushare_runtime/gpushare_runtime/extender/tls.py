@@ -65,4 +65,5 @@ class Tls:
         self._newest = self.files.context()
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._newest
+        if context is not self._newest:
+            connection.context = self._newest

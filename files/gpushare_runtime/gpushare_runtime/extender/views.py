@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from gpushare_runtime.ledger import CardState, Holder, Ledger, NodeLedger, Nominee
@@ -44,9 +44,13 @@ def _pods(node: NodeLedger, state: CardState) -> Iterable[dict[str, Any]]:
             yield {"name": holder.name, "namespace": holder.namespace, "usedGPU": units}
 
 
-def ledger_json(ledger: Ledger) -> dict[str, Any]:
-    """All of it. A change that readers could misunderstand raises `v`; new fields do not. Units are those of each node."""
-    return {"v": VERSION, "nodes": [node_json(ledger, node) for _, node in sorted(ledger.nodes.items())]}
+def ledger_json(ledger: Ledger, problems: Sequence[str] = ()) -> dict[str, Any]:
+    """All of it. A change that readers could misunderstand raises `v`; new fields do not. Units are those of each node.
+
+    problems: what is wrong beyond the single node.
+    """
+    nodes = [node_json(ledger, node) for _, node in sorted(ledger.nodes.items())]
+    return {"v": VERSION, "problems": list(problems), "nodes": nodes}
 
 
 def node_json(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def read_arguments(body: bytes) -> Arguments:
         raise WireError(f"Pod must be a pod, found {_short(pod)}")
     names = _get(args, "NodeNames")
     if names is not None:
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, list) or not set(map(type, names)) <= {str}:
             raise WireError(f"NodeNames must be a list of names, found {_short(names)}")
         return Arguments(pod, names)
     nodes = _get(args, "Nodes")
@@ -115,9 +115,9 @@ def write_filter_error(error: str) -> bytes:
     return write_filtered(Arguments({}, []), Filtered(error=error))
 
 
-def write_scores(names: list[str], scores: Mapping[str, int]) -> bytes:
-    """The answer to prioritize: HostPriorityList. Nodes without a score get 0."""
-    return orjson.dumps([{"Host": name, "Score": scores.get(name, 0)} for name in names])
+def write_scores(scores: Mapping[str, int]) -> bytes:
+    """The answer to prioritize: HostPriorityList. Nodes that are not in it count 0 for the scheduler: leave them out."""
+    return orjson.dumps([{"Host": name, "Score": score} for name, score in scores.items()])
 
 
 def read_bind(body: bytes) -> BindArguments:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -73,20 +74,25 @@ def path(*segments: str) -> str:
 class KubeClient:
     """One pool of connections to the API server; an async context manager. It sets no rate limit of its own.
 
-    user_agent: the component's name, as it shows in the audit log; timeout: seconds for one request.
+    user_agent: the component's name, as it shows in the audit log; timeout: seconds for one request; lost_after: seconds after
+    which the kernel gives up a connection whose peer does not acknowledge what was sent.
     """
 
-    def __init__(self, credentials: Credentials, *, user_agent: str = "gpushare", timeout: float = 30.0) -> None:
+    def __init__(self, credentials: Credentials, *, user_agent: str = "gpushare", timeout: float = 30.0, lost_after: float = 30.0) -> None:
         self._credentials = credentials
         self._timeout = timeout
+        self._lost_after = lost_after
         self._user_agent = f"{user_agent}/{__version__}"
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> KubeClient:
         # Every bind under way has its own connection, and those stay open for the next ones.
-        connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60, socket_factory=_socket)
+        connector = aiohttp.TCPConnector(
+            limit=0, limit_per_host=0, keepalive_timeout=60, socket_factory=lambda address: _socket(address, self._lost_after)
+        )
         self._session = aiohttp.ClientSession(
             connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             headers={"User-Agent": self._user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
         )
@@ -101,9 +107,11 @@ class KubeClient:
         """One object, or a list as one piece. within: seconds for this request."""
         return await self._request("GET", path, params, headers={"Accept": accept}, within=within)
 
-    async def create(self, path: str, body: Mapping[str, Any], *, within: float | None = None, **params: object) -> dict[str, Any]:
-        """POST; the object as the server keeps it, or its Status."""
-        return await self._request("POST", path, params, body=orjson.dumps(body), within=within)
+    async def create(
+        self, path: str, body: Mapping[str, Any], *, within: float | None = None, send_within: float = math.inf, **params: object
+    ) -> dict[str, Any]:
+        """POST; the object as the server keeps it, or its Status. send_within: seconds after which it is not sent any more."""
+        return await self._request("POST", path, params, body=orjson.dumps(body), within=within, send_within=send_within)
 
     async def patch(
         self,
@@ -181,12 +189,17 @@ class KubeClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         within: float | None = None,
+        send_within: float = math.inf,
     ) -> dict[str, Any]:
-        deadline = time.monotonic() + (self._timeout if within is None else within)
+        began = time.monotonic()
+        deadline, send_by = began + (self._timeout if within is None else within), began + send_within
         sent = {**(headers or {}), **({"Content-Type": JSON} if body is not None and "Content-Type" not in (headers or {}) else {})}
         reloaded = False
         while True:
-            timeout = aiohttp.ClientTimeout(total=max(0.01, deadline - time.monotonic()))
+            now = time.monotonic()
+            timeout = aiohttp.ClientTimeout(
+                total=max(0.01, deadline - now), connect=max(0.01, send_by - now) if send_within < math.inf else None
+            )
             authorization = self._credentials.authorization()
             try:
                 async with self._send(method, path, params, sent, body, timeout, authorization) as response:
@@ -194,12 +207,12 @@ class KubeClient:
                     wait = response.headers.get("Retry-After", "1")
             except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise self._no_answer(method, path, error) from None
-            if status == 401 and not reloaded and self._reload(authorization):
+            if status == 401 and not reloaded and time.monotonic() < send_by and self._reload(authorization):
                 reloaded = True
                 continue
             # 429: the server has not touched the request and asks to come back later.
             pause = float(wait) if wait.isdigit() else 1.0
-            if status == 429 and time.monotonic() + pause < deadline:
+            if status == 429 and time.monotonic() + pause < min(deadline, send_by):
                 await asyncio.sleep(pause)
                 continue
             if status >= 400:
@@ -251,8 +264,8 @@ class KubeClient:
         return KubeError(0, LOST, f"{what}: {error or type(error).__name__}")
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A TCP socket on which a peer that vanished without a word is noticed within half a minute."""
+def _socket(address: aiohttp.AddrInfoType, lost_after: float) -> socket.socket:
+    """A TCP socket on which a peer that vanished without a word is noticed within half a minute, and sooner by what is sent to it."""
     family, kind, protocol = address[:3]
     sock = socket.socket(family, kind, protocol)
     sock.setblocking(False)
@@ -261,7 +274,7 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(lost_after * 1000))
     return sock
 
 

@@ -19,6 +19,7 @@ T = TypeVar("T")
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 10.0
 _SHORTEST_WATCH: Final = 1.0
+_POLL: Final = 0.02
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,10 @@ class Reflector(Generic[T]):
         backoff: Backoff | None = None,
     ) -> None:
         self.synced = asyncio.Event()
+        self.lists = 0
+        """Complete lists since the start; after the first each has a reason."""
+        self.interruptions = 0
+        """Lists and watches since the start that did not end in order."""
         self._client = client
         self._path = path
         self._on_replace = on_replace
@@ -76,6 +81,8 @@ class Reflector(Generic[T]):
         self._backoff = backoff or Backoff()
         self._resource_version = ""
         self._last_contact: float | None = None
+        self._begun = self._done = 0
+        self._stale, self._listed = asyncio.Event(), asyncio.Event()
 
     @property
     def last_contact(self) -> float | None:
@@ -89,9 +96,9 @@ class Reflector(Generic[T]):
                 if not self._resource_version:
                     await self._list()
                 began = time.monotonic()
-                await self._watch()
+                await self._watch_until_stale()
                 # The server has ended it in order; one that does so at once is not asked again at once.
-                if time.monotonic() - began < _SHORTEST_WATCH:
+                if self._resource_version and time.monotonic() - began < _SHORTEST_WATCH:
                     await asyncio.sleep(self._backoff.wait())
             except KubeError as error:
                 # A lost connection goes on from where it was; whatever else happened, a fresh list is right.
@@ -103,12 +110,50 @@ class Reflector(Generic[T]):
                 self._resource_version = ""
                 await self._pause("listing again")
 
+    async def catch_up(self, version: str, grace: float) -> None:
+        """Returns when on_replace and on_event have had all up to this resourceVersion of the same resource.
+
+        Where the watch does not get there within grace seconds (nothing may happen for long, and until 1.35 versions need not be
+        comparable numbers), everything is listed anew.
+        """
+        deadline = time.monotonic() + grace
+        while not _reached(self._resource_version, version):
+            if time.monotonic() >= deadline:
+                break
+            await asyncio.sleep(_POLL)
+        else:
+            return
+        # A list that has begun already may be older.
+        begun = self._begun
+        self._stale.set()
+        while self._done <= begun:
+            self._listed.clear()
+            await self._listed.wait()
+
+    async def _watch_until_stale(self) -> None:
+        watch = asyncio.ensure_future(self._watch())
+        stale = asyncio.ensure_future(self._stale.wait())
+        try:
+            await asyncio.wait({watch, stale}, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                watch.result()
+            else:
+                self._resource_version = ""
+        finally:
+            for task in (watch, stale):
+                task.cancel()
+            await asyncio.gather(watch, stale, return_exceptions=True)
+
     async def _pause(self, why: str) -> None:
+        self.interruptions += 1
         seconds = self._backoff.wait()
         log.warning("watch of %s was interrupted, going on in %.1f s: %s", self._path, seconds, why)
         await asyncio.sleep(seconds)
 
     async def _list(self) -> None:
+        self._begun += 1
+        number = self._begun
+        self._stale.clear()
         try:
             items, version = await self._pages(self._limit)
         except KubeError as error:
@@ -118,6 +163,9 @@ class Reflector(Generic[T]):
             items, version = await self._pages(0)
         self._on_replace(items)
         self._resource_version = version
+        self._done = number
+        self._listed.set()
+        self.lists += 1
         self.synced.set()
 
     async def _pages(self, limit: int) -> tuple[list[T], str]:
@@ -162,3 +210,8 @@ class Reflector(Generic[T]):
             metadata = raw.get("metadata") or {}
             log.exception("%s: left out %s/%s", self._path, metadata.get("namespace"), metadata.get("name"))
             return None
+
+
+def _reached(has: str, wanted: str) -> bool:
+    """Whether a resourceVersion is another or a later one of the same resource."""
+    return has == wanted or (has.isdecimal() and wanted.isdecimal() and int(has) >= int(wanted))

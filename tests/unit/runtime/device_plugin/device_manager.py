@@ -12,6 +12,7 @@ restart nothing is healthy before the plugin says so, and containers that run ar
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import random
@@ -225,8 +226,10 @@ class DeviceManager:
         """As at kubelet's start: what was given is known again, no id is healthy before the plugin says so."""
         self.healthy, self.given, self.allocated, self._reuse = {}, {}, {}, {}
         if self.checkpoint is not None and self.checkpoint.exists():
-            data = json.loads(self.checkpoint.read_text())["Data"]
-            self.restore(data["PodDeviceEntries"], data["RegisteredDevices"])
+            # As the real one: what cannot be read is passed over.
+            with contextlib.suppress(json.JSONDecodeError):
+                data = json.loads(self.checkpoint.read_text())["Data"]
+                self.restore(data["PodDeviceEntries"], data["RegisteredDevices"])
 
     def restore(self, entries: list[dict[str, Any]], resources: Any) -> None:
         """What a file with these entries says."""

@@ -19,6 +19,7 @@ from gpushare_runtime.device_plugin import deviceplugin_pb2_grpc as rpc
 from unit.runtime.device_plugin.device_manager import AdmissionError, DeviceManager, StartError
 
 MESSAGE_BYTES = 4 * 1024 * 1024
+DROP_SECONDS = 0.05
 
 
 class FakeKubelet(rpc.RegistrationServicer):
@@ -92,7 +93,11 @@ class FakeKubelet(rpc.RegistrationServicer):
                 self.lists.setdefault(resource, []).append({device.ID: device.health for device in response.devices})
                 self.manager.healthy[resource] = {d.ID for d in response.devices if d.health == "Healthy"}
                 self.manager.write()
-        # The plugin hung up: nothing of the resource is healthy any more.
+        # The plugin hung up. As the real one, which takes a moment over it: whoever is registered under that name by then goes.
+        await asyncio.sleep(DROP_SECONDS)
+        if resource in self._clients:
+            channel, _ = self._clients.pop(resource)
+            await channel.close()
         self.manager.healthy[resource] = set()
 
     def drop_lists(self) -> None:

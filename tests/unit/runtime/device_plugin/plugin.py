@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpushare_runtime.device_plugin.main import DevicePlugin, Settings
+from gpushare_runtime.device_plugin.main import DevicePlugin
+from gpushare_runtime.device_plugin.settings import Settings
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.quantity import GIB, Unit
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
@@ -83,7 +84,7 @@ async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = 
             nvml = FakeNvml(*mib)
             live: set[str] = set()
             settings = Settings("gpu1", unit, kubelet_root=root, state=root / "state")
-            plugin = DevicePlugin(settings, nvml, client, card_interval=0.05, live=lambda: live)
+            plugin = DevicePlugin(settings, nvml, client, card_interval=0.05, check_scale=0.01, live=lambda: live)
             made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), live)
             try:
                 yield made

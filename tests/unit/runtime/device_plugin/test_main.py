@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.device_plugin.main import EXIT_SETTINGS, Settings, parse_arguments
+from gpushare_runtime.device_plugin.settings import EXIT_FAILED, EXIT_SETTINGS, Settings, parse_arguments
 from gpushare_runtime.device_plugin.status import Status
 from gpushare_runtime.kube.identity import TokenFiles
 from gpushare_runtime.quantity import UNITS
@@ -37,9 +37,36 @@ sys.exit(asyncio.run(main.serve(settings, FakeNvml(16384, 16384))))
 """
 
 
+# The command with an NVML that fails as told in the first argument: always, or from the second reading on.
+_WITHOUT_NVML = """
+import asyncio, logging, sys
+from gpushare_runtime.device_plugin import main
+from gpushare_runtime.device_plugin.cards import NvmlError
+from unit.runtime.device_plugin.fake_nvml import FakeNvml
+
+class Failing(FakeNvml):
+    def start(self):
+        super().start()
+        if how == "always":
+            raise NvmlError("libnvidia-ml.so.1 was not found: install the driver")
+
+    def count(self):
+        count, self.count = super().count(), self.replaced
+        return count
+
+    def replaced(self):
+        raise NvmlError("libnvidia-ml.so.1 was replaced", reload=True)
+
+how = sys.argv.pop(1)
+settings, level = main.parse_arguments(sys.argv[1:])
+logging.basicConfig(level=level)
+sys.exit(asyncio.run(main.serve(settings, Failing(16384))))
+"""
+
+
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NODE_NAME", "KUBECONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC", "STATE_DIRECTORY"):
+    for name in ("NODE_NAME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NOTIFY_SOCKET", "WATCHDOG_USEC", "STATE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -53,6 +80,22 @@ def test_the_command_line_of_the_original_is_taken(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NODE_NAME", "gpu1")
     line = ["-logtostderr", "--v=5", "--memory-unit=MiB", "--health-check=true", "--mps=false"]
     assert parse_arguments(line) == (Settings("gpu1", UNITS["MiB"]), logging.DEBUG)
+
+
+def test_options_of_the_original_without_a_purpose_here_are_taken_and_said() -> None:
+    line = ["--node-name=a", "--mps", "--query-kubelet", "--kubelet-port=10250", "--client-cert", "/c", "--timeout=10"]
+    settings, _ = parse_arguments(line)
+    assert [note.split(": ")[0] for note in settings.notes] == ["--mps", "--query-kubelet, --kubelet-port, --client-cert, --timeout"]
+    assert parse_arguments(["--node-name=a", "--mps=false", "--query-kubelet=false"])[0].notes == ()
+
+
+def test_a_kubeconfig_that_is_not_there_means_the_pods_own_account_as_in_the_original(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBECONFIG", str(root / "kubeconfig"))
+    assert parse_arguments(["--node-name=a"])[0].kubeconfig is None
+    (root / "kubeconfig").touch()
+    assert parse_arguments(["--node-name=a"])[0].kubeconfig == str(root / "kubeconfig")
+    assert parse_arguments(["--node-name=a", "--kubeconfig=/none"])[0].kubeconfig == "/none"
 
 
 def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +112,6 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ([], "set NODE_NAME or --node-name"),
         (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', 'MiB', '64MiB', '128MiB', '256MiB'|choose from GiB"),
         (["--node-name=a", "--seed-token-file=/s"], "--seed-token-file and --token-file go together"),
-        (["--node-name=a", "--mps"], "--mps is not there in this release"),
         (["--node-name=a", "--metrics-listen=9440"], "'9440' is no address and port, such as 127.0.0.1:9440"),
         (["--node-name=a", "--metrics-listen=0.0.0.0:9440"], "give --metrics-token-file as well, or 127.0.0.1"),
     ],
@@ -106,10 +148,11 @@ def received(receiver: socket.socket) -> list[str]:
             return messages
 
 
-def start(root: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
+def start(root: Path, *more: str, command: str = _COMMAND, first: str = "", **environment: str) -> subprocess.Popen[str]:
     given = os.environ | {"NODE_NAME": "gpu1", "KUBECONFIG": str(root / "kubeconfig"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _COMMAND, "--kubelet-root", str(root), "--state-dir", str(root / "state"), *more]
-    return subprocess.Popen(command, env=given | environment, stderr=subprocess.PIPE, text=True)
+    options = ["--kubelet-root", str(root), "--state-dir", str(root / "state"), *more]
+    arguments = [sys.executable, "-c", command, *([first] if first else []), *options]
+    return subprocess.Popen(arguments, env=given | environment, stderr=subprocess.PIPE, text=True)
 
 
 def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket) -> None:
@@ -139,6 +182,50 @@ def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket) -> N
                 process.kill()
                 process.communicate()
                 await kubelet.stop()
+
+    asyncio.run(scenario())
+
+
+def test_without_nvml_it_says_so_and_is_never_ready(root: Path, systemd: socket.socket) -> None:
+    async def scenario() -> None:
+        async with serving(FakeApi()) as api:
+            (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+            kubelet = FakeKubelet(root)
+            await kubelet.start()
+            process = start(root, command=_WITHOUT_NVML, first="always")
+            messages: list[str] = []
+
+            def said(text: str) -> bool:
+                messages.extend(received(systemd))
+                return any(text in message for message in messages)
+
+            try:
+                await until(lambda: said("STATUS=cards: libnvidia-ml.so.1 was not found"), seconds=20)
+                await until(lambda: said("API server: watching"), seconds=20)
+                assert kubelet.registrations == []
+                process.send_signal(signal.SIGTERM)
+                await until(lambda: process.poll() is not None, seconds=20)
+                assert (process.returncode, said("READY=1"), kubelet.registrations) == (0, False, [])
+            finally:
+                process.kill()
+                process.communicate()
+                await kubelet.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_library_that_was_replaced_ends_it_so_that_systemd_starts_it_anew(root: Path) -> None:
+    async def scenario() -> None:
+        async with serving(FakeApi()) as api:
+            (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+            process = start(root, command=_WITHOUT_NVML, first="later")
+            try:
+                await until(lambda: process.poll() is not None, seconds=20)
+            finally:
+                process.kill()
+            _, errors = process.communicate()
+            assert process.returncode == EXIT_FAILED
+            assert "libnvidia-ml.so.1 was replaced. The library on disk is a new one: ending, to be started again with it" in errors
 
     asyncio.run(scenario())
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +21,10 @@ from gpushare_runtime.quantity import UNITS
 from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.plugin import NODE, RESOURCES, world
+from unit.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, world
 from unit.runtime.kube.fake_api import fail, until
+from unit.runtime.pods import container
 
 MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 GIB = 1024
@@ -298,8 +301,12 @@ async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() ->
         assert it.patches(old) == 1
 
 
+def events(it: World) -> list[dict[str, Any]]:
+    return [found for path, found in it.api.objects.items() if "/events/" in path]
+
+
 @running
-async def test_the_copy_of_a_static_pod_is_left_to_kubelet() -> None:
+async def test_a_static_pod_is_told_in_an_event_alone_and_under_the_uid_that_describe_looks_for() -> None:
     async with world(16 * GIB) as it:
         await it.registered()
         static = memory(None, 0, 2, uid="of-the-copy", annotations={"kubernetes.io/config.mirror": "of-the-file"})
@@ -307,5 +314,25 @@ async def test_the_copy_of_a_static_pod_is_left_to_kubelet() -> None:
         await until(lambda: it.plugin.node.pods.get("of-the-file"))
         got = await it.kubelet.manager.admit({**static, "metadata": {**static["metadata"], "uid": "of-the-file"}})
         assert got["main"]["ALIYUN_COM_GPU_MEM_POD"] == "2"
-        await asyncio.sleep(0.3)
+        await until(lambda: events(it))
+        [event] = events(it)
+        assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GPUUnmanaged", "of-the-file")
+        assert event["message"].startswith("No scheduler places a static pod; it has 2 units of card 0 (GPU-00000000")
+        # The API's copy is kubelet's, which makes it anew when it is changed.
         assert it.patches(static) == 0
+
+
+@running
+async def test_a_request_that_nobody_can_place_is_told_why() -> None:
+    async with world(16 * GIB, 8 * GIB) as it:
+        await it.registered()
+        odd = await it.bind(bound(None, {}, container(mem=3, count=1)))
+        await it.kubelet.manager.admit(odd)
+        await until(lambda: events(it))
+        [event] = events(it)
+        assert event["reason"] == "GPUUnmanaged"
+        assert event["message"].startswith("No scheduler extender can place it (")
+        assert "aliyun.com/gpu-mem and aliyun.com/gpu-count at once" in event["message"]
+        assert re.search(r"it has 3 units of card \d .*, the whole card \d ", event["message"])
+        assert event["message"].endswith("Correct the request and create the pod anew")
+        assert it.patches(odd) == 0

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.node import NodeState, Refused, cordons
+from gpushare_runtime.device_plugin.node import NodeState, Refused
+from gpushare_runtime.device_plugin.node_cards import cordons
 from gpushare_runtime.device_plugin.pods import parse_local_pod
 from gpushare_runtime.device_plugin.refusals import LIFETIME
 from gpushare_runtime.device_plugin.report import report
+from gpushare_runtime.device_plugin.starts import may_start
 from gpushare_runtime.held import Held, HeldEntry
 from gpushare_runtime.inventory import Inventory
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
@@ -131,7 +133,7 @@ def test_ids_that_processes_hold_are_refused_where_kubelet_gives_them_all_the_sa
     with pytest.raises(Refused, match="is still held by processes of pod default/zombie, though kubelet has freed it"):
         node.state.allocate(MEMORY, ids)
     with pytest.raises(Refused, match="is still held by processes of pod default/zombie, though kubelet has freed it; kubelet tries"):
-        node.state.may_start(MEMORY, [*ids, "GPU-00000000-_-3"])
+        may_start(node.state, MEMORY, [*ids, "GPU-00000000-_-3"])
 
 
 def test_a_card_that_processes_use_is_not_given_whole_and_the_other_way_round() -> None:
@@ -202,7 +204,7 @@ def test_a_static_pod_is_unmanaged() -> None:
     copy = memory(None, 0, 3, uid="of-the-copy", name="static", annotations={"kubernetes.io/config.mirror": "of-the-file"})
     node.see(copy)
     node.admit({**copy, "metadata": {**copy["metadata"], "uid": "of-the-file"}})
-    assert said(node.state).entries == (HeldEntry("GPU-00000000", "of-the-file", "default/static", 3, "unmanaged"),)
+    assert said(node.state).entries == (HeldEntry("GPU-00000000", "of-the-copy", "default/static", 3, "unmanaged"),)
 
 
 def test_a_refusal_is_told_until_its_time_is_over_or_the_card_has_changed() -> None:
@@ -294,7 +296,7 @@ def test_a_cordoned_card_takes_no_new_pods_and_those_on_it_may_start_again() -> 
     assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "1"
     with pytest.raises(AdmissionError, match="card 0 is cordoned"):
         node.admit(node.see(memory(cards, 0, 8)))
-    assert node.state.may_start(MEMORY, node.manager.given[running["metadata"]["uid"]]["main"][MEMORY])
+    assert may_start(node.state, MEMORY, node.manager.given[running["metadata"]["uid"]]["main"][MEMORY])
     node.state.set_cordon("")
     assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "0"
 
@@ -308,8 +310,21 @@ def test_a_container_starts_with_what_kubelet_recorded() -> None:
     pod = node.see(memory(cards, 0, 4))
     node.admit(pod)
     ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
-    assert node.state.may_start(MEMORY, ids)
-    assert not node.state.may_start(MEMORY, list(ids)[:2])
+    assert may_start(node.state, MEMORY, ids)
+    free = node.state.devices(MEMORY)[-2:]
+    assert not may_start(node.state, MEMORY, [i for i, _ in free])
+
+
+def test_a_container_does_not_start_with_ids_that_are_another_containers() -> None:
+    cards = inventory(8)
+    node = Node(cards)
+    pods = [node.see(memory(cards, 0, 2, name=name)) for name in ("one", "two")]
+    for pod in pods:
+        node.admit(pod)
+    first, second = (node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] for pod in pods)
+    with pytest.raises(Refused, match=r"1 of its 2 ids .* are those of container main of pod default/two by kubelet's record"):
+        may_start(node.state, MEMORY, [min(second), "GPU-00000000-_-7"])
+    assert may_start(node.state, MEMORY, first)
 
 
 def test_a_container_does_not_start_on_a_card_that_is_bad_or_gone() -> None:
@@ -320,11 +335,11 @@ def test_a_container_does_not_start_on_a_card_that_is_bad_or_gone() -> None:
     ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
     with_card(node, 0, health="XID 79")
     with pytest.raises(Refused, match=r"card 0 .* is not usable \(XID 79\); kubelet tries to start"):
-        node.state.may_start(MEMORY, ids)
+        may_start(node.state, MEMORY, ids)
     node.state.set_inventory(inventory(8, 8))
-    assert node.state.may_start(MEMORY, ids)
+    assert may_start(node.state, MEMORY, ids)
     with pytest.raises(Refused, match="1 of its ids are of no card in this node"):
-        node.state.may_start(MEMORY, ["GPU-gone-_-0"])
+        may_start(node.state, MEMORY, ["GPU-gone-_-0"])
 
 
 def test_a_container_that_got_a_pods_cards_which_asked_for_another_number_of_them_does_not_start() -> None:
@@ -336,5 +351,5 @@ def test_a_container_that_got_a_pods_cards_which_asked_for_another_number_of_the
     assert node.admit(second)["main"][VISIBLE] == "GPU-00000000,GPU-00000001"
     ids = node.manager.given[second["metadata"]["uid"]]["main"][MEMORY]
     with pytest.raises(Refused, match="container main of pod default/one has units of 2 cards, it needs one card; delete the pod"):
-        node.state.may_start(MEMORY, ids)
+        may_start(node.state, MEMORY, ids)
     assert first

@@ -11,14 +11,16 @@ import os
 import pytest
 
 from gpushare_runtime.device_plugin.follow_cards import Unusable
-from gpushare_runtime.device_plugin.main import DevicePlugin, Settings
-from gpushare_runtime.device_plugin.metrics_server import MetricsServer
+from gpushare_runtime.device_plugin.main import DevicePlugin
+from gpushare_runtime.device_plugin.settings import Settings
 from gpushare_runtime.held import Held
+from gpushare_runtime.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.quantity import UNITS
 from unit.runtime.device_plugin.device_manager import StartError
+from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
+from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, path_of, world
 from unit.runtime.device_plugin.test_plugin import CARDS, GIB, MEMORY, running
 from unit.runtime.kube.fake_api import fail, until
 
@@ -54,7 +56,7 @@ async def test_an_xid_takes_the_card_out_of_use_in_one_list_and_it_recovers() ->
         await until(lambda: healthy(it) == 8)
         assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[MEMORY]] == [8, 4, 8]
         assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[CARDS]] == [2, 1, 2]
-        await until(lambda: health(it, 1) == "ok" and it.api.objects[UNHEALTHY]["data"] == {"gpus": ""})
+        await until(lambda: health(it, 1) == "ok" and not it.api.objects[UNHEALTHY]["data"])
 
 
 @running
@@ -177,8 +179,38 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() ->
         assert (await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 4))))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
         again = await it.kubelet.manager.start(pod, pod["spec"]["containers"][0])  # type: ignore[index]
         assert again["ALIYUN_COM_GPU_MEM_IDX"] == "1"
-        # Its record is whole again: starts are asked for as before.
-        await until(lambda: {options.pre_start_required for options in it.kubelet.options.values()} == {True}, seconds=15)
+        # Its record is whole again: starts are asked for as before once it restarts, and until then it keeps its plugin.
+        await until(lambda: not it.plugin.node.holders.record_lost())
+        it.kubelet.options.clear()
+        await it.kubelet.restart()
+        await it.registered()
+        assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
+
+
+@running
+async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_admits_what_runs() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        await admitted(it)
+        await it.kubelet.stop()
+        checkpoint = it.kubelet.directory / "kubelet_internal_checkpoint"
+        checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+        it.kubelet.manager.given = {}
+        it.kubelet.registrations.clear()
+        it.kubelet.lists.clear()
+        await it.kubelet.start()
+        await it.registered()
+        await until(lambda: it.plugin.node.holders.record_lost())
+        assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted(RESOURCES)
+        assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
+        # Once that is over, it is told not to ask for what it cannot, and keeps the plugin that it has then.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gpushare_runtime.device_plugin.kubelet._SETTLED_SECONDS", 0.0)
+            await until(lambda: {options.pre_start_required for options in it.kubelet.options.values()} == {False})
+            await until(lambda: len(it.kubelet.manager.healthy[MEMORY]) == 16)
+        await asyncio.sleep(5 * DROP_SECONDS)
+        assert len(it.kubelet.manager.healthy[MEMORY]) == 16
+        assert len(it.kubelet.registrations) == 2 * len(RESOURCES)
 
 
 @running
@@ -223,7 +255,7 @@ async def test_metrics_are_served_where_they_were_asked_for() -> None:
         uuid = it.inventory.cards[1].uuid
         token = it.kubelet.directory.parent / "token"
         token.write_text("secret\n")
-        server = MetricsServer(("127.0.0.1", 0), it.plugin.metrics_text, token)
+        server = MetricsServer(MetricsAddress("127.0.0.1", 0, token), it.plugin.metrics_text)
         serving = asyncio.ensure_future(server.run())
         try:
             await until(lambda: server.port)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 
 from gpushare_runtime import protocol
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.cluster import LINGER_SECONDS, Cluster
 from gpushare_runtime.extender.pods import NodeRecord, PodReader
 from gpushare_runtime.extender.service import Service
 from gpushare_runtime.extender.wire import Arguments, BindArguments
@@ -188,7 +190,7 @@ def test_one_binding_says_it_all() -> None:
         assert await world.bind("a", "n") == ""
         ((path, body, params),) = world.api.bindings
         assert path == "/api/v1/namespaces/default/pods/a/binding"
-        assert params == {"timeout": "5s"}
+        assert params == {"timeout": "3s", "send_within": math.inf}
         assert body == {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -348,7 +350,7 @@ def test_a_refusal_after_an_unclear_end_says_nothing_about_the_first() -> None:
         world.api.add(gpu_pod("a", 16))
         world.api.add(gpu_pod("b", 16))
         await world.api.delivered()
-        world.api.plan.append(Fault(lands=4, error=KubeError(0, LOST, "lost")))
+        world.api.plan.append(Fault(lands=2, error=KubeError(0, LOST, "lost")))
         world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "may not any more")))
         assert "it is not known whether" in await world.bind("a", "m")
         assert "does not fit" in await world.bind("b", "m")
@@ -359,7 +361,7 @@ def test_a_refusal_after_an_unclear_end_says_nothing_about_the_first() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("lands", [None, 4.9])
+@pytest.mark.parametrize("lands", [None, 2.9])
 def test_what_may_still_happen_keeps_its_card_until_it_cannot(lands: float | None) -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("a", 16))
@@ -370,7 +372,7 @@ def test_what_may_still_happen_keeps_its_card_until_it_cannot(lands: float | Non
         assert "it is not known whether pod default/a was bound to node m" in await world.bind("a", "m")
         assert "has not said yet whether pod default/a was bound to node m" in await world.bind("a", "n")
         assert "does not fit" in await world.bind("b", "m")
-        await asyncio.sleep(5.5)
+        await asyncio.sleep(3.5)
         assert "does not fit" in await world.bind("b", "m")
         await asyncio.sleep(2)
         await world.api.delivered()
@@ -436,7 +438,7 @@ FAULTS = st.one_of(
     st.builds(Fault, takes=st.sampled_from([0.0, 0.1, 1.0])),
     st.builds(
         Fault,
-        lands=st.sampled_from([None, 0.0, 0.5, 4.0]),
+        lands=st.sampled_from([None, 0.0, 0.5, 2.5]),
         error=st.sampled_from([*AMBIGUOUS]),
         takes=st.sampled_from([0.0, 0.1, 1.0]),
     ),
@@ -478,7 +480,7 @@ async def schedule(world: World, name: str, order: Order) -> None:
         fitting = world.service.filter(Arguments(raw, nodes)).names
         if fitting:
             scores = world.service.prioritize(Arguments(raw, fitting))
-            node = max(fitting, key=lambda n: (scores[n], n))
+            node = max(fitting, key=lambda n: (scores.get(n, 0), n))
             twice = [world.bind(name, other) for other in nodes[: int(order.again)]]
             await asyncio.gather(world.bind(name, node), *twice)
         await asyncio.sleep(1)
@@ -499,6 +501,8 @@ async def burst(world: World, orders: list[Order]) -> None:
     await asyncio.gather(*(schedule(world, f"p{i}", order) for i, order in enumerate(orders)))
     await asyncio.sleep(120)
     await world.api.delivered()
+    # What was deleted before kubelet's first word waits for its node's, which here says nothing; that time is the real clock's.
+    world.ledger.expire(time.time(), time.monotonic() + LINGER_SECONDS)
     looking.cancel()
     watch.cancel()
     assert not overbooked

@@ -12,11 +12,13 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 import gpushare_runtime
 from gpushare_runtime import __version__, protocol
@@ -24,6 +26,8 @@ from gpushare_runtime.extender.main import main
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
+
+T = TypeVar("T")
 
 
 def free_port() -> int:
@@ -56,8 +60,14 @@ async def start(directory: Path, api: FakeApi, port: int, more: Sequence[str] = 
         (["--listen", "127.0.0.1:0"], "has no port from 1 to 65535"),
         (["--listen", "127.0.0.1:x"], "has no port from 1 to 65535"),
         (["--log-level", "loud"], "'loud' is no log level; use debug, info, warn, error"),
+        (["--most-nodes", "all"], "'all' is no number of nodes; write such as 100, or 0 for no limit"),
         (["--port", "1"], "unrecognized arguments: --port"),
+        (
+            ["--lease", "kube-scheduler"],
+            "'kube-scheduler' names no lease; write namespace and name, such as kube-system/kube-scheduler, or none",
+        ),
         (["--token-file", "/t"], "--seed-token-file and --token-file go together"),
+        (["--metrics-listen", "0.0.0.0:9441"], "give --metrics-token-file as well, or 127.0.0.1"),
     ],
 )
 def test_bad_arguments(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +115,10 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                 await api.put("/api/v1/namespaces/default/pods/p", raw)
                 api.faults = [slow, slow]
                 port = free_port()
-                process = await start(tmp_path, api, port, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="300000", WATCHDOG_PID="")
+                alone = ("--lease", "none", "--log-level", "debug")
+                process = await start(
+                    tmp_path, api, port, alone, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="300000", WATCHDOG_PID=""
+                )
                 await asyncio.wait_for(listed.wait(), 20)
                 url = f"http://127.0.0.1:{port}"
                 async with session.get(f"{url}/healthz") as response:
@@ -116,8 +129,14 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                 async with asyncio.timeout(20):
                     while not seen >= {b"READY=1", b"WATCHDOG=1"}:
                         seen.add(await loop.sock_recv(systemd, 100))
-                async with session.get(f"{url}/healthz") as response:
-                    assert response.status == 200
+                fence = "not asked yet"
+                async with asyncio.timeout(60):
+                    while fence:
+                        async with session.get(f"{url}/healthz") as response:
+                            assert response.status == 200
+                            fence = (await response.json())["fence"]
+                        # Also, so that the watchdog's messages do not fill the socket.
+                        await loop.sock_recv(systemd, 100)
 
                 binding, finish = asyncio.Event(), asyncio.Event()
 
@@ -138,7 +157,7 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                     assert await response.json() == {"Error": ""}
                 _, log = await asyncio.wait_for(process.communicate(), 20)
                 assert process.returncode == 0, log.decode()
-                assert "INFO bind default/p to node n: 6 units, card 0" in log.decode()
+                assert "DEBUG bind default/p to node n: 6 units, card 0" in log.decode()
                 assert "Traceback" not in log.decode()
 
     asyncio.run(run())
@@ -183,6 +202,50 @@ def test_tokens_that_are_over_then_a_new_seed(tmp_path: Path) -> None:
                 assert own.read_text().strip() not in log.decode()
 
     asyncio.run(run())
+
+
+def test_with_preempt_it_is_not_ready_before_it_knows_the_budgets(tmp_path: Path) -> None:
+    async def run() -> None:
+        asked, gate = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: web.Request) -> None:
+            if request.path == "/apis/policy/v1/poddisruptionbudgets":
+                asked.set()
+                await gate.wait()
+
+        async with serving(FakeApi()) as api, aiohttp.ClientSession() as session:
+            api.faults = [slow] * 50
+            port, metrics = free_port(), free_port()
+            process = await start(tmp_path, api, port, ["--preempt", "--metrics-listen", f"127.0.0.1:{metrics}"])
+            await asyncio.wait_for(asked.wait(), 20)
+
+            async def health() -> tuple[int, str]:
+                async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
+                    return response.status, (await response.json())["not_ready"]
+
+            async def lines() -> list[str]:
+                async with session.get(f"http://127.0.0.1:{metrics}/metrics") as response:
+                    return (await response.text()).splitlines()
+
+            await eventually(health, lambda found: "the list of poddisruptionbudgets from" in found[1])
+            assert "gpushare_extender_ready 0" in await lines()
+            gate.set()
+            await eventually(health, lambda found: found == (200, ""))
+            found = await lines()
+            assert "gpushare_extender_ready 1" in found
+            assert 'gpushare_extender_watch_lists_total{resource="poddisruptionbudgets"} 1' in found
+            process.terminate()
+            _, log = await asyncio.wait_for(process.communicate(), 20)
+            assert process.returncode == 0, log.decode()
+            assert "Traceback" not in log.decode()
+
+    asyncio.run(run())
+
+
+async def eventually(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not good(await ask()):  # noqa: ASYNC110 - the condition is in another process
+            await asyncio.sleep(0.02)
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class World:
         if len(names) < 2:
             return "".join(names)
         scores = self.service.prioritize(Arguments(self.args(uid, units).pod, names))
-        return max(names, key=lambda name: scores[name])
+        return max(names, key=lambda name: scores.get(name, 0))
 
 
 def test_what_prioritize_prefers_is_kept_for_the_pod() -> None:

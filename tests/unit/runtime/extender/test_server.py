@@ -101,7 +101,7 @@ def test_filter_prioritize_bind(tmp_path: Path) -> None:
             answer = await extender.verb("filter", ask(raw))
             assert answer["NodeNames"] == ["gpu2"]
             assert set(answer["FailedNodes"]) == {"gpu1"}
-            assert await extender.verb("prioritize", ask(raw)) == [{"Host": "gpu1", "Score": 0}, {"Host": "gpu2", "Score": 10}]
+            assert await extender.verb("prioritize", ask(raw)) == [{"Host": "gpu2", "Score": 10}]
             assert await extender.verb("bind", to("a", "gpu2")) == {"Error": ""}
             bound = extender.api.objects[f"{PODS}a"]
             assert bound["spec"]["nodeName"] == "gpu2"
@@ -110,7 +110,7 @@ def test_filter_prioritize_bind(tmp_path: Path) -> None:
             assert await extender.verb("bind", to("a", "gpu1")) == {
                 "Error": "pod default/a is already bound to node gpu2; it cannot be bound to node gpu1"
             }
-            await extender.api.remove(f"{PODS}a")
+            await extender.api.put(f"{PODS}a", {**bound, "status": {"phase": "Succeeded"}})
             await until(lambda: not extender.cluster.ledger.nodes["gpu2"].holders)
 
     asyncio.run(run())
@@ -151,10 +151,7 @@ def test_healthz_and_no_answer_before_the_caches_are_complete(tmp_path: Path) ->
                 "Error": "not synced yet",
             }
             assert await extender.verb("bind", to("a", "gpu1")) == {"Error": "not synced yet"}
-            assert await extender.verb("prioritize", ask(gpu_pod("a", 1))) == [
-                {"Host": "gpu1", "Score": 0},
-                {"Host": "gpu2", "Score": 0},
-            ]
+            assert await extender.verb("prioritize", ask(gpu_pod("a", 1))) == []
             gate.set()
             await synced(extender)
             health = json.loads((await extender.get("/healthz"))[1])
@@ -162,6 +159,7 @@ def test_healthz_and_no_answer_before_the_caches_are_complete(tmp_path: Path) ->
             assert health == {
                 "synced": True,
                 "not_ready": "",
+                "fence": "",
                 "version": __version__,
                 "nodes": 2,
                 "pods": 0,

@@ -53,7 +53,8 @@ def test_filter_error() -> None:
 
 
 def test_scores() -> None:
-    assert wire.write_scores(["b", "a"], {"a": 10}) == b'[{"Host":"b","Score":0},{"Host":"a","Score":10}]'
+    assert wire.write_scores({"b": 3, "a": 10}) == b'[{"Host":"b","Score":3},{"Host":"a","Score":10}]'
+    assert wire.write_scores({}) == b"[]"
 
 
 def test_bind_as_recorded() -> None:

@@ -225,3 +225,55 @@ def test_backoff_grows_to_its_cap_and_starts_again() -> None:
         assert most / 2 <= seconds <= most
     backoff.reset()
     assert backoff.wait() <= 1
+
+
+def test_catching_up_by_what_the_watch_brings(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, running(api, tmp_path) as (cache, reflector):
+            await until(lambda: api.watching == 1)
+            late = asyncio.create_task(reflector.catch_up(str(api.version + 1), grace=60))
+            await asyncio.sleep(0.05)
+            assert not late.done()
+            await api.put(f"{PODS}a", pod("a"))
+            await asyncio.wait_for(late, 10)
+            assert (cache.names, cache.replaced) == ({"a"}, 1)
+
+    asyncio.run(run())
+
+
+def test_catching_up_by_a_new_list_where_nothing_happens(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, running(api, tmp_path) as (cache, reflector):
+            await until(lambda: api.watching == 1)
+            # What the watch has not brought, such as a write of another resource.
+            await asyncio.wait_for(reflector.catch_up(str(api.version + 1), grace=0.05), 10)
+            assert cache.replaced == 2
+            await until(lambda: api.watching == 1)
+            await api.put(f"{PODS}b", pod("b"))
+            await until(lambda: cache.names == {"b"})
+            assert cache.replaced == 2
+            await asyncio.wait_for(reflector.catch_up("not-a-number", grace=0), 10)
+            assert cache.replaced == 3
+
+    asyncio.run(run())
+
+
+def test_a_list_that_had_begun_before_does_not_count(tmp_path: Path) -> None:
+    async def run() -> None:
+        began, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: object) -> None:
+            began.set()
+            await go.wait()
+
+        async with serving(FakeApi()) as api:
+            api.faults = [slow]
+            async with running(api, tmp_path) as (cache, reflector):
+                await asyncio.wait_for(began.wait(), 10)
+                late = asyncio.create_task(reflector.catch_up("not-a-number", grace=0))
+                await asyncio.sleep(0.01)
+                go.set()
+                await asyncio.wait_for(late, 10)
+                assert cache.replaced == 2
+
+    asyncio.run(run())

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Faults to switch on one at a time: of the original (by what it does, in our code's place for it), and safeguards taken away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from gpushare_runtime.device_plugin.holders import Holders
+from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.fence import Fence
+from gpushare_runtime.extender.pods import FinishedPod, PodReader, PodRecord
+from gpushare_runtime.extender.wire import BindArguments
+from gpushare_runtime.kube.client import path
+from gpushare_runtime.ledger import Holder, Ledger
+
+_read, _create, _apply = PodReader.__call__, Binder._create, Ledger.apply
+
+
+def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | None:
+    record = _read(self, pod)
+    return FinishedPod(record.uid) if isinstance(record, Holder) and record.leaving else record
+
+
+async def _patch_then_bind(self: Binder, args: BindArguments, annotations: Mapping[str, str]) -> None:
+    where = path("api/v1", "namespaces", args.namespace, "pods", args.name)
+    await self._client.patch(where, {"metadata": {"annotations": dict(annotations)}}, kind="merge")
+    await _create(self, args, {})
+
+
+def _skipped_without_cards(self: Ledger, holder: Holder) -> None:
+    node = self.node(holder.node)
+    if node is not None and node.inventory is not None:
+        _apply(self, holder)
+
+
+async def _forget(self: Binder, args: BindArguments) -> None:
+    self._ledger.forget(args.uid)
+    del self._unsettled[args.uid]
+
+
+def _remembers_nothing(self: Holders, resource: str, *, but: str = "") -> dict[str, str]:
+    return {}
+
+
+_PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
+    # The original's.
+    "hole-8": [lambda: patch.object(PodReader, "__call__", _freed_when_marked)],
+    "hole-13": [
+        lambda: patch.object(Fence, "problem", lambda self: ""),
+        lambda: patch.object(Fence, "licence", lambda self: math.inf),
+    ],
+    "hole-14": [lambda: patch.object(Binder, "_create", _patch_then_bind)],
+    "hole-19": [lambda: patch.object(Ledger, "apply", _skipped_without_cards)],
+    # Ours.
+    "assume": [
+        lambda: patch.object(Ledger, "reserve", lambda self, holder, until: None),
+        lambda: patch.object(Ledger, "assume", lambda self, holder: None),
+    ],
+    "settle": [lambda: patch.object(Binder, "_settle", _forget)],
+    "younger": [lambda: patch.object(Ledger, "under_way", frozenset())],
+    "leaving": [lambda: patch.object(Holders, "leaving", _remembers_nothing)],
+}
+
+FLAWS: Final = tuple(_PATCHES)
+
+WORDS: Final[Mapping[str, str]] = {
+    "hole-8": "a pod is free of its card when it is marked for deletion, though it runs on",
+    "hole-13": "nothing between two extenders: each binds from its own cache as soon as it is asked",
+    "hole-14": "annotations by PATCH, then a Binding",
+    "hole-19": "pods on a node whose cards are not known yet are left out",
+    "assume": "nothing is held between the choice of a card and the watch",
+    "settle": "a Binding without an answer counts as failed at once",
+    "younger": "a list takes what was bound after it",
+    "leaving": "the node forgets with kubelet what processes still hold",
+}
+
+
+@contextmanager
+def switched_on(flaw: str) -> Iterator[None]:
+    """With this fault; "" for none."""
+    patches = [make() for make in _PATCHES.get(flaw, [])]
+    for one in patches:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in reversed(patches):
+            one.stop()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The extender as it is installed: over mutual TLS, with certificates of its own, beside one scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, cast
+
+from bench.scheduling.lean import ControlPlane, Process, free_port
+from gpushare_lab.process import run
+from gpushare_runtime.protocol import EXTENDER_PREFIX, RESOURCE_CARDS, RESOURCE_MEMORY
+
+_READY = "answering the scheduler"
+
+
+class Extender:
+    """The process, and its entry in the scheduler's configuration, as the installer makes them. more: further options."""
+
+    def __init__(self, plane: ControlPlane, *more: str) -> None:
+        self._port, metrics, pki = free_port(), free_port(), plane.folder / "pki"
+        self.metrics = f"http://127.0.0.1:{metrics}/metrics"
+        run([sys.executable, "-m", "gpushare_runtime.pki.main", "ensure", "--dir", pki])
+        (plane.folder / "extender.log").unlink(missing_ok=True)
+        tls: list[str | Path] = ["--tls-cert", pki / "extender.crt", "--tls-key", pki / "extender.key", "--client-ca", pki / "ca.crt"]
+        module: list[str | Path] = [sys.executable, "-m", "gpushare_runtime.extender.main", "--kubeconfig", plane.kubeconfig]
+        where = ["--listen", f"127.0.0.1:{self._port}", "--metrics-listen", f"127.0.0.1:{metrics}"]
+        self._started = time.monotonic()
+        # The scheduler of the benchmark competes for no lease.
+        self.process = Process("extender", [*module, *where, "--lease", "none", *tls, *more], plane.folder)
+        self.entry = {
+            "urlPrefix": f"https://127.0.0.1:{self._port}{EXTENDER_PREFIX}",
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            "bindVerb": "bind",
+            "weight": 1,
+            "enableHTTPS": True,
+            "tlsConfig": {
+                "caFile": str(pki / "scheduler/ca.crt"),
+                "certFile": str(pki / "scheduler/tls.crt"),
+                "keyFile": str(pki / "scheduler/tls.key"),
+            },
+            "httpTimeout": "1s",
+            "nodeCacheCapable": True,
+            "managedResources": [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_CARDS}],
+        }
+
+    async def ready(self, within: float = 600.0) -> float:
+        """Seconds from the start until it answers the scheduler. SystemExit when it does not."""
+        while _READY not in self.process.log.read_text(errors="replace"):
+            seconds = time.monotonic() - self._started
+            if self.process.ended() or seconds > within:
+                sys.exit(self.process.ended() or f"the extender was not in sync after {within:.0f} s")
+            await asyncio.sleep(0.05)
+        return time.monotonic() - self._started
+
+    def health(self) -> dict[str, Any]:
+        """What it says of itself."""
+        url = f"https://127.0.0.1:{self._port}/healthz"
+        with urllib.request.urlopen(url, context=ssl._create_unverified_context(), timeout=30) as reply:
+            return cast(dict[str, Any], json.load(reply))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""How long the extender took for each verb, from its own metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_METRIC: Final = "gpushare_extender_verb_duration_seconds"
+_LINE: Final = re.compile(rf'{_METRIC}_(bucket|sum|count){{verb="(\w+)"(?:,le="([^"]+)")?}} (\S+)')
+_NO: Final = re.compile(r'gpushare_extender_verb_results_total{verb="(\w+)",result="(?:refused|error)"} (\d+)')
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds from a call's body to its answer; percentiles are interpolated within a bucket of the histogram.
+
+    refused: calls whose answer was no: no node fits, or not bound, or not ready yet.
+    """
+
+    calls: int
+    refused: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+def read(url: str) -> dict[str, Latency]:
+    """Of each verb that was called. url: of the extender's metrics."""
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        return latencies(reply.read().decode())
+
+
+def latencies(text: str) -> dict[str, Latency]:
+    """From the text of a scrape."""
+    buckets: dict[str, list[tuple[float, int]]] = {}
+    sums: dict[str, float] = {}
+    for kind, verb, bound, value in _LINE.findall(text):
+        if kind == "bucket":
+            buckets.setdefault(verb, []).append((float(bound.replace("+Inf", "inf")), int(float(value))))
+        elif kind == "sum":
+            sums[verb] = float(value)
+    refused: dict[str, int] = {}
+    for verb, value in _NO.findall(text):
+        refused[verb] = refused.get(verb, 0) + int(value)
+    found = {}
+    for verb, counted in buckets.items():
+        calls = counted[-1][1]
+        if calls:
+            p50, p95, p99 = (round(1000 * quantile(counted, part), 3) for part in (0.5, 0.95, 0.99))
+            found[verb] = Latency(calls, refused.get(verb, 0), round(1000 * sums[verb] / calls, 3), p50, p95, p99)
+    return found
+
+
+def quantile(counted: Sequence[tuple[float, int]], part: float) -> float:
+    """counted: (bound, how many were at most that), ascending, the last bound infinite. As Prometheus' histogram_quantile."""
+    wanted = part * counted[-1][1]
+    below, before = 0.0, 0
+    for bound, count in counted:
+        if count >= wanted:
+            return below if math.isinf(bound) else below + (bound - below) * (wanted - before) / (count - before)
+        below, before = bound, count
+    return below

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The nodes and pods of the benchmark, made through the API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+from gpushare_runtime.inventory import Card, Inventory
+from gpushare_runtime.kube.client import KubeClient
+from gpushare_runtime.protocol import ANNOTATION_CARDS, RESOURCE_CARDS, RESOURCE_MEMORY
+from gpushare_runtime.quantity import GIB
+
+CARDS: Final = 8
+UNITS: Final = 16
+PODS: Final = "/api/v1/namespaces/default/pods"
+_AT_ONCE: Final = 64
+
+
+async def make_nodes(client: KubeClient, count: int) -> dict[str, Inventory]:
+    """Nodes of eight cards, as the device plugin and kubelet would have published them; their cards by name."""
+    resources = {"cpu": "64", "memory": "512Gi", "pods": "250", RESOURCE_MEMORY: str(CARDS * UNITS), RESOURCE_CARDS: str(CARDS)}
+    status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
+    inventories = {f"node-{number:05d}": Inventory(GIB, _cards(number)) for number in range(count)}
+
+    async def make(name: str, inventory: Inventory) -> None:
+        annotations = {ANNOTATION_CARDS: inventory.to_json(), "kwok.x-k8s.io/node": "fake"}
+        labels = {"kubernetes.io/hostname": name, "gpushare": "true"}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": annotations}}
+        await client.create("/api/v1/nodes", node)
+        await client.patch(f"/api/v1/nodes/{name}/status", {"status": status}, kind="merge")
+
+    await all_of(make(name, inventory) for name, inventory in inventories.items())
+    return inventories
+
+
+def _cards(node: int) -> tuple[Card, ...]:
+    return tuple(
+        Card(i, f"GPU-{node:08x}-0000-0000-0000-{i:012x}", i, f"0000:{i:02x}:00.0", "Tesla T4", UNITS * 1024, UNITS) for i in range(CARDS)
+    )
+
+
+async def make_pod(client: KubeClient, number: int) -> None:
+    """A pending pod of one to eight units."""
+    container = {"name": "main", "image": "none", "resources": {"limits": {RESOURCE_MEMORY: str(1 + number % 8)}}}
+    spec = {"automountServiceAccountToken": False, "containers": [container]}
+    await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}, "spec": spec})
+
+
+async def all_of(works: Iterable[Awaitable[None]]) -> None:
+    """Do all of these, some at a time."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(work: Awaitable[None]) -> None:
+        async with gate:
+            await work
+
+    await asyncio.gather(*(one(work) for work in works))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The tables of docs/benchmarks/scheduling.md, made from the figures beside it: `python -m bench.scheduling.page` writes them anew."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "benchmarks"
+PAGE: Final = FOLDER / "scheduling.md"
+_BEGIN: Final = "<!-- measured: begin -->"
+_END: Final = "<!-- measured: end -->"
+
+
+def results(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """The figures, fewest nodes first."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("scheduling-*.json"))]
+    return sorted(found, key=lambda one: (one["nodes"], one["percentageOfNodesToScore"], one["most_nodes"]))
+
+
+def tables(found: Sequence[dict[str, Any]]) -> str:
+    """All that stands between the markers."""
+    rounds = [one for one in found if one["rounds"]]
+    parts = [_table(_RATES, [_rate(one) for one in rounds]), _table(_VERBS, [row for one in rounds for row in _verbs(one)])]
+    standing = [_standing(one["standing"]) for one in found if one["standing"]]
+    return "\n\n".join([*parts, *([_table(_STANDING, standing)] if standing else [])])
+
+
+def filled(page: str, text: str) -> str:
+    """The page with this text between its markers. ValueError if it has none."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE.name} has no {_BEGIN} … {_END}; put them where the tables belong")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+_RATES: Final = (
+    "nodes",
+    "nodes in a call",
+    "pods",
+    "without extender, pods/s",
+    "with, pods/s",
+    "ratio (target)",
+    "CPU per pod without",
+    "with",
+    "of which the extender",
+    "bind conflicts",
+    "date",
+)
+_VERBS: Final = ("nodes", "nodes in a call", "verb", "calls", "mean", "p50", "p95", "p99")
+_STANDING: Final = ("nodes", "pods that hold cards", "start to first answer", "of which own CPU", "resident")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return (
+        "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+        .replace("| --- ", "|---")
+        .replace("|--- |", "|---|")
+    )
+
+
+def _rate(one: dict[str, Any]) -> list[str]:
+    sides = [[r for r in one["rounds"] if r["extender"] is with_it] for with_it in (False, True)]
+    without, with_it = (statistics.mean(r["rate"] for r in side) for side in sides)
+    cpu = [statistics.mean(sum(r["cpu_ms_per_pod"].values()) for r in side) for side in sides]
+    own = statistics.mean(r["cpu_ms_per_pod"]["extender"] for r in sides[1])
+    failed = sum(r["bind_failures"] for r in sides[1]) / sum(r["pods"] for r in sides[1])
+    target = f" ({one['target_ratio']})" if one["target_ratio"] else ""
+    rates = [f"{without:.0f}", f"{with_it:.0f}", f"{one['ratio']:.2f}{target}"]
+    costs = [f"{cpu[0]:.2f} ms", f"{cpu[1]:.2f} ms", f"{own:.2f} ms", f"{100 * failed:.2f} %"]
+    return [str(one["nodes"]), _asked(one), str(one["pods"]), *rates, *costs, one["date"]]
+
+
+def _asked(one: dict[str, Any]) -> str:
+    asked = "all" if one["percentageOfNodesToScore"] == 100 else "sampled"
+    return f"{asked}, best {one['most_nodes']} named" if one["most_nodes"] else asked
+
+
+def _verbs(one: dict[str, Any]) -> list[list[str]]:
+    last = [r for r in one["rounds"] if r["extender"]][-1]["latency"]
+    return [
+        [str(one["nodes"]), _asked(one), verb, str(took["calls"]), *(f"{took[key]:.2f} ms" for key in ("mean", "p50", "p95", "p99"))]
+        for verb, took in last.items()
+    ]
+
+
+def _standing(held: dict[str, Any]) -> list[str]:
+    times = [f"{held['ready_seconds']:.1f} s", f"{held['own_seconds']:.1f} s"]
+    return [str(held["nodes"]), str(held["pods"]), *times, f"{held['resident_mib']:.0f} MiB"]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(), tables(results())))

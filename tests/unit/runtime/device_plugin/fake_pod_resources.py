@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""kubelet's podresources API as its source has it (1.36.3): by pod name, without UIDs and without ordinary init containers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from gpushare_runtime.device_plugin import podresources_pb2 as pb
+
+
+@dataclass
+class FakePodResources:
+    """said: (namespace, pod, container) → resource → ids, as it is answered; asked: how often."""
+
+    said: dict[tuple[str, str, str], dict[str, list[str]]] = field(default_factory=dict)
+    asked: int = 0
+
+    async def list(self, request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
+        self.asked += 1
+        return pb.ListPodResourcesResponse(
+            pod_resources=[
+                pb.PodResources(
+                    name=pod,
+                    namespace=namespace,
+                    containers=[
+                        pb.ContainerResources(
+                            name=container,
+                            # In two parts, as kubelet answers where ids are of several NUMA nodes.
+                            devices=[
+                                pb.ContainerDevices(resource_name=resource, device_ids=part)
+                                for resource, ids in resources.items()
+                                for part in (ids[:1], ids[1:])
+                            ],
+                        )
+                    ],
+                )
+                for (namespace, pod, container), resources in self.said.items()
+            ]
+        )
+
+
+@asynccontextmanager
+async def serving_pod_resources(root: Path) -> AsyncIterator[FakePodResources]:
+    """On kubelet's socket below its root directory."""
+    fake = FakePodResources()
+    (root / "pod-resources").mkdir()
+    handler = grpc.unary_unary_rpc_method_handler(
+        fake.list,
+        request_deserializer=pb.ListPodResourcesRequest.FromString,
+        response_serializer=pb.ListPodResourcesResponse.SerializeToString,
+    )
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})])
+    server.add_insecure_port(f"unix:{root}/pod-resources/kubelet.sock")
+    await server.start()
+    try:
+        yield fake
+    finally:
+        await server.stop(0)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""docs/metrics.md has every metric that the daemons emit, with its type, labels and words, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import aiohttp
+
+from unit.runtime.device_plugin.plugin import world
+from unit.runtime.device_plugin.test_plugin import GIB
+from unit.runtime.exposition import Read, read
+from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.kube.fake_api import FakeApi, serving, until
+from unit.runtime.pods import inventory
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/metrics.md"
+
+
+def row(family: Read) -> str:
+    labels = ", ".join(f"`{name}`" for name in sorted(family.labels))
+    return f"| `{family.name}` | {family.kind} | {labels} | {family.help} |"
+
+
+def documented(heading: str) -> list[str]:
+    """The rows below a heading; of several tables, all."""
+    _, _, rest = PAGE.read_text().partition(f"## {heading}\n")
+    section = re.split(r"^## ", rest, maxsplit=1, flags=re.M)[0]
+    return [line for line in section.splitlines() if re.match(r"\| `(gpushare|process)_", line)]
+
+
+def check(text: str, *headings: str) -> None:
+    """The page has exactly these families below these headings."""
+    emitted, written = [row(family) for family in read(text).values()], [line for heading in headings for line in documented(heading)]
+    missing, superfluous = [r for r in emitted if r not in written], [r for r in written if r not in emitted]
+    assert (missing, superfluous) == ([], []), "rows that docs/metrics.md lacks, and rows that it should not have"
+    assert len(written) == len(set(written))
+
+
+def test_the_extender(tmp_path: Path) -> None:
+    async def scraped() -> str:
+        async with serving(FakeApi()) as api, aiohttp.ClientSession() as session:
+            await api.put("/api/v1/nodes/n", {"metadata": {"name": "n", "annotations": {"gpushare/cards": inventory(16).to_json()}}})
+            port = free_port()
+            process = await start(tmp_path, api, free_port(), ["--preempt", "--metrics-listen", f"127.0.0.1:{port}"])
+            try:
+                async with asyncio.timeout(20):
+                    while True:
+                        try:
+                            async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+                                text = await response.text()
+                        except aiohttp.ClientConnectionError:
+                            text = ""
+                        if "gpushare_extender_ready 1" in text:
+                            return text
+                        await asyncio.sleep(0.02)
+            finally:
+                process.terminate()
+                await process.communicate()
+
+    check(asyncio.run(scraped()), "The extender", "Both")
+
+
+def test_the_device_plugin() -> None:
+    async def scraped() -> str:
+        async with world(16 * GIB) as it:
+            await it.registered()
+            await until(lambda: it.plugin.node.inventory is not None)
+            # What labels these have shows only once they have happened.
+            it.plugin.counters.xids[it.inventory.cards[0].uuid, 79] += 1
+            it.plugin.counters.took("Allocate", 0.001)
+            return "".join(it.plugin.metrics_text())
+
+    check(asyncio.run(scraped()), "The device plugin", "Both")
