@@ -41,8 +41,9 @@ class ActionModule(ActionBase):
         known = task_vars or {}
         arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
         host = str(known["inventory_hostname"])
-        judgement, facts = self._host(host, arguments, known)
-        judgement = replace(judgement, reasons=(*judgement.reasons, *self._variables(host, known)))
+        values, reasons = self._variables(host, known)
+        judgement, facts = self._host(host, {**arguments, **self._judged(values)}, known)
+        judgement = replace(judgement, reasons=(*judgement.reasons, *reasons))
         return {"changed": False, **judgement.as_dict(), "facts": facts}
 
     def _host(self, host: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:
@@ -56,11 +57,17 @@ class ActionModule(ActionBase):
         if result.get("failed") or "kubelet" not in result:
             return _preflight.not_gathered(host, _line(result.get("module_stderr") or result.get("msg") or result)), {}
         facts = NodeFacts.from_dict(result)
-        names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest")
+        names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit")
         return judge(host, facts, Wanted(**{name: arguments[name] for name in names})), facts.as_dict()
 
-    def _variables(self, host: str, task_vars: dict[str, Any]) -> list[Reason]:
-        """Reasons in the variables that this host has, from wherever they come."""
+    @staticmethod
+    def _judged(values: dict[str, Any]) -> dict[str, Any]:
+        """What of the variables the host's cards are judged by. Not a variable of the role: a bad value would be its only reason."""
+        default = variables()["gpushare_memory_unit"].spec["default"]
+        return {"memory_unit": values.get("gpushare_memory_unit", default)}
+
+    def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:
+        """The variables that this host has, from wherever they come, and what is wrong with them."""
         known = variables()
         given = [name for name in task_vars if name.startswith(_preflight_values.PREFIX)]
         reasons = _preflight_values.unknown(host, given, known)
@@ -76,11 +83,12 @@ class ActionModule(ActionBase):
             values[name], wrong = of_type(name, value, known[name].spec)
             if wrong:
                 kind = known[name].spec.get("type", "str")
-                reasons.append(
-                    _of_variable(host, name, f"{value!r} ({wrong})", f"a value of type {kind} as docs/variables.md describes it")
-                )
+                shown = _preflight_values.shown(value, known[name].spec)
+                words = "" if known[name].spec.get("no_log") else f" ({wrong})"
+                reasons.append(_of_variable(host, name, f"{shown}{words}", f"a value of type {kind} as docs/variables.md describes it"))
                 del values[name]
-        return reasons + _preflight_values.impossible(host, values, {name: known[name].spec for name in values})
+        reasons += _preflight_values.impossible(host, values, {name: known[name].spec for name in values})
+        return values, reasons + _preflight_values.together(host, values)
 
 
 def _of_variable(host: str, name: str, found: str, expected: str) -> Reason:

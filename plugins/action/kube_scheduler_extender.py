@@ -12,7 +12,7 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import Extender, SchedulerError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
 
 
@@ -53,10 +53,13 @@ class ActionModule(ActionBase):
 
 def _make_plan(found: dict[str, Any]) -> Plan:
     s = found["settings"]
-    extender = Extender(s["url_prefix"], s["weight"], s["http_timeout"], tuple(s["managed_resources"]), s["tls_dir"])
+    managed = tuple(s["managed_resources"])
+    extender = Extender(s["url_prefix"], s["weight"], s["http_timeout"], managed, s["tls_dir"], s["preemption"])
     if s["state"] == "absent":
         return plan_absent(s["manifest"], s["config"], Found.of(found), extender)
-    return plan_present(s["manifest"], s["config"], Found.of(found), extender, s["percentage_of_nodes_to_score"])
+    plan = plan_present(s["manifest"], s["config"], Found.of(found), extender, s["percentage_of_nodes_to_score"])
+    check_lease(plan.lease, s["lease"], s["control_planes"], s["node_name"])
+    return plan
 
 
 def _is_due(found: dict[str, Any], plan: Plan) -> bool:

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Callable, Dict, Optional, Sequence
+from dataclasses import dataclass, field
+from typing import Callable, Dict, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health, content_of, generation, stamped
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import read_token, taken
@@ -21,7 +21,8 @@ RUN = "/run"
 class Wanted:
     """What a daemon's files shall be; None for content that stays as it is. copies: files that its unit copies for it.
 
-    runtime: the environment that it runs from, or the link to it.
+    runtime: the environment that it runs from, or the link to it. secrets: path to content, "" for a file that shall not be there;
+    the daemon reads them anew by itself.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Wanted:
     token_path: Optional[str] = None
     copies: Sequence[str] = ()
     runtime: str = "/opt/gpushare/current"
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def copied(self) -> Dict[str, str]:
@@ -55,6 +57,11 @@ def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda n
         transaction.write(wanted.kubeconfig_path, kubeconfig.encode(), 0o600, secret=True)
     if wanted.seed_path and wanted.seed_content:
         transaction.write(wanted.seed_path, (wanted.seed_content.strip() + "\n").encode(), 0o600, secret=True)
+    for path, content in sorted(wanted.secrets.items()):
+        if content:
+            transaction.write(path, (content.strip() + "\n").encode(), 0o600, secret=True)
+        else:
+            transaction.remove(path, secret=True)
     unit = wanted.unit or ""
     stamp = generation([unit, kubeconfig, os.path.realpath(wanted.runtime)])
     transaction.write(daemon.path, stamped(unit, stamp).encode(), 0o644)

@@ -9,14 +9,13 @@ Private to this collection. Read-only.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import recorded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host, RunningProcess
 
-_CHECKPOINT = "kubelet_internal_checkpoint"
 # The original's socket has the name of ours, so that ours can take its place; only ours has the second one.
 _FIRST_SOCKET = "aliyungpushare.sock"
 _SECOND_SOCKET = "aliyungpushare-cards.sock"
@@ -58,12 +57,10 @@ _KINDS = (
 
 def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
     """Extended resource to the number of healthy devices that kubelet has recorded for it; empty if it has recorded none."""
-    try:
-        content: Any = json.loads(host.text(f"{kubelet_root}/device-plugins/{_CHECKPOINT}") or "{}")
-        devices = content["Data"]["RegisteredDevices"]
-        return {str(name): len(ids or ()) for name, ids in devices.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    devices = recorded(host, kubelet_root).get("RegisteredDevices")
+    if not isinstance(devices, dict):
         return {}
+    return {str(name): len(ids) if isinstance(ids, (list, dict)) else 0 for name, ids in devices.items()}
 
 
 def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> Tuple[Manager, ...]:

@@ -24,6 +24,8 @@ TLS_VOLUME = "gpushare-pki"
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 PERCENTAGE = "percentageOfNodesToScore"
 DEFAULT_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+# No device plugin registers it: the extender alone accounts for it, and kube-scheduler must not look for it among a node's resources.
+COMPUTE = "aliyun.com/gpu-core.percentage"
 CANDIDATE_PATH = "/gpushare-candidate.yaml"
 
 # kube-scheduler ignores these flags once it is given --config: their values move into a new configuration.
@@ -47,6 +49,7 @@ class Extender:
     """How kube-scheduler is to call the extender. http_timeout as Go writes durations, such as "1s".
 
     tls_dir: the folder with ca.crt, tls.crt and tls.key, on the host and in the container; "" for plain http.
+    preemption: whether it is asked which pods have to go, where a pod of higher priority has no room.
     """
 
     url_prefix: str
@@ -54,6 +57,7 @@ class Extender:
     http_timeout: str
     managed_resources: Tuple[str, ...]
     tls_dir: str = ""
+    preemption: bool = True
 
     def entry(self) -> Dict[str, Any]:
         """The element of `extenders` in a KubeSchedulerConfiguration."""
@@ -61,6 +65,7 @@ class Extender:
         entry = {
             "urlPrefix": self.url_prefix,
             "filterVerb": "filter",
+            **({"preemptVerb": "preempt"} if self.preemption else {}),
             "prioritizeVerb": "prioritize",
             "bindVerb": "bind",
             "weight": self.weight,
@@ -68,7 +73,7 @@ class Extender:
             "httpTimeout": self.http_timeout,
             "nodeCacheCapable": True,
             "ignorable": False,
-            "managedResources": [{"name": name, "ignoredByScheduler": False} for name in self.managed_resources],
+            "managedResources": [{"name": name, "ignoredByScheduler": name == COMPUTE} for name in self.managed_resources],
         }
         if self.tls_dir:
             entry["tlsConfig"] = {"certFile": certificate, "keyFile": key, "caFile": ca}

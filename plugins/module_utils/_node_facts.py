@@ -25,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_kuberne
     runtimes,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_managers import Manager, managers, registered
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import Sharing, sharing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_system import Kernel, Python, System, kernel, pythons, system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
 
@@ -57,6 +58,7 @@ class NodeFacts:
     runtimes: Optional[Tuple[Runtime, ...]] = None
     managers: Optional[Tuple[Manager, ...]] = None
     registered: Optional[Dict[str, int]] = None
+    sharing: Optional[Sharing] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result: only what was gathered."""
@@ -90,6 +92,7 @@ class NodeFacts:
             runtimes=many("runtimes", Runtime),
             managers=many("managers", Manager),
             registered=values.get("registered"),
+            sharing=one("sharing", Sharing),
         )
 
 
@@ -111,6 +114,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         runtimes=runtimes(host, what) if "runtimes" in subsets else None,
         managers=managers(host, node.root, install_dir) if "managers" in subsets else None,
         registered=registered(host, node.root) if "managers" in subsets else None,
+        sharing=sharing(host, node.root) if "managers" in subsets else None,
     )
 
 

@@ -13,6 +13,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Mapping, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._memory_units import judge_unit
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import Judgement, Reasons
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._versions import numbers
@@ -58,6 +59,7 @@ class Wanted:
     kubectl: str = "kubectl"
     kubeconfig: str = "/etc/kubernetes/admin.conf"
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+    memory_unit: str = "GiB"
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
@@ -66,6 +68,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     _system(found, facts, wanted)
     if wanted.gpu_node:
         _cards(found, facts)
+        _memory_unit(found, facts, wanted.memory_unit)
         _driver(found, facts)
         _kubelet(found, facts)
         _runtime(found, facts)
@@ -148,6 +151,13 @@ def _cards(found: Reasons, facts: NodeFacts) -> None:
             seen = f"{name} in compute mode {card.compute_mode}"
             cure = f"without MPS only one container at a time can use it: nvidia-smi -i {card.index} -c DEFAULT"
             found.warn("cards", seen, "Default", cure)
+
+
+def _memory_unit(found: Reasons, facts: NodeFacts, unit: str) -> None:
+    cards = facts.nvidia_smi.cards if facts.nvidia_smi else ()
+    memory = [(card.uuid, card.memory_mib) for card in cards if card.memory_mib is not None]
+    now = facts.sharing
+    judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
 
 
 def _driver(found: Reasons, facts: NodeFacts) -> None:

@@ -10,6 +10,7 @@ Private to this collection. Pure. What a type cannot say (a port, a percentage, 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Tuple
 
@@ -44,8 +45,35 @@ def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping
         wrong = rule(value) if rule is not None else None
         if wrong is not None:
             expected, severity = wrong
-            found.append(Reason(host, "variables", severity, f"{name}: {value!r}", expected, f"correct {name} in the inventory"))
+            seen = f"{name}: {shown(value, specs.get(name, {}))}"
+            found.append(Reason(host, "variables", severity, seen, expected, f"correct {name} in the inventory"))
     return found
+
+
+def together(host: str, values: Mapping[str, Any]) -> List[Reason]:
+    """Values that can be, but not with each other. values: of all variables that are given; the others have their defaults."""
+
+    def refuse(found_: str, expected: str, cure: str) -> None:
+        found.append(Reason(host, "variables", ERROR, found_, expected, cure))
+
+    found: List[Reason] = []
+    address = str(values.get("gpushare_metrics_address") or "")
+    extender, plugin = values.get("gpushare_metrics_extender_port", 9441), values.get("gpushare_metrics_plugin_port", 9440)
+    if not address or _ip(address) is not None:
+        return found
+    if not ipaddress.ip_address(address).is_loopback and not values.get("gpushare_metrics_token"):
+        seen = f"gpushare_metrics_address: {address!r} without gpushare_metrics_token"
+        refuse(seen, "a token where others than this host can ask for the metrics", "set gpushare_metrics_token (in a vault), or 127.0.0.1")
+    if extender and extender == plugin:
+        refuse(f"port {extender} for the metrics of both daemons", "two ports", "correct one of gpushare_metrics_*_port")
+    if extender and extender == values.get("gpushare_extender_port", 32766):
+        refuse(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
+    return found
+
+
+def shown(value: Any, spec: Mapping[str, Any]) -> str:
+    """A value for people to read; a secret as what it is."""
+    return "a secret that is not shown" if spec.get("no_log") else repr(value)
 
 
 def seconds(duration: str) -> Optional[float]:
@@ -84,8 +112,36 @@ def _serial(value: Any) -> Optional[Tuple[str, str]]:
     return None if good else ("a number of hosts, a percentage from 1% to 100%, or a list of these", ERROR)
 
 
+def _ip(value: Any) -> Optional[Tuple[str, str]]:
+    try:
+        ipaddress.ip_address(str(value) or "::")
+    except ValueError:
+        return "an IP address such as 10.0.0.5 or fd00::5, or nothing", ERROR
+    return None
+
+
+def _port_or_none(value: Any) -> Optional[Tuple[str, str]]:
+    # The daemons may not take those of the system.
+    return None if value == 0 or 1024 <= value <= 65535 else ("a number from 1024 to 65535, or 0 for none", ERROR)
+
+
+def _lease(value: Any) -> Optional[Tuple[str, str]]:
+    good = re.fullmatch(r"none|[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?", str(value))
+    return None if good else ("namespace and name such as kube-system/kube-scheduler, or none", ERROR)
+
+
+def _token(value: Any) -> Optional[Tuple[str, str]]:
+    good = value == "" or re.fullmatch(r"[!-~]{16,1024}", str(value))
+    return None if good else ("16 to 1024 characters of ASCII without white space", ERROR)
+
+
 _RULES: Dict[str, Rule] = {
+    "gpushare_metrics_address": _ip,
+    "gpushare_metrics_extender_port": _port_or_none,
+    "gpushare_metrics_plugin_port": _port_or_none,
+    "gpushare_metrics_token": _token,
     "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
+    "gpushare_scheduler_lease": _lease,
     "gpushare_serial": _serial,
     "gpushare_token_seconds": _between(600, 2**32),
     "gpushare_max_fail_percentage": _between(0, 100),

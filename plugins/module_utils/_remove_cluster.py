@@ -4,8 +4,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What of the API server's objects is ours and goes, and which pods would miss it.
 
-Private to this collection. Pure. Ours is an object whose name begins with `gpushare-` and that our field manager has applied; others
-use such names, too (the original gpushare has an account gpushare-device-plugin).
+Private to this collection. Pure. Ours is an object whose name begins with `gpushare-` and that our field manager has applied, and a
+ConfigMap `unhealthy-gpu-<node>` that only our device plugin has written; others use such names, too (the original gpushare has an account
+gpushare-device-plugin, and such ConfigMaps).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 MANAGER = "gpushare.kubernetes"
 PREFIX = "gpushare-"
 OF_A_NODE = "gpushare-device-plugin-"
+# The ConfigMap of a node that its device plugin makes, and the name under which it writes.
+UNHEALTHY = "unhealthy-gpu-"
+PLUGIN = "gpushare-device-plugin"
 LABEL = "gpushare"
 ANNOTATIONS = ("gpushare/cards", "gpushare/held")
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
@@ -56,10 +60,11 @@ class Named(NamedTuple):
 
 
 class NodeTraces(NamedTuple):
-    """What a node still has of ours. capacity: resource to number, as the node says; others: annotations of other people's."""
+    """What a node still has of ours. claimed: labels that we have applied; capacity: resource to number, as the node says; others:
+    annotations of other people's."""
 
     name: str
-    claimed: bool
+    claimed: Tuple[str, ...]
     labelled_by_others: bool
     annotations: Tuple[str, ...]
     capacity: Dict[str, str]
@@ -73,18 +78,19 @@ class NodeTraces(NamedTuple):
 
 
 def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> List[Named]:
-    """Those of a list's items that we have applied."""
+    """Those of a list's items that we have applied, or our device plugins have made."""
     found = []
     for item in items:
         metadata = item["metadata"]
-        if str(metadata["name"]).startswith(PREFIX) and _applied(metadata):
+        applied = str(metadata["name"]).startswith(PREFIX) and _applied(metadata)
+        if applied or (kind == "ConfigMap" and str(metadata["name"]).startswith(UNHEALTHY) and _only_the_plugins(item)):
             found.append(Named(api_version, kind, str(metadata.get("namespace", "")), str(metadata["name"])))
     return found
 
 
 def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:
     """Those that go: all, or only what belongs to these nodes."""
-    names = {OF_A_NODE + node for node in nodes}
+    names = {prefix + node for node in nodes for prefix in (OF_A_NODE, UNHEALTHY)}
     return [one for one in found if everything or one.name in names]
 
 
@@ -92,11 +98,11 @@ def traces(node: Mapping[str, Any]) -> NodeTraces:
     """Look at a node."""
     metadata, status = node["metadata"], node.get("status") or {}
     annotations = metadata.get("annotations") or {}
-    claimed = _applied(metadata)
+    claimed = _claimed_labels(metadata)
     return NodeTraces(
         str(metadata["name"]),
         claimed,
-        LABEL in (metadata.get("labels") or {}) and not claimed,
+        LABEL in (metadata.get("labels") or {}) and LABEL not in claimed,
         tuple(key for key in ANNOTATIONS if key in annotations),
         _numbers(status.get("capacity")),
         _numbers(status.get("allocatable")),
@@ -136,6 +142,18 @@ def gpu_pods(pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]]) -> Li
 
 def _applied(metadata: Mapping[str, Any]) -> bool:
     return any(one.get("manager") == MANAGER and one.get("operation") == "Apply" for one in metadata.get("managedFields") or [])
+
+
+def _claimed_labels(metadata: Mapping[str, Any]) -> Tuple[str, ...]:
+    claims = [one.get("fieldsV1") or {} for one in metadata.get("managedFields") or [] if _applied({"managedFields": [one]})]
+    fields = {field for claim in claims for field in (claim.get("f:metadata") or {}).get("f:labels") or {}}
+    return tuple(sorted(field[2:] for field in fields if field.startswith("f:")))
+
+
+def _only_the_plugins(item: Mapping[str, Any]) -> bool:
+    """Whether nobody else has written this map. When it names no card any more, nobody manages anything of it."""
+    managers = {one.get("manager") for one in item["metadata"].get("managedFields") or []}
+    return managers == {PLUGIN} or (not managers and not item.get("data"))
 
 
 def _numbers(quantities: Optional[Mapping[str, Any]]) -> Dict[str, str]:

@@ -62,8 +62,7 @@ class Removal(object):
 
     def look(self, node: NodeTraces) -> None:
         """Note what goes from a node and what stays."""
-        if node.claimed:
-            self.removed.append(f"label {LABEL} of node {node.name}")
+        self.removed += [f"label {label} of node {node.name}" for label in node.claimed]
         if node.labelled_by_others:
             self.left.append({"what": f"label {LABEL} of node {node.name}", "why": "somebody else has set it"})
         self.removed += [f"annotation {key} of node {node.name}" for key in node.annotations]

@@ -36,7 +36,7 @@ UNITS = ("gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.servic
 PLUGIN = "gpushare-device-plugin.service"
 # Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
 PROVEN_ELSEWHERE = ("scheduler", "container_runtime")
-CREDENTIALS = ("extender.kubeconfig", "extender.token", "device-plugin.kubeconfig", "device-plugin.token")
+CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
 CERTIFICATES = ("ca.crt", "ca.key", "extender.crt", "extender.key", "scheduler/ca.crt", "scheduler/tls.crt", "scheduler/tls.key")
 STATE = ("gpushare-extender", "private/gpushare-extender", "gpushare-device-plugin", "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.

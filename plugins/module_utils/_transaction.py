@@ -83,9 +83,9 @@ class Transaction(object):
         wanted = mode if mode is not None else before.mode if before else 0o644
         self._changes.append(Change(path, before, content, wanted, secret))
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, secret: bool = False) -> None:
         """Plan: there shall be no `path`."""
-        self._changes.append(Change(path, read_state(self._real(path)), None, 0, False))
+        self._changes.append(Change(path, read_state(self._real(path)), None, 0, secret))
 
     def note(self, name: str, before: Optional[bytes], after: Optional[bytes]) -> None:
         """Plan: the journal shall say that `name`, which is no file, was turned from `before` into `after`."""

@@ -16,9 +16,10 @@ import json
 import posixpath
 import re
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from http.client import HTTPConnection, HTTPException
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import LINK, MARKER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS, VARIABLE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import read_token
@@ -26,6 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
 _GENERATION = re.compile(rf"^Environment={VARIABLE}=(\S+)$", re.MULTILINE)
 _ASK_SECONDS = 20.0
+_METRICS_SECONDS = 5.0
 #: Of a damaged installation so many files are named.
 _NAMED = 5
 
@@ -82,6 +84,40 @@ def certificates(host: Host, install_dir: str, pki_dir: str) -> Dict[str, Any]:
         return {"problem": "", "certificates": json.loads(outcome.out)["certificates"]}
     except (ValueError, LookupError, TypeError):
         return {"problem": f"{program} status --dir {pki_dir} ended with {outcome.status}: {outcome.words}", "certificates": []}
+
+
+def metrics(host: Host, wanted: str, arguments: Sequence[str]) -> Optional[Dict[str, Any]]:
+    """What a daemon with these arguments answers to who asks for its metrics; None where it serves none and is to serve none.
+
+    wanted: the address where it is to serve them; wants_token: whether it was told to ask for one; stranger, scraper: its answers to
+    who shows none, and to who shows the one in its file; an HTTP status, or why there is none.
+    """
+    listens, file = flag(arguments, "metrics-listen") or "", flag(arguments, "metrics-token-file") or ""
+    if not wanted and not listens:
+        return None
+    token_ = (host.text(file) or "").strip() if file else ""
+    stranger = _status(listens, "") if listens else "it was started without --metrics-listen"
+    return {
+        "wanted": wanted,
+        "listens": listens,
+        "wants_token": bool(file),
+        "stranger": stranger,
+        "scraper": _status(listens, token_) if listens and token_ else stranger,
+    }
+
+
+def _status(address: str, token_: str) -> Union[int, str]:
+    name, _colon, port = address.rpartition(":")
+    # Whoever listens everywhere listens on this host.
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name.strip("[]"), name.strip("[]"))
+    connection = HTTPConnection(name, int(port), timeout=_METRICS_SECONDS)
+    try:
+        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token_}"} if token_ else {})
+        return connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        return str(error) or type(error).__name__
+    finally:
+        connection.close()
 
 
 def now() -> float:

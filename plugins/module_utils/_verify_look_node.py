@@ -9,7 +9,6 @@ Private to this collection. Plain JSON, judged on the controller by _verify_node
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -27,10 +26,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd im
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import Run, arguments_of, find_unit
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import recorded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
 
 KUBELET_SOCKET = "kubelet.sock"
-CHECKPOINT = "kubelet_internal_checkpoint"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _CONNECT_SECONDS = 2.0
 _KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
@@ -73,11 +72,12 @@ def listener(path: str) -> Optional[int]:
 
 def registered(host: Host, kubelet_root: str) -> Dict[str, Dict[str, int]]:
     """What kubelet has recorded: resource to card (of an id "<card>-_-<n>", or the whole id) to how many healthy ids."""
+    devices = recorded(host, kubelet_root).get("RegisteredDevices")
+    if not isinstance(devices, dict):
+        return {}
     try:
-        content: Any = json.loads(host.text(f"{kubelet_root}/device-plugins/{CHECKPOINT}") or "{}")
-        devices = content["Data"]["RegisteredDevices"]
         return {str(name): _by_card(ids or ()) for name, ids in devices.items() if str(name).startswith("aliyun.com/")}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except TypeError:
         return {}
 
 

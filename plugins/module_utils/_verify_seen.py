@@ -35,6 +35,8 @@ class Places:
     pki_dir: str = ""
     extender_port: int = 32766
     memory_unit: str = ""
+    metrics_plugin: str = ""
+    metrics_extender: str = ""
     runtime_unit: str = "containerd.service"
     runtime_config: str = ""
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
@@ -71,6 +73,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "nvidia_smi": None if smi is None else smi.as_dict(),
         "driver": None if facts.driver is None else asdict(facts.driver),
         "plugin": plugin,
+        "metrics": _verify_look.metrics(host, places.metrics_plugin, plugin["arguments"]),
         "tokens": _tokens(host, places, PLUGIN, "device-plugin"),
         "sockets": sockets,
         "registered": _verify_look_node.registered(host, root),
@@ -97,8 +100,10 @@ def _plugin(host: Host, kubelet_root: str) -> Tuple[Dict[str, Any], List[Dict[st
 
 
 def _plane(host: Host, places: Places) -> Dict[str, Any]:
+    extender = _verify_look.unit(host, EXTENDER)
     return {
-        "extender": _verify_look.unit(host, EXTENDER),
+        "extender": extender,
+        "metrics": _verify_look.metrics(host, places.metrics_extender, extender["arguments"]),
         "tokens": _tokens(host, places, EXTENDER, "extender"),
         "certificates": _verify_look.certificates(host, places.install_dir, places.pki_dir) if places.pki_dir else None,
         "scheduler": _verify_look_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config),

@@ -190,6 +190,13 @@ registered:
   description: Extended resource to the number of healthy devices, as kubelet has recorded them.
   returned: when V(managers) is gathered
   type: dict
+sharing:
+  description: How the cards are shared now.
+  returned: when V(managers) is gathered
+  type: dict
+  contains:
+    unit: {description: Unit of memory of the device plugin that this collection has installed., type: str, sample: GiB}
+    pods: {description: UIDs of the pods that have memory of the cards and a process that runs., type: list, elements: str}
 """
 
 from ansible.module_utils.basic import AnsibleModule

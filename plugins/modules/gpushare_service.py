@@ -48,6 +48,12 @@ options:
   token_path:
     description: Where the daemon keeps its own token. After a new seed, the module waits until it has swapped it for such a token.
     type: path
+  secrets:
+    description:
+      - Files of mode 0600 that the daemon reads beside these, by path with their content. One with empty content is removed. They restart
+        nothing; where they are among O(copies), the daemon is told to reload.
+    type: dict
+    default: {}
   copies:
     description: Files that the unit copies into its C(RuntimeDirectory), for a process that may not read the originals.
     type: list
@@ -115,6 +121,7 @@ ARGUMENTS = {
     "seed_content": {"type": "str", "no_log": True},
     "seed_due": {"type": "bool", "default": False},
     "token_path": {"type": "path", "no_log": False},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
     "copies": {"type": "list", "elements": "path", "default": []},
     "companions": {"type": "dict", "default": {}},
     "runtime": {"type": "path", "default": "/opt/gpushare/current"},
@@ -123,7 +130,18 @@ ARGUMENTS = {
     "health_key": {"type": "str", "default": "synced", "no_log": False},
     "timeout": {"type": "int", "default": 60},
 }
-_OF_FILES = ("name", "unit", "kubeconfig_path", "kubeconfig_content", "seed_path", "seed_content", "token_path", "copies", "runtime")
+_OF_FILES = (
+    "name",
+    "unit",
+    "kubeconfig_path",
+    "kubeconfig_content",
+    "seed_path",
+    "seed_content",
+    "token_path",
+    "copies",
+    "runtime",
+    "secrets",
+)
 
 
 def main() -> None:

@@ -53,6 +53,14 @@ options:
     description: What one unit of memory is to be.
     type: str
     default: ""
+  metrics_plugin:
+    description: Address and port where the device plugin is to serve its metrics. Empty for nowhere.
+    type: str
+    default: ""
+  metrics_extender:
+    description: Address and port where the extender is to serve its metrics. Empty for nowhere.
+    type: str
+    default: ""
   runtime_unit:
     description: The systemd service that is kubelet's containerd. Empty where this collection does not configure it.
     type: str
@@ -106,6 +114,8 @@ def main() -> None:
             "pki_dir": {"type": "str", "default": ""},
             "extender_port": {"type": "int", "default": 32766},
             "memory_unit": {"type": "str", "default": ""},
+            "metrics_plugin": {"type": "str", "default": ""},
+            "metrics_extender": {"type": "str", "default": ""},
             "runtime_unit": {"type": "str", "default": "containerd.service"},
             "runtime_config": {"type": "str", "default": ""},
             "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},

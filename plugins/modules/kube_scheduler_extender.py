@@ -80,10 +80,26 @@ options:
     type: str
     default: 1s
   managed_resources:
-    description: The extended resources for which kube-scheduler calls the extender. The first is the one that the probe names.
+    description:
+      - The extended resources for which kube-scheduler calls the extender. The first is the one that the probe names.
+      - No node has C(aliyun.com/gpu-core.percentage) among its resources; kube-scheduler is told to leave it to the extender.
     type: list
     elements: str
-    default: [aliyun.com/gpu-mem, aliyun.com/gpu-count]
+    default: [aliyun.com/gpu-mem, aliyun.com/gpu-count, aliyun.com/gpu-core.percentage]
+  lease:
+    description:
+      - Namespace and name of the lease by which the extender knows the active scheduler, C(none) for a scheduler without leader election. A
+        scheduler that competes for another one is refused. By default any will do.
+    type: str
+    default: ""
+  control_planes:
+    description: How many control planes there are. With several, a scheduler without leader election is refused.
+    type: int
+    default: 1
+  preemption:
+    description: Whether kube-scheduler asks the extender which pods have to go, where a pod of higher priority has no room.
+    type: bool
+    default: true
   timeout:
     description: How many seconds the changed scheduler has for its proof, and the former one to come back.
     type: int
@@ -142,7 +158,14 @@ OPTIONS = {
     "percentage_of_nodes_to_score": {"type": "int", "default": -1},
     "weight": {"type": "int", "default": 1},
     "http_timeout": {"type": "str", "default": "1s"},
-    "managed_resources": {"type": "list", "elements": "str", "default": ["aliyun.com/gpu-mem", "aliyun.com/gpu-count"]},
+    "managed_resources": {
+        "type": "list",
+        "elements": "str",
+        "default": ["aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"],
+    },
+    "preemption": {"type": "bool", "default": True},
+    "lease": {"type": "str", "default": ""},
+    "control_planes": {"type": "int", "default": 1},
     "timeout": {"type": "int", "default": 180},
     "plan": {"type": "dict", "required": True},
 }

@@ -24,6 +24,8 @@ HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps every
 PERCENTAGE = "value:percentageOfNodesToScore"
 # Up to so many nodes every one of them is looked at: a pod must not be unschedulable because of a sample.
 ALL_NODES_UP_TO = 500
+# As the extender's option --lease has it.
+NO_LEASE = "none"
 
 
 class UnreadFile(LookupError):
@@ -86,6 +88,29 @@ class Plan:
     notes: list[str]
     for_module: dict[str, Any]
     shape: Mapping[str, Any] | None
+
+    @property
+    def lease(self) -> str:
+        """Namespace and name of the lease for which the scheduler will compete, "none" for a scheduler without leader election."""
+        lease = (self.for_module["scheduler"] or {}).get("lease")
+        return f"{lease['namespace']}/{lease['name']}" if lease else NO_LEASE
+
+
+def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None:
+    """SchedulerError where two schedulers would be active at once, or the extender would look at another lease. wanted: "" for any."""
+    if lease == NO_LEASE and control_planes > 1:
+        raise _kube_scheduler.SchedulerError(
+            f"kube-scheduler on {node} runs with leader election off, and {control_planes} control planes have a scheduler: several would "
+            "be active on the same GPU nodes, and each would give the same card away; expected --leader-elect=true on all of them "
+            "(leaderElection.leaderElect: true), or one control plane in the inventory"
+        )
+    if wanted not in ("", lease):
+        found = "runs without leader election" if lease == NO_LEASE else f"competes for the lease {lease}"
+        raise _kube_scheduler.SchedulerError(
+            f"kube-scheduler on {node} {found}, and the extender was told {wanted}; set gpushare_scheduler_lease: {lease} for all control "
+            "planes, or have this scheduler compete for the same lease as theirs: of two leases the holders are active at once, and each "
+            "would give the same card away"
+        )
 
 
 def build(

@@ -71,6 +71,26 @@ def judge_unit(found: Findings, unit: Mapping[str, Any], short: str) -> bool:
     return True
 
 
+def judge_metrics(found: Findings, unit: Mapping[str, Any], seen: Mapping[str, Any] | None) -> None:
+    """Whether a daemon that runs serves its metrics as it is to: to who may have them, and to nobody else."""
+    if seen is None:
+        return
+    name = unit["name"]
+    if seen["listens"] != seen["wanted"]:
+        is_, shall = (f"metrics of {name} on {one}" if one else f"no metrics of {name}" for one in (seen["listens"], seen["wanted"]))
+        found.error("metrics_wrong", is_, shall, SITE)
+    elif seen["scraper"] != 200:
+        cure = f"journalctl -u {name} | grep -i metrics says why; is the port taken (ss -ltnp), the address one of this host?"
+        found.error("metrics_down", f"{_http(seen['scraper'])} from {seen['listens']}, for the metrics of {name}", "HTTP 200", cure)
+    elif seen["wants_token"] and seen["stranger"] != 401:
+        seen_ = f"{_http(seen['stranger'])} from {seen['listens']} for who shows no token"
+        found.error("metrics_open", seen_, "HTTP 401", f"{SITE}, or: systemctl restart {name}")
+
+
+def _http(answer: int | str) -> str:
+    return f"HTTP {answer}" if isinstance(answer, int) else answer
+
+
 def judge_tokens(
     found: Findings, unit: Mapping[str, Any], tokens: Mapping[str, Any], now: float, accounts: Mapping[str, str] | None
 ) -> None:

@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capac
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit
 
 LABEL = "gpushare"
 #: Resource to the device plugin's socket.
@@ -33,6 +33,8 @@ def judge_node(found: Findings, seen: Mapping[str, Any], node: Mapping[str, Any]
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
     running = judge_unit(found, gpu["plugin"], "plugin")
+    if running:
+        judge_metrics(found, gpu["plugin"], gpu["metrics"])
     strangers = _second_plugin(found, gpu, report)
     if running and not strangers:
         _registered(found, gpu, seen["kubelet"]["root"])

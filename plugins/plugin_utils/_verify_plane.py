@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_s
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import CARDS, MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit
 
 PREFIX = "/gpushare-scheduler"
 _VERBS = ("filterVerb", "bindVerb")
@@ -32,6 +32,7 @@ def judge_plane(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, A
         _certificates(found, plane["certificates"], seen["places"]["pki_dir"])
     if judge_unit(found, plane["extender"], "extender"):
         _health(found, plane["health"])
+        judge_metrics(found, plane["extender"], plane["metrics"])
     _scheduler(found, seen, mirror, asked)
 
 

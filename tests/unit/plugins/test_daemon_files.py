@@ -51,6 +51,21 @@ def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: Wanted, tmp_pa
     assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x/tls.crt"}
 
 
+def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Wanted, tmp_path: Path) -> None:
+    path = str(tmp_path / "x-metrics.token")
+    before, with_one = files(wanted, tmp_path), files(replace(wanted, secrets={path: "s3cret"}), tmp_path)
+    assert with_one == {**before, "x-metrics.token": "s3cret\n"}
+    assert files(replace(wanted, secrets={path: ""}), tmp_path) == before
+    Path(path).write_text("s3cret\n")
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    for content in ("", "another"):
+        planned = plan(replace(wanted, secrets={path: content}), daemon)
+        (change,) = (change for change in planned.changes if change.path == path)
+        assert (change.after, change.secret) == ((content + "\n").encode() if content else None, True)
+        assert "s3cret" not in json.dumps(planned.diff())
+        assert "another" not in json.dumps(planned.diff())
+
+
 def test_secrets_are_in_no_diff(wanted: Wanted, tmp_path: Path) -> None:
     (tmp_path / "x.kubeconfig").write_text("token: of-a-former-release\n")
     daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))

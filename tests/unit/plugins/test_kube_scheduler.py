@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,7 @@ def test_a_new_configuration_takes_over_the_flags_that_kube_scheduler_would_then
             {
                 "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
                 "filterVerb": "filter",
+                "preemptVerb": "preempt",
                 "prioritizeVerb": "prioritize",
                 "bindVerb": "bind",
                 "weight": 1,
@@ -115,10 +117,15 @@ def test_a_new_configuration_takes_over_the_flags_that_kube_scheduler_would_then
                 "managedResources": [
                     {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False},
                     {"name": "aliyun.com/gpu-count", "ignoredByScheduler": False},
+                    {"name": "aliyun.com/gpu-core.percentage", "ignoredByScheduler": True},
                 ],
             }
         ],
     }
+
+
+def test_without_preemption_kube_scheduler_does_not_ask_for_victims() -> None:
+    assert "preemptVerb" not in replace(EXTENDER, preemption=False).entry()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight imp
     unreachable,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import impossible, seconds, unknown
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import impossible, seconds, together, unknown
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -296,11 +296,48 @@ INT = {"type": "int", "default": 60}
         ("gpushare_serial", {"type": "raw"}, [1, "5", "25%", "100%", [1, "50%"]], [0, "0", "0%", "101%", "a third", [], [1, "x"], None]),
         ("gpushare_max_fail_percentage", {"type": "int"}, [0, 100], [-1, 101]),
         ("gpushare_token_seconds", {"type": "int"}, [600, 604800], [599, 2**32 + 1]),
+        ("gpushare_metrics_address", {"type": "str"}, ["", "127.0.0.1", "fd00::5", "0.0.0.0"], ["gpu1", "10.0.0.1:9440", "[::1]", " "]),
+        ("gpushare_metrics_plugin_port", {"type": "int"}, [0, 1024, 65535], [-1, 80, 65536]),
+        ("gpushare_metrics_token", {"type": "str"}, ["", "x" * 16, "~!" * 8], ["short", "x" * 16 + " y", "ä" * 16, "x" * 16 + "\n"]),
+        (
+            "gpushare_scheduler_lease",
+            {"type": "str"},
+            ["kube-system/kube-scheduler", "none", "a/b.c"],
+            ["", "kube-scheduler", "a/b/c", "A/b"],
+        ),
     ],
 )
 def test_impossible_values(name: str, spec: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
     assert [value for value in good if impossible("h", {name: value}, {name: spec})] == []
     assert [value for value in bad if not any(r.severity == "error" for r in impossible("h", {name: value}, {name: spec}))] == []
+
+
+def test_a_secret_is_not_repeated() -> None:
+    (reason,) = impossible("h", {"gpushare_metrics_token": "pw"}, {"gpushare_metrics_token": {"type": "str", "no_log": True}})
+    assert "pw" not in str(reason)
+    assert "16 to 1024 characters" in reason.expected
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ""),
+        ({"gpushare_metrics_token": "x" * 16}, ""),
+        ({"gpushare_metrics_address": "127.0.0.1"}, ""),
+        ({"gpushare_metrics_address": "::1"}, ""),
+        ({"gpushare_metrics_address": "10.0.0.5", "gpushare_metrics_token": "x" * 16}, ""),
+        ({"gpushare_metrics_address": "nonsense"}, ""),  # said of the value itself
+        ({"gpushare_metrics_address": "10.0.0.5"}, "without gpushare_metrics_token"),
+        ({"gpushare_metrics_address": "0.0.0.0"}, "without gpushare_metrics_token"),
+        ({"gpushare_metrics_address": "::1", "gpushare_metrics_plugin_port": 9441}, "port 9441 for the metrics of both daemons"),
+        ({"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 32766}, "port 32766 for the extender and for its metrics"),
+        ({"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_plugin_port": 0}, ""),
+    ],
+)
+def test_values_that_cannot_be_together(values: dict[str, Any], words: str) -> None:
+    found_ = together("h", values)
+    assert len(found_) == bool(words)
+    assert all(words in reason.found and reason.severity == "error" for reason in found_)
 
 
 def test_a_long_http_timeout_is_only_warned_of() -> None:

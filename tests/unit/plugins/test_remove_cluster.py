@@ -15,7 +15,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluste
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_objects import Removal
 
 Json = dict[str, Any]
-APPLIED = [{"manager": "gpushare.kubernetes", "operation": "Apply"}]
+APPLIED = [
+    {
+        "manager": "gpushare.kubernetes",
+        "operation": "Apply",
+        "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:gpushare": {}}}},
+    }
+]
 
 
 def item(name: str, manager: str = "gpushare.kubernetes", operation: str = "Apply") -> Json:
@@ -43,6 +49,20 @@ def test_ours_has_our_name_and_was_applied_by_us() -> None:
         {"metadata": {"name": "gpushare-x"}},
     ]
     assert ours(items, "v1", "ServiceAccount") == [Named("v1", "ServiceAccount", "kube-system", "gpushare-extender")]
+
+
+def test_a_map_of_unhealthy_cards_is_ours_where_only_our_plugin_has_written_it() -> None:
+    ours_too = item("unhealthy-gpu-a", "gpushare-device-plugin", "Update")
+    both = item("unhealthy-gpu-b", "gpushare-device-plugin", "Update")
+    both["metadata"]["managedFields"].append({"manager": "kubectl", "operation": "Update"})
+    found = ours([ours_too, both, item("unhealthy-gpu-c", "kubectl", "Update"), item("other", "gpushare-device-plugin")], "v1", "ConfigMap")
+    assert [one.name for one in found] == ["unhealthy-gpu-a"]
+    assert going(found, ["a"], everything=False) == found
+    assert going(found, ["b"], everything=False) == []
+    assert ours([ours_too], "v1", "Secret") == []
+    recovered: Json = {"metadata": {"name": "unhealthy-gpu-a", "namespace": "kube-system"}}
+    assert ours([recovered], "v1", "ConfigMap") == found
+    assert ours([{**recovered, "data": {"gpus": "0"}}], "v1", "ConfigMap") == []
 
 
 def test_of_one_node_only_its_own_objects_go() -> None:
@@ -79,7 +99,7 @@ def test_the_traces_of_a_node() -> None:
             managedFields=APPLIED,
         )
     )
-    assert (found.claimed, found.labelled_by_others) == (True, False)
+    assert (found.claimed, found.labelled_by_others) == (("gpushare",), False)
     assert (found.annotations, found.others) == (("gpushare/cards",), ("gpushare/cordon",))
     assert found.capacity == {"aliyun.com/gpu-mem": "32"}
     assert traces(node(labels={"gpushare": "true"})).labelled_by_others

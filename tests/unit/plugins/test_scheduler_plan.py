@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_s
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubeadm_config as kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
 
 from unit.plugins.scheduler_files import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED
@@ -313,3 +313,30 @@ def test_a_file_that_somebodys_own_flag_names_is_not_taken_away_even_if_we_made_
     back = done(changed, absent(changed))
     assert back.files[MANIFEST_PATH] == named
     assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
+
+
+def with_flags(*flags: str) -> Plan:
+    lines = "".join(f"    - {one}\n" for one in flags)
+    manifest = MANIFEST.replace("    - --leader-elect=true\n", lines)
+    return present(replace(UNTOUCHED, files={**UNTOUCHED.files, MANIFEST_PATH: manifest}))
+
+
+def test_the_lease_is_the_one_that_the_scheduler_will_compete_for() -> None:
+    assert present(UNTOUCHED).lease == "kube-system/kube-scheduler"
+    assert (
+        with_flags("--leader-elect=true", "--leader-elect-resource-name=mine", "--leader-elect-resource-namespace=infra").lease
+        == "infra/mine"
+    )
+    assert with_flags("--leader-elect=false").lease == "none"
+
+
+def test_two_schedulers_that_would_be_active_at_once_are_refused() -> None:
+    check_lease("kube-system/kube-scheduler", "kube-system/kube-scheduler", 3, "cp1")
+    check_lease("infra/mine", "", 3, "cp1")
+    check_lease("none", "none", 1, "cp1")
+    with pytest.raises(core.SchedulerError, match="cp1 runs with leader election off, and 3 control planes have a scheduler"):
+        check_lease("none", "none", 3, "cp1")
+    with pytest.raises(core.SchedulerError, match=r"competes for the lease infra/mine, .* set gpushare_scheduler_lease: infra/mine"):
+        check_lease("infra/mine", "kube-system/kube-scheduler", 3, "cp1")
+    with pytest.raises(core.SchedulerError, match=r"runs without leader election, .* set gpushare_scheduler_lease: none"):
+        check_lease("none", "kube-system/kube-scheduler", 1, "cp1")

@@ -324,3 +324,31 @@ def test_the_scheduler_that_was_configured_places_the_probe_pods(world: World) -
     assert scheduler_name(world.evidence()) == "default-scheduler"
     configured(world, CONFIG + "profiles:\n- schedulerName: gpus\n")
     assert scheduler_name(world.evidence()) == "gpus"
+
+
+ADDRESS = "10.0.0.5:9440"
+
+
+def metrics(**changes: Any) -> dict[str, Any]:
+    return {"wanted": ADDRESS, "listens": ADDRESS, "wants_token": True, "stranger": 401, "scraper": 200, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, None),
+        ({"wants_token": False, "stranger": 200}, None),
+        ({"listens": "", "stranger": "it was started without", "scraper": "it was started without"}, "metrics_wrong"),
+        ({"wanted": ""}, "metrics_wrong"),
+        ({"listens": "127.0.0.1:9440"}, "metrics_wrong"),
+        ({"scraper": "[Errno 111] Connection refused", "stranger": "[Errno 111] Connection refused"}, "metrics_down"),
+        ({"scraper": 503}, "metrics_down"),
+        ({"scraper": 401}, "metrics_down"),
+        ({"stranger": 200}, "metrics_open"),
+    ],
+)
+@pytest.mark.parametrize("where", ["cp1", "gpu1"])
+def test_metrics_are_for_who_has_the_token_and_for_nobody_else(world: World, where: str, changes: dict[str, Any], code: str | None) -> None:
+    part = world.cp["plane"] if where == "cp1" else world.gpu["gpu"]
+    part["metrics"] = metrics(**changes)
+    assert causes(world) == ({(where, code)} if code else set())

@@ -10,6 +10,10 @@ import json
 import os
 import socket
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -104,7 +108,7 @@ def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
 
 def test_a_plugin_that_restarts_while_it_is_looked_at_is_looked_at_again(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     pids, owners = iter([1, 2, 2]), iter([2, 2])
-    monkeypatch.setattr(_verify_look, "unit", lambda host, name: {"pid": next(pids)})
+    monkeypatch.setattr(_verify_look, "unit", lambda host, name: {"pid": next(pids), "arguments": []})
     monkeypatch.setattr(_verify_look_node, "sockets", lambda host, root, peer: [{"pid": next(owners)}])
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))["gpu"]
     assert (found["plugin"]["pid"], found["sockets"][0]["pid"]) == (2, 2)
@@ -228,3 +232,48 @@ def test_everything_in_one_go_is_json_and_writes_nothing(root: FakeRoot, tmp_pat
     again = see(Host(str(root)), Places(gpu_node=True, control_plane=True, extender_port=1), ["containers", "extender"])
     assert set(again["gpu"]) == {"containers"}
     assert set(again["plane"]) == {"health"}
+
+
+@contextmanager
+def metrics_server(token: str) -> Iterator[str]:
+    """The address of one that wants this token, "" for none."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            good = not token or self.headers.get("Authorization") == f"Bearer {token}"
+            self.send_response(200 if good and self.path == "/metrics" else 401)
+            self.end_headers()
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("token", "file", "stranger", "scraper"),
+    [("s3cret", "s3cret\n", 401, 200), ("s3cret", "other\n", 401, 401), ("", "", 200, 200), ("", "s3cret\n", 200, 200)],
+)
+def test_metrics_are_asked_for_with_the_token_and_without(root: FakeRoot, token: str, file: str, stranger: int, scraper: int) -> None:
+    root.file("/etc/gpushare/x.token", file)
+    with metrics_server(token) as address:
+        arguments = ["x", "--metrics-listen", address, *(["--metrics-token-file", "/etc/gpushare/x.token"] if file else [])]
+        found = _verify_look.metrics(Host(str(root)), address, arguments)
+    assert found == {"wanted": address, "listens": address, "wants_token": bool(file), "stranger": stranger, "scraper": scraper}
+
+
+def test_metrics_that_are_not_there_are_said_in_words(root: FakeRoot) -> None:
+    host = Host(str(root))
+    assert _verify_look.metrics(host, "", ["x"]) is None
+    without = _verify_look.metrics(host, "127.0.0.1:9", ["x"])
+    assert without is not None
+    assert (without["listens"], without["scraper"]) == ("", "it was started without --metrics-listen")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        refused = _verify_look.metrics(host, address, ["x", "--metrics-listen", address])
+    assert refused is not None
+    assert "refused" in refused["scraper"]

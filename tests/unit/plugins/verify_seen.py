@@ -126,6 +126,7 @@ def gpu_host() -> Json:
         "nvidia_smi": {"cards": [card(0), card(1)], "driver_version": "535.261.03", "cuda_version": "12.2", "problem": None},
         "driver": {"loaded": "535.261.03", "library": "535.261.03"},
         "plugin": unit("gpushare-device-plugin", 100),
+        "metrics": None,
         "tokens": tokens("gpushare-device-plugin-node-1"),
         "sockets": [
             {"name": "aliyungpushare.sock", "pid": 100, "process": "gpushare-device-plugin"},
@@ -164,6 +165,7 @@ def plane_host() -> Json:
     """Of cp1, whose node has the same name."""
     plane = {
         "extender": unit("gpushare-extender", 200, "--listen", "127.0.0.1:32766"),
+        "metrics": None,
         "tokens": tokens("gpushare-extender"),
         "certificates": {
             "problem": "",

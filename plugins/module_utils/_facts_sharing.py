@@ -1,0 +1,63 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a host shares its cards now: the unit of its device plugin, and what kubelet has recorded of it.
+
+Private to this collection. Read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+
+_CHECKPOINT = "kubelet_internal_checkpoint"
+# As many ids as kubelet takes, each written twice (registered, and given to a container).
+_CHECKPOINT_BYTES = 16 * 1024 * 1024
+_UNIT_FILE = "/etc/systemd/system/gpushare-device-plugin.service"
+_UNIT = re.compile(r"--memory-unit[ =](\S+)")
+# A pod's UID in the name of its control group: pod<uid>, …-pod<uid with _ for ->.slice, a static pod's without dashes.
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
+    cards and a process that runs."""
+
+    unit: str
+    pods: Tuple[str, ...]
+
+
+def sharing(host: Host, kubelet_root: str) -> Sharing:
+    """Look at the host."""
+    unit = _UNIT.search(host.text(_UNIT_FILE) or "")
+    return Sharing(unit.group(1) if unit else "", _pods(host, kubelet_root))
+
+
+def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:
+    """The part "Data" of kubelet's record of devices; empty if there is none that can be read."""
+    try:
+        content = host.data(f"{kubelet_root}/device-plugins/{_CHECKPOINT}", _CHECKPOINT_BYTES) or b"{}"
+        data: Dict[str, Any] = json.loads(content.decode("utf-8", "replace"))["Data"]
+        return data if isinstance(data, dict) else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _pods(host: Host, kubelet_root: str) -> Tuple[str, ...]:
+    entries = recorded(host, kubelet_root).get("PodDeviceEntries")
+    entries = entries if isinstance(entries, list) else []
+    given = {str(entry.get("PodUID")) for entry in entries if isinstance(entry, dict) and entry.get("ResourceName") == MEMORY}
+    if not given:
+        return ()
+    # kubelet forgets a pod late: whether it still has the memory is what its processes say.
+    groups = (host.text(f"/proc/{process.pid}/cgroup") or "" for process in host.processes)
+    alive = {uid.replace("_", "-") for text in groups for uid in _POD.findall(text)}
+    return tuple(sorted(given & alive))
