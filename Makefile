@@ -63,6 +63,8 @@ lint: venv ## Linters and types only
 	@mypy -p gpushare_lab
 	@mypy -p lab.nvml
 	@mypy -p e2e
+	@mypy -p original
+	@mypy -p ha
 	@mypy -p quality
 	@mypy -p bench
 	@mypy -p verify
@@ -93,7 +95,7 @@ molecule: venv ## Each role by itself: check mode, change, second run, and what 
 test: venv lint ## Everything: `check`, then the suites on lab clusters of their own (root)
 	$(call say,lab components: built once, then cached)
 	@$(LAB) prepare
-	@for name in e2e hosts upgrade uninstall verify molecule; do $(LAB) --name "$$name" down; done
+	@for name in e2e ha hosts upgrade uninstall verify molecule; do $(LAB) --name "$$name" down; done
 	$(call say,unit and property tests, with the real nvidia-smi)
 	@GPUSHARE_LAB_NVIDIA_SMI="$$(ls -d "$${XDG_CACHE_HOME:-$$HOME/.cache}"/gpushare-lab/nvidia-smi-*/nvidia-smi | tail -n 1)" pytest tests/unit
 	$(call say,collection: its release and ansible-test sanity; molecule: every role by its scenario)
@@ -102,17 +104,33 @@ test: venv lint ## Everything: `check`, then the suites on lab clusters of their
 	@pytest tests/hosts --timeout 1200
 	$(call say,verify: planted faults on a real cluster)
 	@pytest tests/verify --timeout 1200
+	$(call say,three control planes: the leader killed in the middle of a burst)
+	@pytest tests/ha --timeout 1200
 	$(call say,end-to-end suite on a real cluster)
 	@pytest tests/e2e --timeout 1200
 
+.PHONY: test-full
+test-full: venv ## At full size what `make test` runs smaller; writes docs/benchmarks/*.json (an hour, root)
+	@for name in e2e ha; do $(LAB) --name "$$name" down; done
+	$(call say,a hundred thousand binds in virtual time, and every flaw alone)
+	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 100000 --json ../docs/benchmarks/binds.json
+	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --without-each 3000
+	$(call say,a thousand pods come and go; nodes that fail)
+	@GPUSHARE_FULL=1 GPUSHARE_CHURN_OUT=docs/benchmarks/churn.json pytest tests/e2e/test_churn.py tests/e2e/test_node_life.py --timeout 3600
+	$(call say,three control planes: the leader killed ten times)
+	@GPUSHARE_FULL=1 GPUSHARE_HA_OUT=docs/benchmarks/leader-killed.json pytest tests/ha --timeout 3600
+
 .PHONY: bench
-bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes; prints ratios and writes JSON (half an hour)
+bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes, and the device plugin's answers; prints ratios and writes JSON (half an hour)
 	$(call say,500 nodes)
 	@$(BENCH) --out docs/benchmarks/scheduling-500.json
 	$(call say,5000 nodes with the sampling of kube-scheduler)
-	@$(BENCH) --nodes 5000 --percentage 0 --out docs/benchmarks/scheduling-5000-sampled.json
+	@$(BENCH) --nodes 5000 --percentage 0 --holding 50000 --out docs/benchmarks/scheduling-5000-sampled.json
 	$(call say,5000 nodes and every one asked)
 	@$(BENCH) --nodes 5000 --pods 600 --out docs/benchmarks/scheduling-5000.json
+	@$(subst bench.scheduling,bench.scheduling.page,$(BENCH))
+	$(call say,the device plugin: 10240 ids)
+	@$(subst bench.scheduling,bench.device_plugin,$(BENCH)) --json docs/benchmarks/device-plugin.json
 
 .PHONY: lock
 lock: ## Rewrite the locked requirements with hashes from their .in files

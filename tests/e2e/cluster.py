@@ -25,6 +25,7 @@ LAB = REPOSITORY / "tests/lab/lab"
 
 MEMORY = "aliyun.com/gpu-mem"
 CARDS = "aliyun.com/gpu-count"
+CORE = "aliyun.com/gpu-core.percentage"
 CONTROL_PLANE = "cp1"
 GPU_NODES = ("gpu1", "gpu2")
 

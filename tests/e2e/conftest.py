@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import Cluster
+from e2e.running import Say
 from e2e.samples import apply_samples, in_place, is_sample
 
 # The machine without our cluster first. Then as the cluster changes least: what wants it empty, then what wants the
@@ -25,11 +26,17 @@ ORDER = (
     "test_full",
     "test_requests",
     "test_whole_cards",
+    "test_shapes",
+    "test_verbs",
     "test_samples",
     "test_faults",
     "test_rights",
     "test_identity",
     "test_disturbed",
+    "test_unmanaged",
+    "test_card_health",
+    "test_node_life",
+    "test_churn",
     "test_inventory",
 )
 
@@ -79,3 +86,14 @@ def samples(cluster: Cluster) -> Cluster:
             cluster.delete(*strangers)
         apply_samples(cluster, print)
     return cluster
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Prints one line for each thing that was measured."""
+
+    def measured(what: str, seconds: float) -> None:
+        with capsys.disabled():
+            print(f"\nmeasured: {what}: {seconds:.1f} s (target 5)", end="", flush=True)
+
+    return measured

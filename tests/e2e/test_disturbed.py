@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+from functools import partial
+
 import pytest
 
 from e2e.checks import (
@@ -12,29 +16,12 @@ from e2e.checks import (
     check_environment,
     check_follows,
     check_refused,
-    check_registers_again,
     check_runs,
 )
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
-from e2e.samples import running_samples
 
 EXTENDER = "gpushare-extender"
-
-
-def test_kubelet_restarts(samples: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    before = running_samples(samples)
-    problems, seconds = check_registers_again(samples, "gpu1")
-    with capsys.disabled():
-        print(f"\nregistered again after kubelet made its socket: {', '.join(f'{r} {s:.2f} s' for r, s in seconds.items())}")
-    assert problems == []
-    assert check_follows(samples, "gpu1") == []
-    after = running_samples(samples)
-    assert {p["metadata"]["uid"] for p in after} == {p["metadata"]["uid"] for p in before}
-    assert check_devices(samples, after) == []
-    samples.create(pod("after-restart", memory=8, node="gpu1"))
-    assert check_runs(samples, "after-restart") == []
-    assert check_devices(samples, [samples.pod("after-restart")]) == []
 
 
 def test_the_playbook_again_changes_nothing(samples: Cluster) -> None:
@@ -51,6 +38,40 @@ def test_the_extender_is_down(empty: Cluster) -> None:
     finally:
         empty.on(CONTROL_PLANE, "systemctl", "start", EXTENDER)
     assert check_runs(empty, "shares") == []
+
+
+GPU_PODS = 5
+PLAIN_PODS = 10
+SCHEDULER_WAITS = 1.0
+"""kube-scheduler's httpTimeout for the extender: what one attempt for one GPU pod may cost whoever comes after it in the queue."""
+
+
+def test_the_extender_is_stopped_and_does_not_even_refuse(empty: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    # Left alone for half a minute, systemd's watchdog would replace it: the pods without GPU come before that.
+    empty.on(CONTROL_PLANE, "systemctl", "kill", "--signal=SIGSTOP", EXTENDER)
+    try:
+        for number in range(GPU_PODS):
+            empty.create(pod(f"shares-{number}", memory=1))
+        for number in range(GPU_PODS):
+            assert check_refused(empty, f"shares-{number}", "127.0.0.1:32766", "exceeded") == []
+        seconds = []
+        for number in range(PLAIN_PODS):
+            created = time.monotonic()
+            empty.create(pod(f"plain-{number}"))
+            empty.until("a pod without GPU is bound", partial(is_bound, empty, f"plain-{number}"), 5 * GPU_PODS * SCHEDULER_WAITS)
+            seconds.append(time.monotonic() - created)
+    finally:
+        empty.on(CONTROL_PLANE, "systemctl", "kill", "--signal=SIGCONT", EXTENDER)
+    with capsys.disabled():
+        mean, most = statistics.mean(seconds), max(seconds)
+        print(f"\nextender stopped, {GPU_PODS} GPU pods wait: a pod without GPU is bound after {mean:.2f} s, at most {most:.2f} s")
+    assert empty.until_running(*(f"plain-{number}" for number in range(PLAIN_PODS)))
+    for number in range(GPU_PODS):
+        assert check_runs(empty, f"shares-{number}", seconds=60) == []
+
+
+def is_bound(cluster: Cluster, name: str) -> bool:
+    return "nodeName" in cluster.pod(name)["spec"]
 
 
 def test_cards_are_replaced_while_everything_runs(empty: Cluster) -> None:

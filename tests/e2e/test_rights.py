@@ -126,6 +126,34 @@ def test_a_daemon_gets_no_tokens_but_its_own(who: str, request: pytest.FixtureRe
     assert "cannot delete" in refused(lambda: caller.delete(f"{PODS}/x"))
 
 
+MAPS = f"{SYSTEM}/configmaps"
+
+
+def config_map(name: str, **data: str) -> Json:
+    return {"metadata": {"name": name}, "data": data}
+
+
+def test_a_plugin_has_one_config_map_the_originals_of_its_own_node(cluster: Cluster, plugin: Api) -> None:
+    own, body = f"{MAPS}/unhealthy-gpu-gpu1", config_map("unhealthy-gpu-gpu1", gpus="0,1")
+    plugin.create(MAPS, body)
+    try:
+        plugin.patch(own, {"data": {"gpus": "1"}})
+        assert plugin.get(own)["data"] == {"gpus": "1"}
+        assert "with the key gpus" in refused(lambda: plugin.patch(own, {"data": {"other": "x"}}, **DRY))
+        assert "cannot delete" in refused(lambda: plugin.delete(own))
+    finally:
+        cluster.api.delete(own)
+    for name in ("unhealthy-gpu-gpu2", "unhealthy-gpu-gpu10", "kubeadm-config-2"):
+        assert "may write one ConfigMap only" in refused(lambda: plugin.create(MAPS, config_map(name, gpus="0"), **DRY))  # noqa: B023
+    assert "with the key gpus" in refused(lambda: plugin.create(MAPS, config_map("unhealthy-gpu-gpu1", other="x"), **DRY))
+    elsewhere = "/api/v1/namespaces/default/configmaps"
+    assert "cannot create" in refused(lambda: plugin.create(elsewhere, body, **DRY))
+    for name in ("unhealthy-gpu-gpu2", "kubeadm-config"):
+        assert "cannot get" in refused(lambda: plugin.get(f"{MAPS}/{name}"))  # noqa: B023
+        assert "cannot patch" in refused(lambda: plugin.patch(f"{MAPS}/{name}", {"data": {"gpus": "0"}}, **DRY))  # noqa: B023
+    assert "cannot list" in refused(lambda: plugin.get(MAPS))
+
+
 # The extender.
 
 
@@ -156,6 +184,18 @@ def test_the_extender_recalls_pods_and_changes_nothing_else(extender: Api, unbou
     labels = {"metadata": {"labels": {"a": "b"}}}
     assert "nothing but annotations" in refused(lambda: extender.patch(f"{PODS}/{unbound}", labels, **DRY))
     assert "cannot patch" in refused(lambda: extender.patch("/api/v1/nodes/gpu1", annotated("gpushare/cards"), **DRY))
+
+
+def test_the_extender_reads_budgets_and_its_schedulers_lease_and_changes_neither(extender: Api) -> None:
+    leases, budgets = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", "/apis/policy/v1/poddisruptionbudgets"
+    assert extender.get(f"{leases}/kube-scheduler")["spec"]["holderIdentity"]
+    assert "items" in extender.get(budgets)
+    assert "cannot list" in refused(lambda: extender.get(leases))
+    assert "cannot get" in refused(lambda: extender.get(f"{leases}/kube-controller-manager"))
+    assert "cannot patch" in refused(lambda: extender.patch(f"{leases}/kube-scheduler", {"spec": {"holderIdentity": "x"}}, **DRY))
+    of_default = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    assert "cannot create" in refused(lambda: extender.create(of_default, {"metadata": {"name": "x"}, "spec": {}}, **DRY))
+    assert "cannot create" in refused(lambda: extender.create(MAPS, config_map("unhealthy-gpu-gpu1", gpus="0"), **DRY))
 
 
 # Everybody else.

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Pods with several cards, several containers, init containers and sidecars: each container has the cards that are annotated."""
+"""Pods of every shape, on the cards that they accept: several cards, several containers, init containers and sidecars, compute,
+models, neighbours, policies."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import pytest
+
 from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_refused, check_runs, check_totals
-from e2e.cluster import CARDS, MEMORY, Cluster
+from e2e.cluster import CARDS, CORE, MEMORY, Cluster
 from e2e.manifests import pod
+from e2e.paper import on_paper, paper, placed, refused, uuid, where
 
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 
@@ -88,3 +92,98 @@ def test_both_kinds_of_request_use_the_same_cards(empty: Cluster) -> None:
     assert check_refused(empty, "whole", MEMORY.partition("/")[2].replace("gpu-mem", "card")) == []
     empty.delete("shares")
     proven(empty, "whole")
+
+
+A100 = "NVIDIA A100-SXM4-40GB"
+MIXED = {"mixed": (16, (40, A100))}
+
+
+@pytest.mark.parametrize(
+    ("asks", "card"),
+    [
+        ({}, 0),
+        ({"models": "A100"}, 1),
+        ({"models": "V100, T4"}, 0),
+        ({"models-refused": "T4"}, 1),
+        ({"cards": uuid("mixed", 1)}, 1),
+        ({"cards-refused": uuid("mixed", 0)}, 1),
+    ],
+)
+def test_a_pod_accepts_cards_by_model_and_uuid(empty: Cluster, asks: dict[str, str], card: int) -> None:
+    with paper(empty, MIXED):
+        wanted = on_paper("choosy", 4, annotations={f"gpushare.request/{key}": value for key, value in asks.items()})
+        assert where(placed(empty, wanted)) == ("mixed", {card: 4})
+
+
+def test_a_pod_whose_cards_are_nowhere_is_told_so(empty: Cluster) -> None:
+    with paper(empty, MIXED):
+        reason = refused(empty, on_paper("choosy", 4, annotations={"gpushare.request/models": "H100"}))
+        assert "2 cards not of a model or UUID that the pod accepts" in reason
+        reason = refused(empty, on_paper("mistaken", 4, annotations={"gpushare.request/model": "T4"}))
+        assert "annotation gpushare.request/model is not known" in reason
+
+
+def test_the_nodes_label_names_the_model_of_cards_that_are_alike(empty: Cluster) -> None:
+    with (
+        paper(empty, {"labelled": (32,)}, labels={"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"}),
+        paper(empty, {"plain": (16,)}),
+    ):
+        assert where(placed(empty, on_paper("v100", 4, annotations={"gpushare.request/models": "V100"}))) == ("labelled", {0: 4})
+        assert where(placed(empty, on_paper("no-v100", 4, annotations={"gpushare.request/models-refused": "V100"}))) == ("plain", {0: 4})
+
+
+def test_pods_choose_their_neighbours(empty: Cluster) -> None:
+    encoder, spread = {"app": "encoder"}, {"gpushare.request/placement": "spread"}
+    beside, away = {"gpushare.request/same-card-as": "app=encoder"}, {"gpushare.request/not-with": "app=encoder"}
+    with paper(empty, {"paper": (16, 16, 16)}):
+        assert where(placed(empty, on_paper("encoder", 4, labels=encoder))) == ("paper", {0: 4})
+        # By itself it would take the emptiest card.
+        assert where(placed(empty, on_paper("decoder", 4, annotations={**spread, **beside}))) == ("paper", {0: 4})
+        # By itself it would take the fullest one.
+        assert where(placed(empty, on_paper("shy", 4, annotations=away))) == ("paper", {1: 4})
+        # And nobody of those comes to it later either.
+        assert where(placed(empty, on_paper("encoder-2", 12, labels=encoder))) == ("paper", {2: 12})
+        reason = refused(empty, on_paper("decoder-2", 9, annotations=beside))
+        assert "needs 9 GiB on one card" in reason
+
+
+def test_compute_is_counted_where_the_node_shares_it_out(empty: Cluster) -> None:
+    with paper(empty, {"paper": (16, 16)}, core=100):
+        assert where(placed(empty, on_paper("first", 2, core=60))) == ("paper", {0: 2})
+        assert where(placed(empty, on_paper("second", 2, core=60))) == ("paper", {1: 2})
+        reason = refused(empty, on_paper("third", 2, core=60))
+        assert "needs 2 GiB and 60 % of compute on one card" in reason
+        assert "at most 40 % of compute beside such memory" in reason
+        assert where(placed(empty, on_paper("fourth", 2, core=40)))[0] == "paper"
+        # Who asks for memory alone is not counted.
+        assert where(placed(empty, on_paper("memory", 8)))[0] == "paper"
+
+
+def test_compute_is_refused_where_nobody_shares_it_out(empty: Cluster) -> None:
+    with paper(empty, {"paper": (16,)}):
+        empty.api.patch("/api/v1/nodes/paper/status", {"status": {of: {CORE: "100"} for of in ("capacity", "allocatable")}})
+        assert "its mode does not share out compute" in refused(empty, on_paper("core", 2, core=20))
+
+
+@pytest.mark.parametrize(("label", "cards"), [("", (0, 0)), ("binpack", (0, 0)), ("spread", (0, 1))])
+def test_a_nodes_label_is_the_policy_between_its_cards(empty: Cluster, label: str, cards: tuple[int, int]) -> None:
+    with paper(empty, {"paper": (16, 16)}, labels={"ack.node.gpu.placement": label} if label else {}):
+        assert where(placed(empty, on_paper("first", 4))) == ("paper", {cards[0]: 4})
+        assert where(placed(empty, on_paper("second", 4))) == ("paper", {cards[1]: 4})
+
+
+def test_a_pods_own_policy_goes_first(empty: Cluster) -> None:
+    with paper(empty, {"paper": (16, 16)}, labels={"ack.node.gpu.placement": "spread"}):
+        for name, policy, card in (("first", "binpack", 0), ("second", "binpack", 0), ("third", "spread", 1)):
+            wanted = on_paper(name, 4, annotations={"gpushare.request/placement": policy})
+            assert where(placed(empty, wanted)) == ("paper", {card: 4})
+        assert where(placed(empty, on_paper("fourth", 4, annotations={"gpushare.request/placement": "fgd"})))[0] == "paper"
+        reason = refused(empty, on_paper("mistaken", 4, annotations={"gpushare.request/placement": "tight"}))
+        assert "'tight' is no policy; write one of binpack, spread, fgd" in reason
+
+
+def test_pods_spread_between_nodes_by_their_own_policy(empty: Cluster) -> None:
+    with paper(empty, {"paper-1": (16,), "paper-2": (16,)}):
+        spread = {"gpushare.request/placement": "spread"}
+        nodes = [where(placed(empty, on_paper(f"spread-{n}", 2, annotations=spread)))[0] for n in range(4)]
+        assert sorted(nodes) == ["paper-1", "paper-1", "paper-2", "paper-2"]

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What the log of a churn shows: problems in words, none if all is right, and how much of what there was. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from e2e.churn_log import (
+    ALLOCATION,
+    ASSIGNED,
+    ASSUME_TIME,
+    CARD_UNITS,
+    CONTAINER_UNITS,
+    INDEX,
+    POD_UNITS,
+    CardOf,
+    Container,
+    Log,
+    Pod,
+)
+
+# A pod that ran as long as this has been marked assigned, whatever the API server was busy with.
+ASSIGNED_SECONDS = 10.0
+# A process that outlived its pod's object: by more than the kill of an ordinary one takes.
+SURVIVED_SECONDS = 1.0
+
+
+def wrong_cards(log: Log) -> list[str]:
+    """Containers whose device nodes, variables or ids are not their pod's annotations; annotations that contradict themselves."""
+    given = {(entry.uid, entry.container): entry.ids for entry in log.given}
+    problems = []
+    for container in log.containers.values():
+        pod = log.pods.get(container.uid)
+        if pod is None or not pod.plan.units:
+            problems.append(f"container {container.name} on {container.node} has a card and is of no pod of the churn")
+            continue
+        cards = {card.index: card for card in log.cards if card.node == container.node}
+        found = [
+            *_annotation_problems(pod, cards),
+            *_container_problems(pod, container, cards),
+            *_id_problems(given.get((container.uid, container.name)), container, cards.values(), _units(pod, container)),
+        ]
+        problems += [f"{pod} container {container.name}: {problem}" for problem in found]
+    return problems
+
+
+def _units(pod: Pod, container: Container) -> int:
+    return pod.plan.units[int(container.name[1:])]
+
+
+def _allocation(pod: Pod) -> dict[int, dict[int, int]]:
+    """Container → card → units by the annotation."""
+    said = json.loads(pod.annotations.get(ALLOCATION, "{}"))
+    return {int(container): {int(card): units for card, units in of.items()} for container, of in said.items()}
+
+
+def _annotation_problems(pod: Pod, cards: Mapping[int, CardOf]) -> Iterator[str]:
+    allocation, notes = _allocation(pod), pod.annotations
+    used = sorted({card for of in allocation.values() for card in of})
+    if set(allocation) != set(range(len(pod.plan.units))) or len(used) != pod.plan.spread or not set(used) <= set(cards):
+        yield f"it asks for {pod.plan.units} on {pod.plan.spread} card(s), and is annotated with {allocation}"
+        return
+    for place, units in enumerate(pod.plan.units):
+        if sum(allocation[place].values()) != units or len(set(allocation[place].values())) != 1:
+            yield f"container {place} asks for {units} and is annotated with {allocation[place]}"
+    # The card that the old annotations name is the first container's first.
+    first = min(allocation[0])
+    for name, wanted in ((INDEX, first), (CARD_UNITS, cards[first].units), (POD_UNITS, pod.plan.total)):
+        if notes.get(name) != str(wanted):
+            yield f"annotation {name} is {notes.get(name)!r}, by the allocation it is {wanted}"
+    if not notes.get(ASSUME_TIME, "").isdecimal():
+        yield f"annotation {ASSUME_TIME} is {notes.get(ASSUME_TIME)!r}, expected nanoseconds"
+    if notes.get(ASSIGNED) != "true" and pod.running is not None and (pod.gone or float("inf")) - pod.running > ASSIGNED_SECONDS:
+        yield f"annotation {ASSIGNED} is {notes.get(ASSIGNED)!r} although it ran for {ASSIGNED_SECONDS:g} s"
+
+
+def _container_problems(pod: Pod, container: Container, cards: Mapping[int, CardOf]) -> Iterator[str]:
+    annotated = _allocation(pod).get(int(container.name[1:]), {})
+    wanted = sorted(f"nvidia{cards[index].minor}" for index in annotated if index in cards)
+    if list(container.devices) != wanted:
+        yield f"has {list(container.devices)} in /dev, its annotated cards {sorted(annotated)} are {wanted}"
+    expected = {name: pod.annotations.get(name) for name in (INDEX, CARD_UNITS, POD_UNITS)}
+    expected[CONTAINER_UNITS] = str(_units(pod, container))
+    for name, value in expected.items():
+        if container.environment.get(name) != value:
+            yield f"PID 1 has {name}={container.environment.get(name)}, expected {value}"
+
+
+def _id_problems(ids: tuple[str, ...] | None, container: Container, cards: Iterable[CardOf], units: int) -> Iterator[str]:
+    if ids is None:
+        yield "it runs, and kubelet's record never had ids for it"
+        return
+    per_card = Counter(i.partition("-_-")[0] for i in ids)
+    has = {card.uuid for card in cards if f"nvidia{card.minor}" in container.devices}
+    if set(per_card) != has or len(ids) != units or len(set(per_card.values())) != 1:
+        yield f"kubelet's record gives it {dict(per_card)}, it has the devices of {sorted(has)} and asks for {units}"
+
+
+def never_seen(log: Log) -> list[str]:
+    """Containers that have run by the word of the API server and are not in the nodes' log: it would not be complete."""
+    return [
+        f"container {identity[:12]} of {pod} has run, and the node's log has no start of it"
+        for pod in log.pods.values()
+        for identity in pod.containers
+        if identity not in log.containers
+    ]
+
+
+def peaks(log: Log) -> dict[tuple[str, str], tuple[int, int, str]]:
+    """(node, device) → most units at one time of containers with a live process, of how many, and which container made it so."""
+    changes: dict[tuple[str, str], list[tuple[float, int, str]]] = {(card.node, f"nvidia{card.minor}"): [] for card in log.cards}
+    for container in log.containers.values():
+        units = int(container.environment[CONTAINER_UNITS])
+        for device in container.devices:
+            share = units // len(container.devices)
+            of = changes.setdefault((container.node, device), [])
+            of.append((container.start, share, f"{container.name} of {log.pods.get(container.uid, container.uid)}"))
+            if container.end is not None:
+                of.append((container.end, -share, ""))
+    sizes = {(card.node, f"nvidia{card.minor}"): card.units for card in log.cards}
+    found = {}
+    for where, of in changes.items():
+        held, most, who = 0, 0, ""
+        for _, change, name in sorted(of, key=lambda item: item[:2]):
+            held += change
+            if held > most:
+                most, who = held, name
+        found[where] = most, sizes.get(where, 0), who
+    return found
+
+
+def over_booked(log: Log) -> list[str]:
+    """Cards whose live containers had more units than the card, at any time; and ids given while another's process had them."""
+    problems = [
+        f"{device} of {node} has {size} units, and live processes had {most} when {who} started"
+        for (node, device), (most, size, who) in peaks(log).items()
+        if most > size
+    ]
+    return problems + _ids_twice(log)
+
+
+def _ids_twice(log: Log) -> list[str]:
+    """Each id is its container's from kubelet's grant to the end of the process."""
+    ends: dict[tuple[str, str], float] = {}
+    for container in log.containers.values():
+        key = container.uid, container.name
+        ends[key] = max(ends.get(key, 0.0), float("inf") if container.end is None else container.end)
+    had: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    for entry in log.given:
+        end = ends.get((entry.uid, entry.container))
+        if end is not None:
+            for i in entry.ids:
+                had[i].append((entry.t, end, f"{entry.container} of {log.pods.get(entry.uid, entry.uid)}"))
+    return [
+        f"id {i} was given to {after[2]} while {before[2]} lived with it"
+        for i, of in had.items()
+        for before, after in pairwise(sorted(of))
+        if after[0] < before[1]
+    ]
+
+
+def refusal_runs(log: Log) -> Counter[str]:
+    """Name → how many pods of this name in a row kubelet has refused."""
+    runs: Counter[str] = Counter()
+    by_name = sorted(log.pods.values(), key=lambda pod: (pod.plan.name, pod.created))
+    for name, pods in groupby(by_name, lambda pod: pod.plan.name):
+        for refused, run in groupby(pods, lambda pod: pod.refused):
+            if refused:
+                runs[name] = max(runs[name], len(list(run)))
+    return runs
+
+
+def in_pairs(log: Log) -> list[Pod]:
+    """Pods that were made together with another of the same size which got another card of the same node."""
+    card = {container.uid: (container.node, container.devices) for container in log.containers.values()}
+    groups: dict[tuple[int, tuple[int, ...]], list[Pod]] = defaultdict(list)
+    for pod in log.pods.values():
+        if pod.uid in card and len(pod.plan.units) == 1 and pod.plan.spread == 1:
+            groups[pod.plan.group, pod.plan.units].append(pod)
+
+    def parted(pod: Pod, group: Iterable[Pod]) -> bool:
+        node, devices = card[pod.uid]
+        return any(card[other.uid][0] == node and card[other.uid][1] != devices for other in group)
+
+    return [pod for group in groups.values() for pod in group if parted(pod, group)]
+
+
+def survivors(log: Log) -> list[Pod]:
+    """Force-deleted pods with a process that outlived the pod's object."""
+    last: dict[str, float] = {}
+    for container in log.containers.values():
+        last[container.uid] = max(last.get(container.uid, 0.0), container.end or float("inf"))
+    return [pod for pod in log.pods.values() if pod.forced and pod.gone and last.get(pod.uid, 0.0) > pod.gone + SURVIVED_SECONDS]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """pods: made; room: had room and were to run; room_reached: of these ran; late: had to wait for the end of others'
+    processes; again: made under a name that another had before; refused: by kubelet; refused_in_a_row: at most, of one name."""
+
+    pods: int
+    containers: int
+    room: int
+    room_reached: int
+    late: int
+    late_reached: int
+    pairs: int
+    forced: int
+    survivors: int
+    again: int
+    several_containers: int
+    several_cards: int
+    deleted_early: int
+    refused: int
+    refused_in_a_row: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pods} pods, {self.containers} containers started: {self.pairs} pods in same-size pairs on different cards of a node, "
+            f"{self.several_containers} with two containers, {self.several_cards} on two cards, {self.again} under a name used before, "
+            f"{self.deleted_early} deleted before they ran; {self.forced} deleted by force, {self.survivors} of them with a surviving "
+            f"process; {self.room_reached} of {self.room} that had room ran, {self.late_reached} of {self.late} that had to wait for "
+            f"others' processes; {self.refused} refused by kubelet, at most {self.refused_in_a_row} of one name in a row"
+        )
+
+
+def counts(log: Log) -> Counts:
+    pods = [pod for pod in log.pods.values() if pod.plan.units]
+    # Who was deleted on purpose before it ran is no witness.
+    witnesses = [pod for pod in pods if not pod.early and (pod.asked_away is None or pod.reached or pod.failed is not None)]
+    room, late = ([pod for pod in witnesses if pod.plan.room is with_room] for with_room in (True, False))
+    return Counts(
+        pods=len(pods),
+        containers=len(log.containers),
+        room=len(room),
+        room_reached=sum(pod.reached for pod in room),
+        late=len(late),
+        late_reached=sum(pod.reached for pod in late),
+        pairs=len(in_pairs(log)),
+        forced=sum(pod.forced and not pod.refused for pod in pods),
+        survivors=len(survivors(log)),
+        again=len(pods) - len({pod.plan.name for pod in pods}),
+        several_containers=sum(len(pod.plan.units) > 1 for pod in pods),
+        several_cards=sum(pod.plan.spread > 1 for pod in pods),
+        deleted_early=sum(pod.early for pod in pods),
+        refused=sum(pod.refused for pod in pods),
+        refused_in_a_row=max(refusal_runs(log).values(), default=0),
+    )

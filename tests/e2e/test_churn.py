@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Pods created, deleted, also by force while their processes live on, and created again at random: each has its card, none is over-booked.
+
+GPUSHARE_FULL=1: 1000 pods. GPUSHARE_CHURN_SEED: another course of events. GPUSHARE_CHURN_OUT: a file for the figures, as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from e2e import churn_judge as judge
+from e2e.checks import check_devices, check_environment, check_totals
+from e2e.churn import Churn, Stuck
+from e2e.churn_log import Log
+from e2e.churn_original import original_errors
+from e2e.cluster import Cluster, is_running
+from original.replay import Errors
+
+PODS = 1000 if os.environ.get("GPUSHARE_FULL") == "1" else 120
+SEED = int(os.environ.get("GPUSHARE_CHURN_SEED", "7"))
+OUT = os.environ.get("GPUSHARE_CHURN_OUT")
+
+# A busy machine starts one pod a second.
+pytestmark = pytest.mark.timeout(600 + 6 * PODS)
+
+
+@dataclass(frozen=True)
+class Churned:
+    """log: of everything; left: what is wrong with the pods that run at its end, looked at on the nodes; original: errors of the model."""
+
+    log: Log
+    counts: judge.Counts
+    left: list[str]
+    original: Errors
+
+
+@pytest.fixture(scope="module")
+def churned(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[Churned]:
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{text}", flush=True)
+
+    cluster.clear()
+    try:
+        started = time.monotonic()
+        try:
+            log = asyncio.run(Churn(cluster, pods=PODS, seed=SEED, say=say).run())
+        except Stuck as error:
+            raise Stuck(f"{error}\n{cluster.story()}") from None
+        seconds = time.monotonic() - started
+        running = [pod for pod in cluster.pods() if is_running(pod)]
+        left = check_devices(cluster, running) + check_environment(cluster, running) + check_totals(cluster)
+        found = Churned(log, judge.counts(log), left, original_errors(log))
+        say(_figures(found, seconds))
+        if OUT:
+            Path(OUT).write_text(json.dumps(_document(found, seconds), indent=2) + "\n")
+        yield found
+    finally:
+        cluster.clear()
+
+
+def _latencies(log: Log) -> list[float]:
+    """Seconds from creation to Running, of pods that had room."""
+    return sorted(pod.running - pod.created for pod in log.pods.values() if pod.running is not None and pod.plan.room)
+
+
+def _figures(found: Churned, seconds: float) -> str:
+    peaks = ", ".join(f"{device} of {node} {most}/{size}" for (node, device), (most, size, _) in judge.peaks(found.log).items())
+    wrong, over = judge.wrong_cards(found.log), judge.over_booked(found.log)
+    ran = _latencies(found.log)
+    return (
+        f"seed {SEED}, {seconds:.0f} s: {found.counts}\n"
+        f"most units of live processes at one time: {peaks}\n"
+        f"from creation to Running: median {statistics.median(ran):.1f} s, most {ran[-1]:.1f} s\n"
+        f"here:         {len(wrong)} containers with a wrong card, {len(over)} over-booked cards\n"
+        f"the original: {found.original}"
+    )
+
+
+def _document(found: Churned, seconds: float) -> dict[str, object]:
+    ran = _latencies(found.log)
+    original = found.original
+    return {
+        "seed": SEED,
+        "seconds": round(seconds),
+        **asdict(found.counts),
+        "running_after_seconds": {"median": round(statistics.median(ran), 2), "max": round(ran[-1], 2)},
+        "most_units_at_one_time": {
+            f"{node}/{device}": {"units": most, "of": size} for (node, device), (most, size, _) in judge.peaks(found.log).items()
+        },
+        "here": {"wrong_cards": len(judge.wrong_cards(found.log)), "over_booked": len(judge.over_booked(found.log))},
+        "original": {
+            "admissions": original.admissions,
+            "wrong_cards": {"another": original.other, "none": original.none, "too_few": original.fewer},
+            "over_booking_admissions": original.over_booked,
+            "of_these_beside_deleted_pods": original.beside,
+            "over_booked_cards": len(original.cards),
+        },
+    }
+
+
+def test_enough_has_happened(churned: Churned) -> None:
+    found = churned.counts
+    assert found.pods >= PODS
+    assert found.pairs >= 0.3 * PODS
+    assert found.survivors >= 0.1 * PODS
+    assert found.again >= 0.3 * PODS
+    assert found.several_containers > 0
+    assert found.several_cards > 0
+    assert found.late > 0
+    assert judge.never_seen(churned.log) == []
+
+
+def test_each_container_had_the_cards_of_its_annotation(churned: Churned) -> None:
+    assert judge.wrong_cards(churned.log) == []
+    assert churned.left == []
+
+
+def test_no_card_was_ever_over_booked(churned: Churned) -> None:
+    assert judge.over_booked(churned.log) == []
+    # Cards that never were full would not show it.
+    for where, (most, size, _) in judge.peaks(churned.log).items():
+        assert most >= 0.75 * size, where
+
+
+def test_pods_that_had_room_ran(churned: Churned) -> None:
+    found = churned.counts
+    assert found.room_reached >= 0.95 * found.room
+    assert found.late_reached >= 0.95 * found.late
+
+
+def test_no_admission_loop(churned: Churned) -> None:
+    found = churned.counts
+    assert found.refused_in_a_row <= 2, judge.refusal_runs(churned.log)
+    assert found.refused <= 0.02 * found.pods
+
+
+def test_the_original_would_have_been_wrong(churned: Churned) -> None:
+    """A churn that the original's matching survives shows nothing."""
+    assert churned.original.other + churned.original.none > 0
+    assert churned.original.over_booked > 0

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""kubelet, the device plugin, the API server and the node stop and come back: what runs is untouched, what is new is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from e2e.api import ApiError, Json
+from e2e.checks import check_devices, check_environment, check_follows, check_registers_again, check_runs, check_totals
+from e2e.cluster import CARDS, CONTROL_PLANE, MEMORY, Cluster, CommandError, allocation, is_running
+from e2e.manifests import pod
+from e2e.running import NODE, PEOPLE, SPEC, Look, Say, Seen, check_untouched, ensure_people, look_around, on_two_cards
+
+PLUGIN = "gpushare-device-plugin"
+CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+HELD = "/var/lib/gpushare-device-plugin/held.json"
+UNITS = 48
+FULL = os.environ.get("GPUSHARE_FULL") == "1"
+OUTAGE_SECONDS = 60.0 if FULL else 20.0
+
+
+@pytest.fixture(scope="module")
+def three_cards(cluster: Cluster) -> Iterator[Cluster]:
+    """The node to disturb has three cards."""
+    cluster.clear()
+    cluster.lab("gpu", NODE, "--cards", SPEC)
+    try:
+        assert check_follows(cluster, NODE) == []
+        yield cluster
+    finally:
+        cluster.clear()
+        cluster.lab("gpu", NODE, "--cards", "2x16")
+        assert check_follows(cluster, NODE) == []
+
+
+@pytest.fixture
+def people(three_cards: Cluster) -> Cluster:
+    """The cluster with pods of every kind that run on that node, and none else."""
+    ensure_people(three_cards)
+    return three_cards
+
+
+def proven(cluster: Cluster, *names: str) -> list[str]:
+    """What is wrong with these pods: they run, have exactly their annotated cards and say so; and no card is over-booked."""
+    problems = [problem for name in names for problem in check_runs(cluster, name, seconds=60)]
+    cluster.until(f"the annotations of {names} are true", lambda: not check_devices(cluster, map(cluster.pod, names)), 20, *names)
+    pods = [cluster.pod(name) for name in names]
+    return problems + check_devices(cluster, pods) + check_environment(cluster, pods) + check_totals(cluster)
+
+
+def new_ones_are_right(cluster: Cluster) -> None:
+    """New pods get what they ask for, and what runs keeps what it has even from a pod that no scheduler has placed."""
+    cluster.create(pod("new", memory=5, node=NODE))
+    cluster.create(on_two_cards("new-two", 4))
+    assert proven(cluster, "new", "new-two") == []
+    greedy = pod("greedy", memory=16)
+    greedy["spec"]["nodeName"] = NODE
+    cluster.create(greedy)
+    refused = cluster.until("kubelet refuses a pod for which no card is free", lambda: failed(cluster, "greedy"), 30, "greedy")
+    assert f"{MEMORY}: asked for 16 units" in refused, refused
+    assert "delete the pod so that the scheduler places it anew" in refused
+    cluster.delete("new", "new-two", "greedy")
+
+
+def failed(cluster: Cluster, name: str) -> str:
+    status = cluster.pod(name)["status"]
+    return str(status.get("message", "no message")) if status.get("phase") == "Failed" else ""
+
+
+def seconds_until(cluster: Cluster, what: str, probe: Callable[[], object], limit: float = 25) -> float:
+    started = time.monotonic()
+    cluster.until(what, probe, limit)
+    return time.monotonic() - started
+
+
+def offered(cluster: Cluster) -> bool:
+    allocatable = cluster.node(NODE)["status"]["allocatable"]
+    return (allocatable.get(MEMORY), allocatable.get(CARDS)) == (str(UNITS), "3")
+
+
+# kubelet and the device plugin.
+
+
+def test_kubelet_restarts(people: Cluster, say: Say) -> None:
+    before = look_around(people)
+    problems, seconds = check_registers_again(people, NODE)
+    for resource, after in seconds.items():
+        say(f"{resource} registered after kubelet made its socket", after)
+    assert problems == []
+    assert check_follows(people, NODE) == []
+    assert check_untouched(before, look_around(people)) == []
+    new_ones_are_right(people)
+    assert check_untouched(before, look_around(people)) == []
+
+
+def test_the_plugin_is_killed_in_a_burst_of_admissions(people: Cluster, say: Say) -> None:
+    before = look_around(people)
+    one = pod("burst", memory=1, node=NODE)
+    template = {"metadata": {"labels": {"app": "burst"}}, "spec": one["spec"]}
+    spec = {"replicas": 8, "selector": {"matchLabels": {"app": "burst"}}, "template": template}
+    people.api.create("/apis/apps/v1/namespaces/default/deployments", {"metadata": {"name": "burst"}, "spec": spec})
+
+    def burst() -> list[Json]:
+        return [p for p in people.pods() if p["metadata"].get("labels", {}).get("app") == "burst"]
+
+    people.until("the burst is being admitted", lambda: sum(bool(p["spec"].get("nodeName")) for p in burst()) >= 3, 30)
+    say("kubelet has the plugin again after kill -9", killed_and_back(people))
+    people.until("the whole burst runs", lambda: sum(map(is_running, burst())) == 8, 60)
+    lost = [p["status"].get("message", "") for p in burst() if p["status"].get("phase") == "Failed"]
+    print(f"pods of the burst that failed and were replaced: {len(lost)} {lost}")
+    assert proven(people, *(p["metadata"]["name"] for p in burst() if is_running(p))) == []
+    assert check_untouched(before, look_around(people)) == []
+    people.api.delete("/apis/apps/v1/namespaces/default/deployments/burst", propagationPolicy="Foreground")
+    people.until("the burst is gone", lambda: not burst(), 60)
+
+
+# The API server.
+
+
+@contextmanager
+def no_api_server(cluster: Cluster) -> Iterator[None]:
+    """Its manifest is moved away, as an administrator stops it, and comes back after the outage; then it answers."""
+    manifest, aside = "/etc/kubernetes/manifests/kube-apiserver.yaml", "/etc/kubernetes/kube-apiserver.yaml"
+    cluster.on(CONTROL_PLANE, "mv", manifest, aside)
+    try:
+        cluster.until("the API server has ended", lambda: not answers(cluster), 60)
+        yield
+    finally:
+        cluster.on(CONTROL_PLANE, "mv", aside, manifest)
+        cluster.until("the API server answers", lambda: answers(cluster), 120)
+
+
+def answers(cluster: Cluster) -> bool:
+    try:
+        cluster.api.get("/version")
+    except (ApiError, OSError):
+        return False
+    return True
+
+
+def test_the_api_server_is_away(people: Cluster, say: Say) -> None:
+    """Pods that are bound already start without it, a container that ends starts again with its card, the plugin itself restarts."""
+    people.create(pod("restarts", memory=1, node=NODE))
+    people.until_running("restarts")
+    bound = ("bound-2", "bound-3")
+    # kubelet waits for the answer about the first, and so has seen both and started neither when the API server ends.
+    people.on(NODE, "systemctl", "kill", "-s", "STOP", PLUGIN)
+    try:
+        for name in bound:
+            wanted = pod(name, memory=int(name[-1]), node=NODE)
+            # A token for the container kubelet would have to fetch.
+            wanted["spec"]["automountServiceAccountToken"] = False
+            people.create(wanted)
+        people.until("both are bound", lambda: all(people.pod(name)["spec"].get("nodeName") for name in bound), 30)
+        before = look_around(people)
+        with no_api_server(people):
+            started = time.monotonic()
+            people.on(NODE, "systemctl", "kill", "-s", "CONT", PLUGIN)
+            mains = {f"{name}/main" for name in bound}
+            waited = seconds_until(people, "the bound pods start", lambda: mains <= set(look_around(people).containers))
+            say("two bound pods start without the API server", waited)
+            people.on(NODE, "kill", "-9", str(before.containers["restarts/main"].pid))
+            again = people.until("the container starts again", lambda: restarted(people, before), 60)
+            assert again.devices == before.containers["restarts/main"].devices
+            say("kubelet has the plugin again after kill -9, without the API server", killed_and_back(people))
+            during = look_around(people)
+            assert check_untouched(before, during, but=["restarts/main"]) == []
+            people.until("the outage is over", lambda: time.monotonic() - started >= OUTAGE_SECONDS, OUTAGE_SECONDS + 60)
+    finally:
+        people.on(NODE, "systemctl", "kill", "-s", "CONT", PLUGIN)
+    assert proven(people, "restarts", *bound) == []
+    assert check_untouched(during, look_around(people)) == []
+    people.delete("restarts", *bound)
+    new_ones_are_right(people)
+    assert check_untouched(before, look_around(people), but=["restarts/main"]) == []
+
+
+def restarted(cluster: Cluster, before: Look) -> Seen | None:
+    now = look_around(cluster).containers.get("restarts/main")
+    return now if now and now.id != before.containers["restarts/main"].id else None
+
+
+def main_process(cluster: Cluster) -> str:
+    return cluster.on(NODE, "systemctl", "show", "-p", "MainPID", "--value", PLUGIN).strip()
+
+
+def killed_and_back(cluster: Cluster) -> float:
+    """Seconds from the end of the plugin's process until its next one has told kubelet of the ids of both resources, by the journal."""
+    before, since = main_process(cluster), time.time()
+    cluster.on(NODE, "systemctl", "kill", "-s", "KILL", PLUGIN)
+
+    def told() -> list[float]:
+        now = main_process(cluster)
+        entries = "" if now in ("0", before) else cluster.on(NODE, "journalctl", "-o", "json", f"_PID={now}")
+        lines = [entry for entry in map(json.loads, entries.splitlines()) if "telling kubelet of" in str(entry["MESSAGE"])]
+        return [int(entry["__REALTIME_TIMESTAMP"]) / 1e6 for entry in lines][1:]
+
+    return cluster.until("the new process tells kubelet of its ids", told, 25)[0] - since
+
+
+# What was written down.
+
+LOST = f"rm {CHECKPOINT}"
+TORN = f"truncate -s 400 {CHECKPOINT}"
+OLDER = f"""python3 - <<'END'
+import json
+path = "{CHECKPOINT}"
+content = json.load(open(path))
+for entry in content["Data"]["PodDeviceEntries"]:
+    entry["DeviceIDs"] = [i for ids in entry["DeviceIDs"].values() for i in ids]
+json.dump(content, open(path, "w"))
+END"""
+
+
+@pytest.mark.parametrize(
+    "change", [LOST, OLDER, *([TORN] if FULL else [])], ids=["lost", "of_an_earlier_version", *(["torn"] if FULL else [])]
+)
+def test_kubelet_cannot_read_its_checkpoint(people: Cluster, say: Say, change: str) -> None:
+    """kubelet then knows of no pod that has ids, and says so in its log: who has what, the plugin knows."""
+    before = look_around(people)
+    people.on(NODE, "systemctl", "stop", "kubelet")
+    since = time.time()
+    try:
+        people.on(NODE, "sh", "-c", change)
+    finally:
+        people.on(NODE, "systemctl", "start", "kubelet")
+    started = time.monotonic()
+    people.until("kubelet offers all units", lambda: beats_since(people, since) and offered(people), 30)
+    say("allocatable is back after kubelet starts without its checkpoint", time.monotonic() - started)
+    said = people.on(NODE, "journalctl", "--no-pager", "-u", "kubelet", "--since", f"@{int(since)}")
+    assert re.search("[Ff]ail(ed|ing) to read .*checkpoint", said), said
+    assert check_untouched(before, look_around(people)) == []
+    new_ones_are_right(people)
+    # A container of a pod that kubelet has forgotten ends: it starts again, with the same card.
+    one = before.containers["one/main"]
+    people.on(NODE, "kill", "-9", str(one.pid))
+    people.until("it starts again", lambda: look_around(people).containers.get("one/main", one).id != one.id, 60, "one")
+    after = look_around(people)
+    assert after.containers["one/main"].devices == one.devices
+    assert check_untouched(before, after, but=["one/main"]) == []
+    assert proven(people, *PEOPLE) == []
+    # kubelet has no record of the others until they end.
+    people.clear()
+
+
+def test_the_plugin_cannot_read_what_it_wrote(people: Cluster) -> None:
+    before = look_around(people)
+    uids = {people.pod(name)["metadata"]["uid"] for name in PEOPLE}
+    for change in (f"rm {HELD}", f"echo no JSON > {HELD}"):
+        people.on(NODE, "systemctl", "stop", PLUGIN)
+        try:
+            people.on(NODE, "sh", "-c", change)
+        finally:
+            people.on(NODE, "systemctl", "start", PLUGIN)
+        assert check_follows(people, NODE) == []
+        people.until("it says again who has what", lambda: pods_held(people) == uids, 25)
+        assert check_untouched(before, look_around(people)) == []
+    new_ones_are_right(people)
+    assert check_untouched(before, look_around(people)) == []
+
+
+def pods_held(cluster: Cluster) -> set[str]:
+    """The UIDs of the pods that hold something by the plugin's own record; none while it cannot be read."""
+    try:
+        return set(json.loads(cluster.on(NODE, "cat", HELD))["pods"])
+    except (CommandError, ValueError):
+        return set()
+
+
+# The node.
+
+
+def test_the_node_restarts(people: Cluster, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    """No process outlives it. kubelet admits the pods anew: those that come before the plugin fail, and their controllers replace them."""
+    template = {"metadata": {"labels": {"app": "kept"}}, "spec": pod("kept", memory=2, node=NODE)["spec"]}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "kept"}}, "template": template}
+    people.api.create("/apis/apps/v1/namespaces/default/deployments", {"metadata": {"name": "kept"}, "spec": spec})
+
+    def kept() -> list[Json]:
+        return [p for p in people.pods() if p["metadata"].get("labels", {}).get("app") == "kept" and is_running(p)]
+
+    people.until("the Deployment runs", lambda: len(kept()) == 2, 60)
+    cards = {name: allocation(people.pod(name)) for name in PEOPLE}
+    with suppress(CommandError):
+        # The command ends with the node.
+        people.on(NODE, "systemctl", "reboot", "--force", "--force")
+    people.until("the node is off", lambda: not on(people), 60)
+    since, started = time.time(), time.monotonic()
+    people.lab("up", seconds=300)
+    say("node restarted and Ready", time.monotonic() - started)
+    people.until("all units are offered again", lambda: beats_since(people, since) and offered(people), 120)
+    say("all units offered again after the restart", time.monotonic() - started)
+
+    def settled() -> bool:
+        pods = [people.pod(name) for name in PEOPLE]
+        return all(is_running(p) or p["status"].get("phase") == "Failed" for p in pods) and len(kept()) == 2
+
+    people.until("every pod runs again or has failed", settled, 120, *PEOPLE)
+    pods = {name: people.pod(name) for name in PEOPLE}
+    lost = {name: p["status"].get("message", "") for name, p in pods.items() if not is_running(p)}
+    with capsys.disabled():
+        print(f"\nof {len(pods)} bare pods {len(pods) - len(lost)} run again, {len(lost)} failed {lost}", end="", flush=True)
+    assert all(re.search("unregistered device|no healthy devices", message) for message in lost.values()), lost
+    assert {name: allocation(pods[name]) for name in pods if name not in lost} == {n: c for n, c in cards.items() if n not in lost}
+    assert proven(people, *(name for name in pods if name not in lost), *(p["metadata"]["name"] for p in kept())) == []
+    people.api.delete("/apis/apps/v1/namespaces/default/deployments/kept", propagationPolicy="Foreground")
+    people.until("the Deployment's pods are gone", lambda: not kept(), 60)
+    ensure_people(people)
+    new_ones_are_right(people)
+
+
+def on(cluster: Cluster) -> bool:
+    try:
+        cluster.on(NODE, "true")
+    except CommandError:
+        return False
+    return True
+
+
+def beats_since(cluster: Cluster, when: float) -> bool:
+    """Whether the node's own word is newer than that."""
+    ready = next(c for c in cluster.node(NODE)["status"]["conditions"] if c["type"] == "Ready")
+    beat = time.mktime(time.strptime(ready["lastHeartbeatTime"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+    return beat > when and ready["status"] == "True"

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The leader dies in the middle of 300 pending pods: all are bound in the end, no card twice, and nobody binds before the fence opens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+
+import pytest
+
+from e2e.api import Json
+from e2e.cluster import GPU_NODES, Cluster, is_running
+from ha.burst import PODS, Fall, Room, at_once, bound, chosen_at, clear, conflicts, manifests, until_all_wait
+from ha.planes import PLANES, WAYS, Line, bring_back, leader, log_since, now
+
+KILLS = 10 if os.environ.get("GPUSHARE_FULL") else 2
+# What the extender's fence says when its term begins and when it lets the verbs through.
+BEGINS, OPENS = "this host's scheduler holds it", "the pods are as the API server has them now"
+WAIT = ("have Bindings under way", "the pods are compared with the API server", "extender serves the scheduler of host")
+
+
+@pytest.mark.parametrize("number", range(1, KILLS + 1))
+def test_all_pods_are_bound_once_though_the_leader_is_killed(
+    cluster: Cluster, room: Room, falls: list[Fall], say: Callable[[str], None], number: int
+) -> None:
+    way = list(WAYS)[number % len(WAYS)]
+    pods = manifests(number)
+    at_once(cluster, lambda one: cluster.api.create(PODS, one), pods, done_already=409)
+    until_all_wait(cluster, len(pods))
+    former = leader(cluster)
+    say(f"kill {number}: {len(pods)} pods wait; {former} leads")
+    room.open()
+    cluster.until("a third of the pods is bound", lambda: len(bound(cluster)) > len(pods) // 3, 60)
+    WAYS[way](cluster, former)
+    killed = now()
+
+    def all_bound() -> list[Json] | None:
+        found = bound(cluster)
+        return found if len(found) == len(pods) else None
+
+    found = cluster.until("all pods are bound", all_bound, 300)
+    room.close()
+    real = {one["metadata"]["name"] for one in found if one["spec"]["nodeName"] in GPU_NODES}
+    found = cluster.until("those on real nodes run", lambda: _settled(cluster, real), 240, *sorted(real)[:3])
+    problems = conflicts(cluster, found)
+    successor = leader(cluster)
+    logs = {plane: log_since(cluster, plane, killed) for plane in PLANES if plane != former or way != "node"}
+    opened = _opened(logs[successor])
+    chosen = sorted(chosen_at(one) for one in found)
+    after = [moment for moment in chosen if moment > killed]
+    fall = Fall(
+        way=way,
+        former=former,
+        leader=successor,
+        bound_before=len(chosen) - len(after),
+        bound_after=len(after),
+        opened_s=round(opened - killed, 2),
+        first_bound_s=round(after[0] - killed, 2) if after else 0.0,
+        last_bound_s=round(after[-1] - killed, 2) if after else 0.0,
+        told_to_wait=_told_to_wait(cluster, {one["metadata"]["uid"] for one in found}),
+        conflicts=len(problems),
+    )
+    falls.append(fall)
+    say(str(fall))
+    bring_back(cluster)
+    clear(cluster)
+    assert problems == []
+    assert fall.bound_before > 0, "the leader was killed before it had bound anything: that is no burst"
+    assert fall.bound_after > 0, "the leader was killed after it had bound everything: that is no burst"
+    assert after[0] >= opened, "a card was chosen before the fence had opened"
+    early = [f"{plane}: {line.text}" for plane, lines in logs.items() for line in lines if _answers(line) and line.at < opened]
+    assert early == [], "an extender answered before its fence had opened"
+
+
+def _settled(cluster: Cluster, real: set[str]) -> list[Json] | None:
+    """All bound pods, once those on real nodes run or were refused."""
+    found = bound(cluster)
+    done = {one["metadata"]["name"] for one in found if is_running(one) or one["status"].get("phase") == "Failed"}
+    return found if real <= done else None
+
+
+def _opened(lines: list[Line]) -> float:
+    """When the last term's fence opened."""
+    begun = [index for index, line in enumerate(lines) if BEGINS in line.text]
+    assert begun, "the new leader's extender does not say that its term begins"
+    opened = [line.at for line in lines[begun[-1] :] if OPENS in line.text]
+    assert opened, "the new leader's extender does not say that its fence is open"
+    return opened[0]
+
+
+def _answers(line: Line) -> bool:
+    """Whether the extender let a pod through: the filter found nodes, or a card was bound."""
+    return ("filter " in line.text and " nodes fit" in line.text) or ("bind " in line.text and " to node " in line.text)
+
+
+def _told_to_wait(cluster: Cluster, pods: Collection[str]) -> int:
+    """How many of these pods (UIDs) had a scheduling attempt that the fence turned away, by their events."""
+    events = cluster.api.items("/api/v1/namespaces/default/events", fieldSelector="reason=FailedScheduling")
+    told = {event["involvedObject"]["uid"] for event in events if any(words in event.get("message", "") for words in WAIT)}
+    return len(told.intersection(pods))
