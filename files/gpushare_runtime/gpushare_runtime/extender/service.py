@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import Any, Final
 
 from gpushare_runtime.extender.budgets import Budget
@@ -46,8 +45,7 @@ class Service:
     """The verbs that bind nothing. refused: told the UID of each pod that fits nowhere now; budgets: those of the cluster.
 
     The node that the scheduler will most probably take is reserved in the ledger, since it binds only after it has asked about
-    other pods. most: filter names at most so many nodes, those that prioritize would score best; 0 for all that fit.
-    clock: monotonic, in seconds.
+    other pods. clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -57,14 +55,12 @@ class Service:
         refused: Callable[[str], None] = lambda uid: None,
         *,
         budgets: Callable[[], Collection[Budget]] = tuple,
-        most: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._refused = refused
         self._budgets = budgets
-        self._most = most
         self._clock = clock
         self._parsed: dict[tuple[object, object], Request | None] = {}
 
@@ -91,12 +87,11 @@ class Service:
         elif len(fitting) == 1:
             # The scheduler does not ask for priorities then.
             self._reserve(pod, fitting[0])
-        named = self._best(fitting, weights)
         if not fitting or log.isEnabledFor(logging.DEBUG):
             # A line for each pod would cost more than its answer.
             log.info("filter %s, %s: %d of %d nodes fit", pod_name(args.pod), amount(request), len(fitting), len(args.names))
         return Filtered(
-            named,
+            fitting,
             refusals(pod.request, failing) if failing else {},
             unresolvable=frozenset(node.name for node in failing if not node.could_hold(pod.request)),
         )
@@ -153,13 +148,6 @@ class Service:
         namespace, labels = metadata.get("namespace", ""), labels_of(metadata)
         asked = self._ledger.asked_by(request, namespace, labels)
         return _Pod(metadata.get("uid", ""), namespace, metadata.get("name", ""), labels, priority_of(raw), asked)
-
-    def _best(self, fitting: list[str], weights: list[Weight | None]) -> list[str]:
-        """The fitting nodes that are named to the scheduler, in the order in which it asked."""
-        if not self._most or len(fitting) <= self._most:
-            return fitting
-        best = {name for _, _, name in nsmallest(self._most, filter(None, weights))}
-        return [name for name in fitting if name in best]
 
     def _weights(self, names: list[str], pod: _Pod) -> list[Weight | None]:
         """Of each node as this pod may use it; None where it does not fit or nothing is known."""
