@@ -22,6 +22,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(RUNTIME)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
+comma := ,
 define say
 @printf '\n=== %s\n' "$(1)"
 endef
@@ -98,14 +99,9 @@ test: venv lint ## Everything: `check`, then the suites on lab clusters of their
 	@for name in e2e ha hosts upgrade uninstall verify molecule; do $(LAB) --name "$$name" down; done
 	$(call say,unit and property tests, with the real nvidia-smi)
 	@GPUSHARE_LAB_NVIDIA_SMI="$$(ls -d "$${XDG_CACHE_HOME:-$$HOME/.cache}"/gpushare-lab/nvidia-smi-*/nvidia-smi | tail -n 1)" pytest tests/unit
-	$(call say,collection: its release and ansible-test sanity; molecule: every role by its scenario)
-	@pytest tests/quality --timeout 1200
-	$(call say,roles that change hosts, on a cluster whose hosts are not prepared)
-	@pytest tests/hosts --timeout 1200
-	$(call say,verify: planted faults on a real cluster)
-	@pytest tests/verify --timeout 1200
-	$(call say,three control planes: the leader killed in the middle of a burst)
-	@pytest tests/ha --timeout 1200
+	$(call say,beside each other: roles that change hosts; the collection and molecule$(comma) verify with planted faults$(comma) three control planes)
+	@$(BIN)/python tests/beside.py "pytest tests/hosts --timeout 1200" \
+	  "pytest tests/quality --timeout 1200" "pytest tests/verify --timeout 1200" "pytest tests/ha --timeout 1200"
 	$(call say,end-to-end suite on a real cluster)
 	@pytest tests/e2e --timeout 1200
 

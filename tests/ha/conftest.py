@@ -18,7 +18,7 @@ import pytest
 
 from e2e.cluster import Cluster
 from ha.burst import Fall, Room
-from ha.planes import until_whole
+from ha.planes import log_every_answer, until_whole
 
 ORDER = ("test_install", "test_leader_killed", "test_one_down")
 Say = Callable[[str], None]
@@ -52,6 +52,7 @@ def cluster(say: Say) -> Iterator[Cluster]:
             cluster.lab("up", "--control-planes", "3", seconds=1800)
         say("site.yml")
         cluster.playbook(seconds=900)
+        log_every_answer(cluster)
         until_whole(cluster)
         say("installed")
         yield cluster

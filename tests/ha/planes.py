@@ -45,6 +45,14 @@ def kill_processes(cluster: Cluster, plane: str) -> None:
 WAYS: dict[str, Callable[[Cluster, str], None]] = {"node": kill_node, "processes": kill_processes}
 
 
+def log_every_answer(cluster: Cluster) -> None:
+    """Have the extenders log also the pods that fit and are bound, from now on."""
+    folder = f"/etc/systemd/system/{EXTENDER}.service.d"
+    script = f"mkdir -p {folder}; printf '[Service]\\nEnvironment=LOG_LEVEL=debug\\n' > {folder}/log.conf; systemctl daemon-reload"
+    for plane in PLANES:
+        cluster.on(plane, "sh", "-ec", f"{script}; systemctl restart {EXTENDER}")
+
+
 def bring_back(cluster: Cluster) -> None:
     """Everything as it was before a kill."""
     cluster.lab("up", seconds=600)
