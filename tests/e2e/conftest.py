@@ -94,6 +94,6 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 
     def measured(what: str, seconds: float) -> None:
         with capsys.disabled():
-            print(f"\nmeasured: {what}: {seconds:.1f} s (target 5)", end="", flush=True)
+            print(f"\nmeasured: {what}: {seconds:.1f} s", end="", flush=True)
 
     return measured
