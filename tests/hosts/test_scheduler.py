@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unp
 from e2e.cluster import Cluster
 from hosts.control_plane import CONFIG, KUBEADM, MANIFEST, ControlPlane, calls, gpu_pod, is_placed, plain_pod
 
-RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count")
+RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
 EXTENDER = Extender("https://127.0.0.1:32766/gpushare-scheduler", 1, "1s", RESOURCES, "/etc/gpushare/pki/scheduler")
 OTHER_PKI = "/root/other-pki"
 
@@ -127,7 +127,9 @@ def test_one_that_passes_the_check_and_never_schedules_is_put_back(plane: Contro
     )
     plane.write(CONFIG, theirs)
     try:
-        run = plane.start_role("-e", "gpushare_scheduler_timeout=20")
+        assert "competes for the lease nowhere/kube-scheduler" in plane.role(fails=True)
+        assert (plane.read(MANIFEST), plane.read(CONFIG), plane.cluster_configuration()) == (before, theirs, cluster_before)
+        run = plane.start_role("-e", "gpushare_scheduler_timeout=20", "-e", "gpushare_scheduler_lease=nowhere/kube-scheduler")
         cluster.until("the new manifest is in place", lambda: "--config" in plane.read(MANIFEST), 60)
         cluster.create(plain_pod("waits"))
         output = run.communicate(timeout=300)[0]
