@@ -99,11 +99,10 @@ test: venv lint ## Everything: `check`, then the suites on lab clusters of their
 	@for name in e2e ha hosts upgrade uninstall verify molecule; do $(LAB) --name "$$name" down; done
 	$(call say,unit and property tests, with the real nvidia-smi)
 	@GPUSHARE_LAB_NVIDIA_SMI="$$(ls -d "$${XDG_CACHE_HOME:-$$HOME/.cache}"/gpushare-lab/nvidia-smi-*/nvidia-smi | tail -n 1)" pytest tests/unit
-	$(call say,beside each other: roles that change hosts; the collection and molecule$(comma) verify with planted faults$(comma) three control planes)
-	@$(BIN)/python tests/beside.py "pytest tests/hosts --timeout 1200" \
-	  "pytest tests/quality --timeout 1200" "pytest tests/verify --timeout 1200" "pytest tests/ha --timeout 1200"
-	$(call say,end-to-end suite on a real cluster)
-	@pytest tests/e2e --timeout 1200
+	$(call say,two at a time: roles that change hosts; the collection and molecule$(comma) verify with planted faults$(comma) three control planes$(comma) kubeadm upgrade; then end to end)
+	@$(BIN)/python tests/beside.py "pytest tests/hosts --ignore tests/hosts/test_upgrade.py --timeout 1200" \
+	  "pytest tests/quality --timeout 1200" "pytest tests/verify --timeout 1200" "pytest tests/ha --timeout 1200" \
+	  "pytest tests/hosts/test_upgrade.py --timeout 1200" --then "pytest tests/e2e --timeout 1200"
 
 .PHONY: test-full
 test-full: venv ## At full size what `make test` runs smaller; writes docs/benchmarks/*.json (an hour, root)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Run one long command beside others that run one after another: `python tests/beside.py "LONG" "FIRST" "SECOND" …`.
+"""Run one long command beside others that run one after another: `python tests/beside.py "LONG" "FIRST" "SECOND" … [--then "LAST"]`.
 
 Suites on lab clusters wait for much of their time, so two at once end sooner. The long one's output follows when the others
-have ended, up to its own end. All are run, whatever one of them says; exit status 1 when any has failed.
+have ended, up to its own end. What measures comes last, alone. All are run, whatever one of them says; exit status 1 when any
+has failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import signal
@@ -18,20 +20,22 @@ import time
 from collections.abc import Sequence
 
 
-def main(commands: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """The command; its exit status."""
-    if len(commands) < 2:
-        print("expected the long command and at least one to run beside it", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description="Run one long command beside others that run one after another.")
+    parser.add_argument("long")
+    parser.add_argument("others", nargs="+")
+    parser.add_argument("--then", help="run when all others have ended")
+    given = parser.parse_args(arguments)
+    long, then = given.long, given.then
     # As make would end by: the clusters of both are taken down by their suites.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    long, *others = commands
     failed: list[str] = []
     with tempfile.TemporaryFile() as output:
         print(f"--- in the background, its output comes later: {long}", flush=True)
         beside = subprocess.Popen(shlex.split(long), stdout=output, stderr=subprocess.STDOUT)
         try:
-            for command in others:
+            for command in given.others:
                 print(f"--- {command}", flush=True)
                 if subprocess.run(shlex.split(command), check=False).returncode:
                     failed.append(command)
@@ -43,6 +47,10 @@ def main(commands: Sequence[str]) -> int:
                 beside.wait()
     if beside.returncode:
         failed.append(long)
+    if then:
+        print(f"--- {then}", flush=True)
+        if subprocess.run(shlex.split(then), check=False).returncode:
+            failed.append(then)
     for command in failed:
         print(f"failed: {command}", flush=True)
     return 1 if failed else 0

@@ -29,10 +29,16 @@ def test_the_long_one_runs_beside_the_others_and_is_told_last(tmp_path: Path) ->
     [
         (("sh -c 'exit 3'", "echo one"), "failed: sh -c 'exit 3'"),
         (("true", "false", "echo one"), "failed: false"),
+        (("false", "true", "--then", "echo one"), "failed: false"),
+        (("true", "echo one", "--then", "false"), "failed: false"),
     ],
 )
 def test_a_failure_of_either_fails_all_after_the_rest_has_run(commands: tuple[str, ...], failed: str) -> None:
     assert run(*commands) == (1, ["one", failed])
+
+
+def test_what_comes_then_begins_when_all_have_ended() -> None:
+    assert run("sh -c 'sleep 0.5; echo long'", "echo other", "--then", "echo then") == (0, ["other", "long", "then"])
 
 
 def test_nothing_to_run_beside_is_a_fault_of_the_caller() -> None:
