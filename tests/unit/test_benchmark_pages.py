@@ -40,6 +40,7 @@ def test_every_figure_of_scheduling_is_in_its_tables() -> None:
         "nodes": 500,
         "pods": 100,
         "percentageOfNodesToScore": 100,
+        "most_nodes": 0,
         "ratio": 0.75,
         "target_ratio": 0.75,
     }

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final, Protocol, TypeVar, cast
 
 from gpushare_runtime.holding import CardState, Holder, NodeRecord
 from gpushare_runtime.inventory import Inventory
@@ -20,6 +20,16 @@ __all__ = ["CardState", "Holder", "Ledger", "NodeLedger", "NodeRecord", "Nominee
 
 _KEPT: Final = 32
 """Kinds of answers that are kept of all nodes: 5000 nodes are half a MiB of each."""
+
+
+class Kept(Protocol):
+    """Something about all nodes that is kept until they change."""
+
+    def forget(self, name: str) -> None:
+        """A node has changed."""
+
+
+K = TypeVar("K", bound=Kept)
 
 
 @dataclass(frozen=True)
@@ -53,24 +63,24 @@ class Ledger:
         self._nominees: dict[str, dict[str, Nominee]] = {}
         self._refusing: set[str] = set()
         self._with_rules: set[str] = set()
-        self._kept: dict[Hashable, dict[str, Any]] = {}
+        self._kept: dict[Hashable, Kept] = {}
 
-    def kept(self, key: Hashable) -> dict[str, Any]:
-        """Node name → whatever the caller has put there under this key; of a node that changes it is taken out.
+    def kept(self, key: Hashable, make: Callable[[], K]) -> K:
+        """What `make` has made for this key, told of every node that changes since. Those used last are kept.
 
-        For what is asked of every node for one pod after the other, of which each changes one node. The keys used last are kept.
+        For what is asked of every node for one pod after the other, of which each changes one node.
         """
         kept = self._kept.pop(key, None)
         if kept is None:
-            kept = {}
+            kept = make()
             if len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
         self._kept[key] = kept
-        return kept
+        return cast(K, kept)
 
     def _changed(self, name: str) -> None:
         for kept in self._kept.values():
-            kept.pop(name, None)
+            kept.forget(name)
 
     @property
     def nodes(self) -> Mapping[str, NodeLedger]:

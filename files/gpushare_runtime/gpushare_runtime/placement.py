@@ -6,20 +6,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import filterfalse
 from typing import Final, Protocol
 
 from gpushare_runtime.allocation import Allocation, allocate
 from gpushare_runtime.fragmentation import Workload, growth
 from gpushare_runtime.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.ranking import Ranking, Weight, scores_of
 from gpushare_runtime.request import Request
 
-BEST_SCORE: Final = 10
-"""kube-scheduler's extenders score from 0 to this."""
 _REMEMBERED: Final = 10_000
-
-Weight = tuple[int, int, str]
-"""(cost, tie, name) of a node that takes the request: the least is the best."""
 
 
 class Policy(Protocol):
@@ -34,24 +29,8 @@ class Policy(Protocol):
     def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
         """What the node is ranked by, None if it does not fit."""
 
-    def weigh_all(self, request: Request, ledger: Ledger, names: Sequence[str]) -> list[Weight | None]:
-        """`weigh` of each of these nodes, in their order; None also where nothing is known of one. Fast when asked again."""
-
-
-def scores_of(weights: Sequence[Weight]) -> dict[str, int]:
-    """Node name → 1 … 10, as `Policy.rank`; nodes that get 0 are left out."""
-    if not weights:
-        return {}
-    (least, _, best), top = min(weights), BEST_SCORE - 1
-    widest = max(weights)[0] - least
-    scores: dict[str, int] = {}
-    # Where all cost the same only the tie is left to decide, and other plugins' points must not outweigh it.
-    if widest:
-        # Few costs, many nodes.
-        score_of = {cost: top - top * (cost - least) // widest for cost in {weight[0] for weight in weights}}
-        scores = {name: score_of[cost] for cost, _, name in weights if score_of[cost]}
-    scores[best] = BEST_SCORE
-    return scores
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        """`weigh` of all nodes, kept for the next request of this kind."""
 
 
 class Rule(ABC):
@@ -95,15 +74,9 @@ class Rule(ABC):
             cost = node.memo[key] = self.cost(request, node)
         return None if cost is None else (cost, self.tie(node), node.name)
 
-    def weigh_all(self, request: Request, ledger: Ledger, names: Sequence[str]) -> list[Weight | None]:
-        """As `Policy.weigh_all`."""
-        kept = ledger.kept(self.key(request))
-        # From the last pod to this one few of the nodes have changed.
-        for name in filterfalse(kept.__contains__, names):
-            node = ledger.node(name)
-            if node is not None:
-                kept[name] = self.weigh(request, node)
-        return list(map(kept.get, names))
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        """As `Policy.ranking`."""
+        return ledger.kept(self.key(request), lambda: Ranking(ledger.nodes, lambda node: self.weigh(request, node)))
 
 
 class Binpack(Rule):
@@ -195,9 +168,9 @@ class Placement:
         """As `Policy.weigh`."""
         return (self._rules.get(request.rules.placement) or self._nodes).weigh(request, node)
 
-    def weigh_all(self, request: Request, ledger: Ledger, names: Sequence[str]) -> list[Weight | None]:
-        """As `Policy.weigh_all`."""
-        return (self._rules.get(request.rules.placement) or self._nodes).weigh_all(request, ledger, names)
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        """As `Policy.ranking`."""
+        return (self._rules.get(request.rules.placement) or self._nodes).ranking(request, ledger)
 
     def _rule(self, name: str) -> Rule:
         if name not in self._rules:

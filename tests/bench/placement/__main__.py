@@ -24,8 +24,9 @@ from typing import Any, Final
 from gpushare_runtime.fragmentation import Workload
 from gpushare_runtime.inventory import Card, Inventory
 from gpushare_runtime.ledger import Holder, Ledger, NodeLedger
-from gpushare_runtime.placement import BEST_SCORE, Placement
+from gpushare_runtime.placement import Placement
 from gpushare_runtime.quantity import parse_unit
+from gpushare_runtime.ranking import BEST_SCORE
 from gpushare_runtime.request import ContainerRequest, Kind, Request
 from gpushare_runtime.rules import NO_RULES, Rules
 

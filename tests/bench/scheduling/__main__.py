@@ -52,17 +52,18 @@ class Round:
 
 
 class Bench:
-    """A control plane with its nodes. percentage: percentageOfNodesToScore."""
+    """A control plane with its nodes. percentage: percentageOfNodesToScore; options: more of the extender's."""
 
-    def __init__(self, plane: ControlPlane, client: KubeClient, pods: int, percentage: int) -> None:
+    def __init__(self, plane: ControlPlane, client: KubeClient, pods: int, percentage: int, options: Sequence[str] = ()) -> None:
         self._plane = plane
         self._client = client
         self._pods = pods
         self._percentage = percentage
+        self._options = options
 
     async def round(self, extender: bool) -> Round:
         """Create the pods, start what schedules them, and count."""
-        beside = Extender(self._plane) if extender else None
+        beside = Extender(self._plane, *self._options) if extender else None
         if beside:
             await beside.ready()
         await all_of(make_pod(self._client, number) for number in range(self._pods))
@@ -125,11 +126,12 @@ class Bench:
 
 async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """The whole benchmark; what it found, ready for JSON."""
+    options = ["--most-nodes", str(given.most_nodes)] if given.most_nodes else []
     with tempfile.TemporaryDirectory(prefix="gpushare-bench-") as folder:
         plane = ControlPlane(Path(folder), KUBERNETES)
         try:
             async with KubeClient(load(str(plane.kubeconfig)), user_agent="bench") as client:
-                bench = Bench(plane, client, given.pods, given.percentage)
+                bench = Bench(plane, client, given.pods, given.percentage, options)
                 say(f"{given.nodes} nodes")
                 inventories = await make_nodes(client, given.nodes)
                 found: list[Round] = []
@@ -154,6 +156,7 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
         "nodes": given.nodes,
         "pods": given.pods,
         "percentageOfNodesToScore": given.percentage,
+        "most_nodes": given.most_nodes,
         **_ratios(found),
         "target_ratio": TARGET.get(given.nodes),
         "rounds": [asdict(one) for one in found],
@@ -177,6 +180,7 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=2, help="of each kind (default %(default)s); 0: only --holding")
     parser.add_argument("--percentage", type=int, default=100, help="percentageOfNodesToScore; 0: Kubernetes' own sampling")
+    parser.add_argument("--most-nodes", type=int, default=0, help="the extender's option (default %(default)s: filter names all that fit)")
     parser.add_argument("--holding", type=int, default=0, metavar="PODS", help="measure memory and start, too, with so many pods bound")
     parser.add_argument("--out", type=Path, help="write the JSON here, too")
     given = parser.parse_args()

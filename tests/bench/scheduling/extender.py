@@ -21,9 +21,9 @@ _READY = "answering the scheduler"
 
 
 class Extender:
-    """The process, and its entry in the scheduler's configuration, as the installer makes them."""
+    """The process, and its entry in the scheduler's configuration, as the installer makes them. more: further options."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, *more: str) -> None:
         self._port, metrics, pki = free_port(), free_port(), plane.folder / "pki"
         self.metrics = f"http://127.0.0.1:{metrics}/metrics"
         run([sys.executable, "-m", "gpushare_runtime.pki.main", "ensure", "--dir", pki])
@@ -33,7 +33,7 @@ class Extender:
         where = ["--listen", f"127.0.0.1:{self._port}", "--metrics-listen", f"127.0.0.1:{metrics}"]
         self._started = time.monotonic()
         # The scheduler of the benchmark competes for no lease.
-        self.process = Process("extender", [*module, *where, "--lease", "none", *tls], plane.folder)
+        self.process = Process("extender", [*module, *where, "--lease", "none", *tls, *more], plane.folder)
         self.entry = {
             "urlPrefix": f"https://127.0.0.1:{self._port}{EXTENDER_PREFIX}",
             "filterVerb": "filter",

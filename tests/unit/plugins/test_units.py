@@ -28,6 +28,7 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_memory_unit": "64MiB",
         "gpushare_placement": "spread",
         "gpushare_card_placement": "fgd",
+        "gpushare_most_nodes": "100",
         "gpushare_preemption": "no",
         "gpushare_scheduler_lease": "infra/mine",
     },
@@ -123,6 +124,7 @@ def test_the_extender_reads_its_options(
     given = arguments(units, host, "extender")
     options = extender._parser().parse_args(given)
     assert (options.placement, options.card_placement, options.preempt) == (placement, cards, preempt)
+    assert options.most_nodes == (100 if host == "open" else 0)
     assert given[given.index("--lease") + 1] == lease
     assert (given[given.index("--metrics-listen") + 1] if "--metrics-listen" in given else None) == metrics
     assert ("--tls-cert" in given) == (host != "six")

@@ -245,25 +245,36 @@ TestLedgerAgainstModel = Model.TestCase
 TestLedgerAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_what_is_kept_of_a_node_goes_when_it_changes_and_only_then() -> None:
+class Told:
+    """What is kept, with the names that it was told of."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def forget(self, name: str) -> None:
+        self.names.append(name)
+
+
+def test_what_is_kept_is_told_of_a_node_that_changes_and_only_then() -> None:
     ledger = Ledger()
     ledger.set_inventory("a", inventory(16))
     ledger.set_inventory("b", inventory(16))
-    ledger.kept("key").update(a=1, b=2)
+    told = ledger.kept("key", Told)
     ledger.apply(holder("1", memory(4), on(0, 4), "a"))
-    assert ledger.kept("key") == {"b": 2}
-    ledger.kept("key")["a"] = 3
+    assert set(told.names) == {"a"}
+    told.names.clear()
     ledger.apply(holder("1", memory(4), on(0, 4), "a"))
-    assert ledger.kept("key") == {"a": 3, "b": 2}, "the same again is no change"
+    assert told.names == [], "the same again is no change"
     ledger.remove("1")
     ledger.set_inventory("b", None)
-    assert ledger.kept("key") == {}
+    assert set(told.names) == {"a", "b"}
+    assert ledger.kept("key", Told) is told
 
 
 def test_only_the_keys_used_last_are_kept() -> None:
     ledger = Ledger()
-    ledger.kept("often")["a"] = 1
-    for number in range(200):
-        ledger.kept(number)["a"] = 1
-        assert ledger.kept("often") == {"a": 1}
-    assert ledger.kept(0) == {}
+    often, first = ledger.kept("often", Told), ledger.kept(0, Told)
+    for number in range(1, 200):
+        ledger.kept(number, Told)
+        assert ledger.kept("often", Told) is often
+    assert ledger.kept(0, Told) is not first

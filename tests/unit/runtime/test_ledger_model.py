@@ -17,6 +17,7 @@ from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.ledger import Holder, Ledger, NodeRecord
 from gpushare_runtime.placement import Placement
 from gpushare_runtime.quantity import GIB
+from gpushare_runtime.ranking import names_of, scores_of
 from gpushare_runtime.request import Request, parse_request
 from gpushare_runtime.rules import PLACEMENTS, labels_of
 from unit.runtime.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveCard, NaivePod, effective
@@ -246,7 +247,18 @@ class Events(RuleBasedStateMachine):
         nodes = [self.ledger.nodes[name].supposing() for name in SIZES]
         for request in self.asked.values():
             for policy in self.rankings:
-                assert policy.weigh_all(request, self.ledger, names) == [*(policy.weigh(request, node) for node in nodes), None]
+                kept, fresh = policy.ranking(request, self.ledger), {node.name: policy.weigh(request, node) for node in nodes}
+                weights = [weight for weight in fresh.values() if weight is not None]
+                fitting = names_of(weights)
+                assert kept.weights(names) == [*fresh.values(), None]
+                named, unfit = kept.fitting(names)
+                assert (list(named), set(unfit)) == (fitting, {*names} - {*fitting})
+                assert kept.fitting(fitting) == (fitting, set())
+                assert kept.fitting(fitting, most=2)[0] == (fitting if len(fitting) <= 2 else names_of(sorted(weights)[:2]))
+                # Of all that fit, as a scheduler asks after its filter; and of fewer.
+                for some in (fitting, names, fitting[1:]):
+                    those = [weight for weight in weights if weight[-1] in some]
+                    assert kept.scores(some) == (min(those)[-1] if those else "", scores_of(those))
 
 
 class Forging(Events):

@@ -13,10 +13,10 @@ import gpushare_runtime
 
 PURE = (
     "protocol", "quantity", "reuse", "rules", "request", "inventory", "allocation", "held", "holding", "node_ledger", "ledger",
-    "fragmentation", "placement", "reasons",
+    "fragmentation", "ranking", "placement", "reasons",
 )  # fmt: skip
 ALLOWED = {
-    "abc",
+    "abc", "bisect", "heapq", "operator",
     "__future__", "collections", "dataclasses", "enum", "fractions", "functools", "itertools", "json", "math", "re", "typing",
     *(f"gpushare_runtime.{name}" for name in PURE), "gpushare_runtime",
 }  # fmt: skip

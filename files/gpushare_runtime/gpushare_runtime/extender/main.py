@@ -70,7 +70,8 @@ class Address:
 class Settings:
     """placement: the policy between nodes; card_placement: between the cards of a node, "" for the same; preempt: whether
     kube-scheduler calls that verb, so that disruption budgets matter; metrics: None for nowhere; lease: that the schedulers of the
-    control planes compete for, "" without leader election; scheduler_host: the name of this one's host in it."""
+    control planes compete for, "" without leader election; scheduler_host: the name of this one's host in it; most_nodes: that
+    filter names, 0 for all that fit."""
 
     listen: Address
     placement: str = "binpack"
@@ -79,6 +80,7 @@ class Settings:
     metrics: MetricsAddress | None = None
     lease: str = ""
     scheduler_host: str = ""
+    most_nodes: int = 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         address,
         options.lease,
         options.scheduler_host,
+        options.most_nodes,
     )
     logging.basicConfig(stream=sys.stderr, level=_LEVELS[options.log_level], format="%(levelname)s %(message)s")
     try:
@@ -133,7 +136,7 @@ async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, k
         cluster.on_room = recall.room
         endpoints = Endpoints(
             cluster,
-            Service(cluster.ledger, policy, recall.refused, budgets=lambda: cluster.budgets),
+            Service(cluster.ledger, policy, recall.refused, budgets=lambda: cluster.budgets, most=settings.most_nodes),
             binder,
             lambda: _first(problems),
             fence,
@@ -256,6 +259,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scheduler-host", default=socket.gethostname(), metavar="NAME", help="this scheduler's host in the lease (default %(default)s)"
     )
+    parser.add_argument(
+        "--most-nodes",
+        type=_natural,
+        default=0,
+        metavar="N",
+        help="filter answers with the best N of the nodes that fit, which alone the scheduler then scores; 0: with all (default)",
+    )
     metrics_server.add_options(parser)
     add_options(parser)
     for option, what in (
@@ -304,6 +314,12 @@ def _lease(text: str) -> str:
     if not namespace or not name or "/" in name:
         raise argparse.ArgumentTypeError(f"{text!r} names no lease; write namespace and name, such as {DEFAULT_LEASE}, or {NO_LEASE}")
     return text
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes; write such as 100, or 0 for no limit")
+    return int(text)
 
 
 def _level(text: str) -> str:

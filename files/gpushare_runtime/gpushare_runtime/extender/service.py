@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, Final
 
 from gpushare_runtime.extender.budgets import Budget
@@ -16,7 +17,8 @@ from gpushare_runtime.extender.pods import priority_of
 from gpushare_runtime.extender.preempt import Preemption, Preemptor
 from gpushare_runtime.extender.wire import Arguments, Filtered, PreemptArguments, Victims
 from gpushare_runtime.ledger import Holder, Ledger, NodeLedger
-from gpushare_runtime.placement import Policy, Weight, scores_of
+from gpushare_runtime.placement import Policy
+from gpushare_runtime.ranking import Weight, names_of, scores_of
 from gpushare_runtime.reasons import refusals
 from gpushare_runtime.request import Request, RequestError, parse_request
 from gpushare_runtime.rules import Labels, labels_of
@@ -45,7 +47,8 @@ class Service:
     """The verbs that bind nothing. refused: told the UID of each pod that fits nowhere now; budgets: those of the cluster.
 
     The node that the scheduler will most probably take is reserved in the ledger, since it binds only after it has asked about
-    other pods. clock: monotonic, in seconds.
+    other pods. most: filter names at most so many nodes, those that prioritize would score best; 0 for all that fit.
+    clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -55,12 +58,14 @@ class Service:
         refused: Callable[[str], None] = lambda uid: None,
         *,
         budgets: Callable[[], Collection[Budget]] = tuple,
+        most: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._refused = refused
         self._budgets = budgets
+        self._most = most
         self._clock = clock
         self._parsed: dict[tuple[object, object], Request | None] = {}
 
@@ -77,11 +82,8 @@ class Service:
         # What is reserved for itself must not be in its way.
         self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
         pod = self._pod(args.pod, request)
-        weights = self._weights(args.names, pod)
-        fitting, failing = args.names, []
-        if None in weights:
-            fitting = [name for name, weight in zip(args.names, weights, strict=True) if weight is not None]
-            failing = [self._node(name, pod) for name, weight in zip(args.names, weights, strict=True) if weight is None]
+        fitting, unfit = self._fitting(args.names, pod)
+        failing = [self._node(name, pod) for name in args.names if name in unfit] if unfit else []
         if not fitting:
             self._refused(pod.uid)
         elif len(fitting) == 1:
@@ -89,7 +91,9 @@ class Service:
             self._reserve(pod, fitting[0])
         if not fitting or log.isEnabledFor(logging.DEBUG):
             # A line for each pod would cost more than its answer.
-            log.info("filter %s, %s: %d of %d nodes fit", pod_name(args.pod), amount(request), len(fitting), len(args.names))
+            log.info(
+                "filter %s, %s: %d of %d nodes fit", pod_name(args.pod), amount(request), len(args.names) - len(unfit), len(args.names)
+            )
         return Filtered(
             fitting,
             refusals(pod.request, failing) if failing else {},
@@ -106,10 +110,10 @@ class Service:
             return {}
         self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
         pod = self._pod(args.pod, request)
-        weights = [weight for weight in self._weights(args.names, pod) if weight is not None]
-        if weights:
-            self._reserve(pod, min(weights)[-1])
-        return scores_of(weights)
+        best, scores = self._scores(args.names, pod)
+        if best:
+            self._reserve(pod, best)
+        return scores
 
     def preempt(self, args: PreemptArguments) -> Mapping[str, Victims]:
         """Node name → all victims that it takes there. Nodes that no eviction helps are left out."""
@@ -149,14 +153,28 @@ class Service:
         asked = self._ledger.asked_by(request, namespace, labels)
         return _Pod(metadata.get("uid", ""), namespace, metadata.get("name", ""), labels, priority_of(raw), asked)
 
-    def _weights(self, names: list[str], pod: _Pod) -> list[Weight | None]:
-        """Of each node as this pod may use it; None where it does not fit or nothing is known."""
-        weights = self._policy.weigh_all(pod.request, self._ledger, names)
-        nominees = self._ledger.nominees
-        if nominees:
-            for place, name in enumerate(names):
-                if name in nominees:
-                    weights[place] = self._policy.weigh(pod.request, self._node(name, pod))
+    def _fitting(self, names: Sequence[str], pod: _Pod) -> tuple[Sequence[str], Collection[str]]:
+        """(the nodes that are named to the scheduler, those where this pod does not fit or of which nothing is known)."""
+        if not self._ledger.nominees:
+            return self._policy.ranking(pod.request, self._ledger).fitting(names, self._most)
+        weights = self._weights(names, pod)
+        fitting = [weight for weight in weights if weight is not None]
+        unfit = {name for name, weight in zip(names, weights, strict=True) if weight is None}
+        return names_of(nsmallest(self._most, fitting) if self._most else fitting), unfit
+
+    def _scores(self, names: Sequence[str], pod: _Pod) -> tuple[str, Mapping[str, int]]:
+        """(the best node, "" for none; name → 1 … 10)."""
+        if not self._ledger.nominees:
+            return self._policy.ranking(pod.request, self._ledger).scores(names)
+        weights = [weight for weight in self._weights(names, pod) if weight is not None]
+        return min(weights)[-1] if weights else "", scores_of(weights)
+
+    def _weights(self, names: Sequence[str], pod: _Pod) -> list[Weight | None]:
+        """Of each node as this pod may use it, while room on some is kept for nominees; None where it does not fit or nothing is known."""
+        weights = self._policy.ranking(pod.request, self._ledger).weights(names)
+        for place, name in enumerate(names):
+            if name in self._ledger.nominees:
+                weights[place] = self._policy.weigh(pod.request, self._node(name, pod))
         return weights
 
     def _node(self, name: str, pod: _Pod) -> NodeLedger:

@@ -60,6 +60,7 @@ async def start(directory: Path, api: FakeApi, port: int, more: Sequence[str] = 
         (["--listen", "127.0.0.1:0"], "has no port from 1 to 65535"),
         (["--listen", "127.0.0.1:x"], "has no port from 1 to 65535"),
         (["--log-level", "loud"], "'loud' is no log level; use debug, info, warn, error"),
+        (["--most-nodes", "all"], "'all' is no number of nodes; write such as 100, or 0 for no limit"),
         (["--port", "1"], "unrecognized arguments: --port"),
         (
             ["--lease", "kube-scheduler"],

@@ -107,6 +107,17 @@ def test_prioritize_prefers_the_fullest_and_knows_only_its_own(ledger: Ledger) -
     assert scores == {"gpu2": 10}, "what is left out counts 0"
 
 
+def test_the_best_nodes_alone_are_named_when_so_many_are_enough(ledger: Ledger) -> None:
+    hold(ledger, "gpu2", 0, 8)
+    ledger.set_inventory("gpu3", inventory(16))
+    names = ["gpu3", "gpu2", "gpu1", "plain"]
+    asked = Arguments(pod(container(mem=8)), names)
+    assert Service(ledger, Binpack()).filter(asked).names == ["gpu3", "gpu2", "gpu1"]
+    result = Service(ledger, Binpack(), most=2).filter(asked)
+    assert result.names == ["gpu2", "gpu3"], "the fullest card, then the smallest node"
+    assert set(result.failed) == {"plain"}, "a node that fits has not failed"
+
+
 def test_another_version_of_a_pod_is_read_anew(ledger: Ledger) -> None:
     service = Service(ledger, Binpack())
     for version, units, fitting in (("1", 20, ["gpu2"]), ("1", 20, ["gpu2"]), ("2", 16, ["gpu1", "gpu2"])):
