@@ -123,6 +123,8 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 	@$(BENCH) --nodes 5000 --percentage 0 --holding 50000 --out docs/benchmarks/scheduling-5000-sampled.json
 	$(call say,5000 nodes and every one asked)
 	@$(BENCH) --nodes 5000 --pods 600 --out docs/benchmarks/scheduling-5000.json
+	$(call say,the same$(comma) where the extender names the best 100)
+	@$(BENCH) --nodes 5000 --pods 600 --most-nodes 100 --out docs/benchmarks/scheduling-5000-best.json
 	@$(subst bench.scheduling,bench.scheduling.page,$(BENCH))
 	$(call say,the device plugin: 10240 ids)
 	@$(subst bench.scheduling,bench.device_plugin,$(BENCH)) --json docs/benchmarks/device-plugin.json
