@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from unit.runtime.pods import card
 
 BUSY: Final = 80
 HOSTS: Final = ("cp1", "cp2")
+_LAG_SECONDS: Final = 0.02
 
 
 def a_pod(random: Random, name: str, uid: str) -> dict[str, Any]:
@@ -59,6 +60,7 @@ class Run:
         self.reported: set[str] = set()
         self._later: dict[str, float] = {}
         self._serial = 0
+        self._under_way: deque[tuple[str, dict[str, Any]]] = deque()
         self.nodes: dict[str, Node] = {}
         for number, (name, sizes) in enumerate(NODES.items()):
             inventory = Inventory(GIB, tuple(card(i, size) for i, size in enumerate(sizes)), core=100)
@@ -138,13 +140,14 @@ class Run:
         host.ask_bind(BindArguments("x", raw["metadata"]["name"], uid, node), after)
 
     def tell(self, version: int, kind: str, raw: dict[str, Any]) -> None:
-        """kubelet and the plugin of a pod's node hear of it a little later."""
+        """kubelet and the plugin of a pod's node hear of it a little later, in order: equal times alone do not keep it."""
         if raw["spec"].get("nodeName"):
-            asyncio.get_running_loop().call_later(self._lag(), self.nodes[raw["spec"]["nodeName"]].see, kind, raw)
+            self._under_way.append((kind, raw))
+            asyncio.get_running_loop().call_later(_LAG_SECONDS, self._hear)
 
-    def _lag(self) -> float:
-        # One constant, so that the order stays.
-        return 0.02
+    def _hear(self) -> None:
+        kind, raw = self._under_way.popleft()
+        self.nodes[raw["spec"]["nodeName"]].see(kind, raw)
 
     async def users(self) -> None:
         """Pods come, end in every way, and come again under the same name."""

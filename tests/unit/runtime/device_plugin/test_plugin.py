@@ -60,6 +60,7 @@ async def test_both_resources_are_registered_with_their_ids() -> None:
 async def test_a_pod_gets_its_card_and_is_marked_assigned_with_one_patch() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
         await it.registered()
+        await until(lambda: it.plugin.node.pods.synced)
         pod = await it.bind(memory(it.inventory, 1, 6))
         got = await it.kubelet.manager.admit(pod)
         annotations = pod["metadata"]["annotations"]
