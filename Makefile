@@ -108,7 +108,7 @@ test: venv lint ## Everything: `check`, then the suites on lab clusters of their
 test-full: venv ## At full size what `make test` runs smaller; writes docs/benchmarks/*.json (an hour, root)
 	@for name in e2e ha; do $(LAB) --name "$$name" down; done
 	$(call say,a hundred thousand binds in virtual time, and every flaw alone)
-	@cd tests && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 50000 --seed $$seed --json ../docs/benchmarks/binds-$$seed.json; done
+	@cd tests && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 100000 --seed $$seed --json ../docs/benchmarks/binds-$$seed.json; done
 	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --without-each 100000
 	$(call say,a thousand pods come and go; nodes that fail)
 	@GPUSHARE_FULL=1 GPUSHARE_CHURN_OUT=docs/benchmarks/churn.json pytest tests/e2e/test_churn.py tests/e2e/test_node_life.py --timeout 3600

@@ -228,7 +228,7 @@ def test_kubelet_cannot_read_its_checkpoint(people: Cluster, say: Say, change: s
     """kubelet then knows of no pod that has ids, and says so in its log: who has what, the plugin knows."""
     before = look_around(people)
     people.on(NODE, "systemctl", "stop", "kubelet")
-    since = time.time()
+    since = next_second()
     try:
         people.on(NODE, "sh", "-c", change)
     finally:
@@ -294,7 +294,7 @@ def test_the_node_restarts(people: Cluster, say: Say, capsys: pytest.CaptureFixt
         # The command ends with the node.
         people.on(NODE, "systemctl", "reboot", "--force", "--force")
     people.until("the node is off", lambda: not on(people), 60)
-    since, started = time.time(), time.monotonic()
+    since, started = next_second(), time.monotonic()
     people.lab("up", seconds=300)
     say("node restarted and Ready", time.monotonic() - started)
     people.until("all units are offered again", lambda: beats_since(people, since) and offered(people), 120)
@@ -319,9 +319,9 @@ def test_the_node_restarts(people: Cluster, say: Say, capsys: pytest.CaptureFixt
 
 
 def runs_since(one: Json, when: float) -> bool:
-    """Whether the pod's containers run and were started after that: what the API has may be from before a restart."""
+    """Whether the pod's containers run and were started from then on: what the API has may be from before a restart."""
     running = [status["state"].get("running") for status in one["status"].get("containerStatuses", ())]
-    return is_running(one) and all(since and datetime.fromisoformat(since["startedAt"]).timestamp() >= int(when) for since in running)
+    return is_running(one) and all(since and datetime.fromisoformat(since["startedAt"]).timestamp() >= when for since in running)
 
 
 def on(cluster: Cluster) -> bool:
@@ -332,8 +332,14 @@ def on(cluster: Cluster) -> bool:
     return True
 
 
+def next_second() -> float:
+    """Waits for it and returns it. The API has times in whole seconds: what comes now could be taken for what was before."""
+    since = float(int(time.time()) + 1)
+    time.sleep(max(0.0, since - time.time()))
+    return since
+
+
 def beats_since(cluster: Cluster, when: float) -> bool:
-    """Whether the node's own word is newer than that."""
+    """Whether the node's own word is of then or later. kubelet says it once at its start, and then only what changes, for five minutes."""
     ready = next(c for c in cluster.node(NODE)["status"]["conditions"] if c["type"] == "Ready")
-    beat = time.mktime(time.strptime(ready["lastHeartbeatTime"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
-    return beat > when and ready["status"] == "True"
+    return datetime.fromisoformat(ready["lastHeartbeatTime"]).timestamp() >= when and ready["status"] == "True"
