@@ -145,6 +145,7 @@ _RULES: Dict[str, Rule] = {
     "gpushare_serial": _serial,
     "gpushare_token_seconds": _between(600, 2**32),
     "gpushare_max_fail_percentage": _between(0, 100),
+    "gpushare_most_nodes": _between(0, 100000),
     "gpushare_extender_port": _between(1, 65535),
     "gpushare_extender_weight": _between(1, 1000),
     "gpushare_extender_http_timeout": _http_timeout,

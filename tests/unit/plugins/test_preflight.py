@@ -287,6 +287,7 @@ INT = {"type": "int", "default": 60}
     [
         ("gpushare_extender_port", {"type": "int"}, [1, 32766, 65535], [0, -1, 65536]),
         ("gpushare_extender_weight", {"type": "int"}, [1, 1000], [0, -5, 1001]),
+        ("gpushare_most_nodes", {"type": "int"}, [0, 1, 100000], [-1, 100001]),
         ("gpushare_extender_http_timeout", {"type": "str"}, ["1s", "800ms", "0.5s"], ["0s", "1", "", "1s ", "fast", "-1s"]),
         ("gpushare_api_server", {"type": "str"}, ["", "https://10.0.0.1:6443", "https://[::1]:6443"], ["10.0.0.1:6443", "https://"]),
         ("gpushare_install_dir", PATH, ["/opt/x"], ["opt/x", ""]),
