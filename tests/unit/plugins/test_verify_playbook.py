@@ -95,3 +95,14 @@ def test_what_a_host_said_instead_is_in_the_verdict(tmp_path: Path, world: World
     assert {one["check"] for one in report["findings"]} == {"not_looked"}
     assert "kubectl get nodes failed" in report["findings"][0]["found"]
     assert "no route to host" in report["findings"][1]["found"]
+
+
+def test_a_cluster_of_which_nothing_can_be_reached_gets_its_verdict(tmp_path: Path) -> None:
+    """The first control plane is also the one that is asked for the cluster, once for all hosts."""
+    away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    report = tmp_path / "report.json"
+    hosts = {"kube_control_plane": {"cp1": away}, "gpu_nodes": {"gpu1": away}}
+    done = play(tmp_path, ROOT / "playbooks/verify.yml", hosts, gpushare_verify_report=str(report))
+    assert done.returncode == 2, done.stdout + done.stderr
+    findings = json.loads(report.read_text())["findings"]
+    assert [(one["host"], one["check"]) for one in findings] == [("", "not_looked"), ("cp1", "not_looked"), ("gpu1", "not_looked")]
