@@ -73,6 +73,9 @@ class Api:
             connection.request(method, f"{path}?{urlencode(query or {})}", None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
             value: Json = json.loads(answer.read())
+        except http.client.HTTPException as error:
+            # Its host died in the middle of an answer: no OSError, and for us the same.
+            raise ConnectionError(f"{method} {path}: {error!r}") from error
         finally:
             connection.close()
         if answer.status >= 400:
