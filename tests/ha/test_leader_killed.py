@@ -18,6 +18,8 @@ from ha.planes import PLANES, WAYS, Line, bring_back, leader, log_since, now
 KILLS = 10 if os.environ.get("GPUSHARE_FULL") else 2
 # What the extender's fence says when its term begins and when it lets the verbs through.
 BEGINS, OPENS = "this host's scheduler holds it", "the pods are as the API server has them now"
+# journald stamps a line when it takes it, on a busy machine later than it was written. Lines among themselves keep their order.
+JOURNAL_SECONDS = 1.0
 WAIT = ("have Bindings under way", "the pods are compared with the API server", "extender serves the scheduler of host")
 
 
@@ -77,7 +79,7 @@ def test_all_pods_are_bound_once_though_the_leader_is_killed(
     assert problems == []
     assert fall.bound_before > 0, "the leader was killed before it had bound anything: that is no burst"
     assert fall.bound_after > 0, "the leader was killed after it had bound everything: that is no burst"
-    assert after[0] >= opened, "a card was chosen before the fence had opened"
+    assert after[0] >= opened - JOURNAL_SECONDS, "a card was chosen before the fence had opened"
     early = [f"{plane}: {line.text}" for plane, lines in logs.items() for line in lines if _answers(line) and line.at < opened]
     assert early == [], "an extender answered before its fence had opened"
 
