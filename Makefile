@@ -13,8 +13,11 @@ PYTHON ?= python3
 LAB := $(BIN)/python tests/lab/lab
 LAB_NAME ?= demo
 BENCH := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m bench.scheduling
-# These two goals install what the machine lacks; the others only name it.
-INSTALLS := $(filter demo test,$(MAKECMDGOALS))
+SUITES := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m suites
+# What `make test` runs: quick, or changed (CI: also what belongs to the changed paths).
+MODE ?= quick
+# These goals install what the machine lacks; the others only name it.
+INSTALLS := $(filter demo test test-full,$(MAKECMDGOALS))
 # Python programs without the suffix.
 SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu
 STARTED := $(shell date +%s)
@@ -61,14 +64,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy -p gpushare_lab
-	@mypy -p lab.nvml
-	@mypy -p e2e
-	@mypy -p original
-	@mypy -p ha
-	@mypy -p quality
-	@mypy -p bench
-	@mypy -p verify
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life hosts e2e original ha quality bench mutants verify)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -81,39 +77,23 @@ unit: venv ## Unit and property tests only
 	$(call say,unit and property tests)
 	@pytest tests/unit
 
-.PHONY: collection
-collection: venv ## The release as users get it: what it holds, that it works from anywhere, and ansible-test sanity (no root, no lab)
-	$(call say,collection: its release and ansible-test sanity)
-	@pytest tests/quality --ignore tests/quality/test_molecule.py --timeout 1200
-
-.PHONY: molecule
-molecule: venv ## Each role by itself: check mode, change, second run, and what a user sees of it, on a lab cluster of its own (root)
-	@$(LAB) --name molecule down
-	$(call say,molecule: every role by its scenario)
-	@pytest tests/quality/test_molecule.py --timeout 1200
-
 .PHONY: test
-test: venv lint ## Everything: `check`, then the suites on lab clusters of their own (root)
-	$(call say,lab components: built once, then cached)
-	@$(LAB) prepare
-	@for name in e2e ha hosts upgrade uninstall verify molecule; do $(LAB) --name "$$name" down; done
-	$(call say,unit and property tests, with the real nvidia-smi)
-	@GPUSHARE_LAB_NVIDIA_SMI="$$(ls -d "$${XDG_CACHE_HOME:-$$HOME/.cache}"/gpushare-lab/nvidia-smi-*/nvidia-smi | tail -n 1)" pytest tests/unit
-	$(call say,two at a time: roles that change hosts; the collection and molecule$(comma) verify with planted faults$(comma) three control planes$(comma) kubeadm upgrade; then end to end)
-	@$(BIN)/python tests/beside.py "pytest tests/hosts --ignore tests/hosts/test_upgrade.py --timeout 1200" \
-	  "pytest tests/quality --timeout 1200" "pytest tests/verify --timeout 1200" "pytest tests/ha --timeout 1200" \
-	  "pytest tests/hosts/test_upgrade.py --timeout 1200" --then "pytest tests/e2e --timeout 1200"
+test: venv ## What a change needs: linters, types, unit tests, the release, and the life of a cluster from install to uninstall (root, 15 minutes)
+	@$(SUITES) $(MODE)
 
 .PHONY: test-full
-test-full: venv ## At full size what `make test` runs smaller; writes docs/benchmarks/*.json (an hour, root)
-	@for name in e2e ha; do $(LAB) --name "$$name" down; done
-	$(call say,a hundred thousand binds in virtual time, and every flaw alone)
+test-full: venv ## Every suite at full size; writes docs/benchmarks/*.json and records what was green (two hours, root)
+	@$(SUITES) full
+
+.PHONY: suite
+suite: venv ## Some suites alone: make suite NAMES="pods cards"; without names, their list (root)
+	@$(SUITES) $(if $(NAMES),run $(NAMES),list)
+
+.PHONY: test-binds
+test-binds: venv ## A hundred thousand binds in virtual time twice, and every flaw alone (15 minutes)
+	$(call say,a hundred thousand binds in virtual time$(comma) and every flaw alone)
 	@cd tests && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 100000 --seed $$seed --json ../docs/benchmarks/binds-$$seed.json; done
 	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --without-each 100000
-	$(call say,a thousand pods come and go; nodes that fail)
-	@GPUSHARE_FULL=1 GPUSHARE_CHURN_OUT=docs/benchmarks/churn.json pytest tests/e2e/test_churn.py tests/e2e/test_node_life.py --timeout 3600
-	$(call say,three control planes: the leader killed ten times)
-	@GPUSHARE_FULL=1 GPUSHARE_HA_OUT=docs/benchmarks/leader-killed.json pytest tests/ha --timeout 3600
 
 .PHONY: bench
 bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes, and the device plugin's answers; prints ratios and writes JSON (half an hour)
@@ -128,6 +108,12 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 	@$(subst bench.scheduling,bench.scheduling.page,$(BENCH))
 	$(call say,the device plugin: 10240 ids)
 	@$(subst bench.scheduling,bench.device_plugin,$(BENCH)) --json docs/benchmarks/device-plugin.json
+
+MUTANTS ?= --sample 300
+.PHONY: mutants
+mutants: venv ## Would the unit tests notice one wrong operator or line in the core? A sample (ten minutes); MUTANTS="--file ledger.py" for others
+	$(call say,mutants: $(MUTANTS))
+	@PYTHONPATH=$(RUNTIME):tests $(BIN)/python -m mutants $(MUTANTS)
 
 .PHONY: lock
 lock: ## Rewrite the locked requirements with hashes from their .in files

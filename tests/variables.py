@@ -19,6 +19,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".collections"))
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import HOST, SCOPES  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._variables import of_type, role_options, variables  # noqa: E402
 
 DOCUMENT = Path("docs/variables.md")
@@ -26,11 +27,19 @@ INTRODUCTION = """\
 # Variables
 
 Every public variable of the collection `gpushare.kubernetes`, made from the roles' argument specifications
-(`python tests/variables.py --write`). Set them for all hosts, for a group or for one host, as Ansible's own precedence has it.
+(`python tests/variables.py --write`). Set them for all hosts, for a group or for one host, as Ansible's own precedence has it, but for
+their scope:
+
+- `host`: may differ from host to host. `gpushare_kubectl` and `gpushare_admin_kubeconfig` are read from the control plane that is asked.
+- `control planes`, `GPU nodes`, `group`: must be the same on all control planes, on all GPU nodes, or within each of the two. What they
+  say goes into what these hosts share, or is asked once for all of them.
+- `cluster`: must be the same on every host.
+
+`preflight` refuses one that differs within its scope.
 Any other name that begins with `gpushare_` is refused by `preflight`, as a typing error.
 
-| variable | type | default | roles | what it is |
-|---|---|---|---|---|
+| variable | type | default | scope | roles | what it is |
+|---|---|---|---|---|---|
 """
 NAME = re.compile(r"\bgpushare_[a-z0-9_]+\b")
 EXPRESSION = re.compile(
@@ -106,7 +115,7 @@ def cell(spec: Mapping[str, Any]) -> str:
     described = spec.get("description", "")
     text = " ".join(described) if isinstance(described, list) else str(described)
     text = re.sub(r"\b[CVOEMP]\(([^)]*)\)", r"`\1`", text)
-    choices = ", ".join(f"`{choice}`" for choice in spec.get("choices", ()))
+    choices = ", ".join(f"`{choice}`" if choice else "nothing" for choice in spec.get("choices", ()))
     return (text + (f" One of {choices}." if choices else "")).replace("|", "\\|")
 
 
@@ -117,7 +126,7 @@ def document() -> str:
         spec = variable.spec
         kind = f"list of {spec['elements']}" if spec.get("elements") else spec.get("type", "str")
         default = "required" if spec.get("required") else f"`{json.dumps(spec['default'])}`" if "default" in spec else ""
-        rows.append(f"| `{name}` | {kind} | {default} | {', '.join(variable.roles)} | {cell(spec)} |\n")
+        rows.append(f"| `{name}` | {kind} | {default} | {SCOPES.get(name, HOST)} | {', '.join(variable.roles)} | {cell(spec)} |\n")
     return INTRODUCTION + "".join(rows)
 
 
@@ -128,6 +137,7 @@ def main() -> None:
         path.write_text(document())
     problems = [problem for role in sorted((ROOT / "roles").iterdir()) for problem in role_problems(role)]
     problems += collection_problems()
+    problems += [f"_preflight_values gives a scope to {name}, which no role has" for name in sorted(set(SCOPES) - set(variables(ROOT)))]
     if not path.is_file() or path.read_text() != document():
         problems.append(f"{DOCUMENT} is not what the argument specifications say; run `python tests/variables.py --write`")
     if problems:

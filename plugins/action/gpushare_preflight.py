@@ -15,6 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils import _prefli
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR, Judgement, Reason
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._variables import of_type, variables
 
 _SUBSETS = {True: ["system", "cards", "runtimes", "managers"], False: ["system"]}
@@ -22,6 +23,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "gpu_node": {"type": "bool", "required": True},
     "control_plane": {"type": "bool", "required": True},
     "install_dir": {"type": "path", "default": "/opt/gpushare"},
+    "node_name": {"type": "str", "default": ""},
     "python": {"type": "str", "default": ""},
     "kubectl": {"type": "str", "default": "kubectl"},
     "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
@@ -49,7 +51,7 @@ class ActionModule(ActionBase):
     def _host(self, host: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:
         options = {"gather": _SUBSETS[arguments["gpu_node"]], "install_dir": arguments["install_dir"], "root": arguments["root"]}
         try:
-            result = self._execute_module(module_name="gpushare.kubernetes.gpu_node_info", module_args=options, task_vars=task_vars)
+            result = ask(self, task_vars, "gpushare.kubernetes.gpu_node_info", options)
         except AnsibleConnectionFailure as error:
             return _preflight.unreachable(host, _line(error)), {}
         except AnsibleError as error:
@@ -57,6 +59,11 @@ class ActionModule(ActionBase):
         if result.get("failed") or "kubelet" not in result:
             return _preflight.not_gathered(host, _line(result.get("module_stderr") or result.get("msg") or result)), {}
         facts = NodeFacts.from_dict(result)
+        known = Known.of(self, task_vars, arguments["node_name"])
+        wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
+        # The name of a host where nothing is to be a node is of no use to anybody.
+        if wrong is not None and (facts.kubelet.installed or arguments["gpu_node"]):
+            return _preflight.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
         names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit")
         return judge(host, facts, Wanted(**{name: arguments[name] for name in names})), facts.as_dict()
 

@@ -6,25 +6,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from typing import Any
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import (
     ERROR,
+    Answer,
     Judgement,
+    Reason,
     accept,
+    judge_cluster,
     judge_inventory,
+    no_plan,
     not_gathered,
     summary,
     unreachable,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import SCOPES, scattered
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"type": "list", "elements": "str", "required": True},
     "result": {"type": "str", "required": True},
     "control_plane_group": {"type": "str", "required": True},
     "gpu_group": {"type": "str", "required": True},
+    "cluster": {"type": "list", "elements": "dict"},
+    "plans": {"type": "dict", "default": {}},
     "accept": {"type": "list", "elements": "str", "default": []},
 }
 
@@ -42,6 +51,13 @@ class ActionModule(ActionBase):
         judgements = [self._judgement(known, host, arguments["result"]) for host in arguments["hosts"]]
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
         of_inventory = judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"])
+        of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
+        if arguments["cluster"] is not None:
+            of_inventory += judge_cluster(judgements, [Answer.of(one) for one in arguments["cluster"]])
+        for check, name in arguments["plans"].items():
+            found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
+            # It has changed nothing, and failed for nobody: that is said here.
+            of_inventory += [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
         reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
         errors = [reason for reason in reasons if reason.severity == ERROR]
         result = {
@@ -51,6 +67,18 @@ class ActionModule(ActionBase):
             "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
         }
         return dict(result, failed=True, msg=summary(reasons)) if errors else result
+
+    def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Reason]:
+        values: dict[str, dict[str, Any]] = {}
+        for host in {*planes, *gpu_nodes}:
+            theirs = task_vars["hostvars"][host]
+            values[host] = {}
+            for name in SCOPES:
+                # A value that cannot be evaluated is a reason of its host.
+                with contextlib.suppress(AnsibleError):
+                    if name in theirs:
+                        values[host][name] = theirs[name]
+        return scattered(values, planes, gpu_nodes)
 
     @staticmethod
     def _judgement(task_vars: dict[str, Any], host: str, name: str) -> Judgement:

@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import Wheel, WheelError, build_wheel
 
 
@@ -28,10 +30,12 @@ class ActionModule(ActionBase):
             wheel, requirements = build_wheel(source), (source / "requirements.txt").read_bytes()
         except (WheelError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
+        extra = arguments.pop("pip_extra_args", None)
         artifact = {
             "version": wheel.version,
             "wheel_sha256": wheel.sha256,
             "requirements_sha256": hashlib.sha256(requirements).hexdigest(),
+            "pip_extra_args": json.dumps([extra] if isinstance(extra, str) else list(extra or [])),
         }
         result = self._module(arguments, artifact, task_vars)
         if not result.pop("missing", False):
@@ -39,12 +43,7 @@ class ActionModule(ActionBase):
         return self._module(arguments, {**artifact, **self._send(wheel, requirements)}, task_vars)
 
     def _module(self, arguments: dict[str, Any], artifact: dict[str, str], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        result: dict[str, Any] = self._execute_module(
-            module_name="gpushare.kubernetes.gpushare_runtime_env",
-            module_args={**arguments, "artifact": artifact},
-            task_vars=task_vars,
-        )
-        return result
+        return ask(self, task_vars, "gpushare.kubernetes.gpushare_runtime_env", {**arguments, "artifact": artifact})
 
     def _send(self, wheel: Wheel, requirements: bytes) -> dict[str, str]:
         # Ansible removes the folder at the end of the task; without pipelining the first call has made it already.

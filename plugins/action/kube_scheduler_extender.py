@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import Extender, SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
 
@@ -29,12 +29,14 @@ class ActionModule(ActionBase):
         try:
             plan = self._plan(found, task_vars)
         except (SchedulerError, yaml.YAMLError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            # Not raised: a task that only asks for the plan goes on.
+            return {"changed": False, "failed": True, "msg": str(error)}
         changed = plan.changed or found["unfinished"] or _is_due(found, plan)
-        result = {"changed": changed, "diff": plan.diff, "notes": plan.notes}
+        result = {"changed": changed, "diff": plan.diff, "notes": plan.notes, "warnings": plan.warnings}
         if not changed or self._task.check_mode:
             return result
-        return {**self._module(plan.for_module, task_vars), "diff": plan.diff, "notes": plan.notes}
+        done = self._module(plan.for_module, task_vars)
+        return {**done, **result, "changed": done.get("changed", True), "warnings": [*plan.warnings, *(done.get("warnings") or ())]}
 
     def _plan(self, found: dict[str, Any], task_vars: dict[str, Any] | None) -> Plan:
         try:
@@ -43,12 +45,7 @@ class ActionModule(ActionBase):
             return _make_plan(self._module({"read": [unread.path]}, task_vars))
 
     def _module(self, plan: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        result: dict[str, Any] = self._execute_module(
-            module_name="gpushare.kubernetes.kube_scheduler_extender",
-            module_args={**self._task.args, "plan": plan},
-            task_vars=task_vars,
-        )
-        return result
+        return ask(self, task_vars, "gpushare.kubernetes.kube_scheduler_extender", {**self._task.args, "plan": plan})
 
 
 def _make_plan(found: dict[str, Any]) -> Plan:

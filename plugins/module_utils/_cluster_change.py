@@ -19,8 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl impor
 Object = Mapping[str, Any]
 
 
-class MissingError(RuntimeError):
-    """An object that must be there is not; says which, and what to do."""
+class ForeignError(RuntimeError):
+    """An object that this collection never makes or deletes; says which, and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,15 @@ class Wanted:
     field_manager: str = "gpushare.kubernetes"
 
 
+def check_ours(wanted: Wanted) -> None:
+    """ForeignError unless all of them are of kinds and names that this collection makes."""
+    foreign = _cluster_objects.foreign(wanted.apply) or _cluster_objects.foreign(wanted.delete, deleting=True)
+    if foreign is not None:
+        raise ForeignError(f"not an object of gpushare's: {foreign}; nothing was changed")
+
+
 def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, Any]:
-    """The module's result. KubectlError with kubectl's words, MissingError."""
+    """The module's result. KubectlError with kubectl's words."""
     unserved: List[str] = []
     apply, delete = list(wanted.apply), list(wanted.delete)
     if wanted.skip_unserved:
@@ -44,28 +51,37 @@ def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, An
         delete, gone = _split(kubectl, delete)
         # What the API server has not cannot be there: only what shall be there is worth a word.
         unserved = unserved if wanted.apply else gone
-    changes = _apply(kubectl, apply, wanted, check_mode) + _delete(kubectl, delete, wanted, check_mode)
+    changes, missing = _apply(kubectl, apply, wanted, check_mode)
+    changes += _delete(kubectl, delete, wanted, check_mode)
     return {
         "changed": bool(changes),
         "objects": [change.title for change in changes],
         "skipped": unserved,
+        "missing": missing,
         "diff": _cluster_objects.diff(changes),
     }
 
 
-def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mode: bool) -> List[_cluster_objects.Change]:
+def _apply(
+    kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mode: bool
+) -> Tuple[List[_cluster_objects.Change], List[str]]:
+    """The changes, and the titles of those that are not there and may not be made."""
+    missing: List[str] = []
     if not objects:
-        return []
+        return [], missing
     document = as_list(objects)
     command = ["apply", "--server-side", "--force-conflicts", f"--field-manager={wanted.field_manager}", "-f", "-"]
     live = kubectl.items(["get", "--ignore-not-found", "-f", "-"], document)
-    missing = _cluster_objects.absent(live, objects)
-    if missing and not wanted.create:
-        raise MissingError(f"the cluster has no {', '.join(missing)}; expected it to be there: join the host to the cluster first")
+    if not wanted.create:
+        there = {_cluster_objects.key(item) for item in live}
+        missing = _cluster_objects.absent(live, objects)
+        document = as_list([item for item in objects if _cluster_objects.key(item) in there])
+        if not there:
+            return [], missing
     changes = _cluster_objects.changes(live, kubectl.items([*command, "--dry-run=server"], document))
     if changes and not check_mode:
         kubectl.text(command, document)
-    return changes
+    return changes, missing
 
 
 def _delete(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mode: bool) -> List[_cluster_objects.Change]:

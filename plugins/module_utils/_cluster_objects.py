@@ -10,6 +10,7 @@ Private to this collection. Pure.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -17,6 +18,21 @@ Key = Tuple[str, str, str]
 
 # What the server writes by itself and what differs although nothing of ours does.
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
+
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
+# Kind to (its API, its namespace or "" for none) of what this collection makes of its own.
+_OWN = {
+    "ServiceAccount": ("v1", "kube-system"),
+    "Role": (_RBAC, "kube-system"),
+    "RoleBinding": (_RBAC, "kube-system"),
+    "ClusterRole": (_RBAC, ""),
+    "ClusterRoleBinding": (_RBAC, ""),
+    "ValidatingAdmissionPolicy": (_ADMISSION, ""),
+    "ValidatingAdmissionPolicyBinding": (_ADMISSION, ""),
+}
+_DELETED_ONLY = {"Secret": ("v1", "kube-system")}
+_NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_NODE_LABELS = ("gpushare.kubernetes/node", "ack.node.gpu.placement")
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,38 @@ class Change:
     @property
     def title(self) -> str:
         return title(self.key)
+
+
+def foreign(objects: Sequence[Mapping[str, Any]], deleting: bool = False) -> Optional[str]:
+    """Which of the objects this collection never makes or deletes, and why, in words; None if they are all its own.
+
+    What is applied here is applied with all rights over the cluster. Of a node, which is somebody else's, there are two labels.
+    """
+    for item in objects:
+        why = _foreign(item, deleting)
+        if why is not None:
+            return f"{str(item.get('kind'))[:80]!r} {str((item.get('metadata') or {}).get('name'))[:80]!r}: {why}"
+    return None
+
+
+def _foreign(item: Mapping[str, Any], deleting: bool) -> Optional[str]:
+    kind, metadata = item.get("kind"), item.get("metadata") or {}
+    if kind == "Node" and not deleting:
+        if set(item) != {"apiVersion", "kind", "metadata"} or set(metadata) != {"name", "labels"} or item["apiVersion"] != "v1":
+            return "expected a node's name and labels, nothing else"
+        return None if set(metadata["labels"]) <= set(_NODE_LABELS) else f"expected no other labels than {', '.join(_NODE_LABELS)}"
+    place = {**_OWN, **(_DELETED_ONLY if deleting else {})}.get(str(kind))
+    if place is None:
+        return f"expected one of the kinds {', '.join(_OWN)}"
+    if place != (item.get("apiVersion"), metadata.get("namespace", "")):
+        return f"expected {place[0]}" + (f" in the namespace {place[1]}" if place[1] else " without a namespace")
+    if not _NAME.fullmatch(str(metadata.get("name"))):
+        return "expected a name that begins with gpushare-"
+    if str(kind).endswith("RoleBinding") and not deleting:
+        named = [item["roleRef"], *item["subjects"]]
+        if [one for one in named if not _NAME.fullmatch(one["name"])] or {one["kind"] for one in item["subjects"]} != {"ServiceAccount"}:
+            return "expected roles and ServiceAccounts whose names begin with gpushare-"
+    return None
 
 
 def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, Any]]) -> List[Change]:

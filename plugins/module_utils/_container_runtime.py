@@ -57,7 +57,9 @@ def converge(wanted: Wanted, check: bool, run: Run = _command.run, point: Callab
     installation = Installation(unit.containerd(run), wanted.config or unit.config)
     warnings: List[str] = []
     if wanted.state == "present":
-        warnings = _check_program(wanted.program, check, run)
+        problem = check_program(wanted.program, run)
+        if problem:
+            raise Refused(problem)
         plan, transaction = installation.present(wanted.program), Transaction(OWNER, point=point)
         _fill(transaction, plan, [])
     else:
@@ -79,14 +81,6 @@ def converge(wanted: Wanted, check: bool, run: Run = _command.run, point: Callab
             transaction.journal.forget(entry.path)
         installation.tidy()
     return Result(bool(files or why), why, files, plan.notes, warnings, diff)
-
-
-def _check_program(path: str, check: bool, run: Run) -> List[str]:
-    problem = check_program(path, run)
-    if problem and not check:
-        raise Refused(problem)
-    # In check mode an earlier step of the same run may have only said that it would install it.
-    return ["%s. Outside check mode this stops the run, unless an earlier step of it installs the program" % problem] if problem else []
 
 
 def _brought_along(installation: Installation, since: float, entries: Sequence[Entry]) -> List[str]:

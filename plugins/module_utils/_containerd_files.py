@@ -232,7 +232,7 @@ def _imports(path: str, text: str) -> List[str]:
 
 
 def _matches(pattern: str, texts: Mapping[str, Optional[str]]) -> List[str]:
-    """The files that an import names, sorted. texts: files that shall be there, or (None) shall not."""
+    """The files that an import names, sorted. texts: files that count as there; whoever reads one that shall go finds nothing."""
     pattern = os.path.normpath(pattern)
     if "*" not in pattern:
         return [pattern]
@@ -240,7 +240,7 @@ def _matches(pattern: str, texts: Mapping[str, Optional[str]]) -> List[str]:
     folders = glob.glob(folder) if "*" in folder else [folder]
     there = {os.path.join(one, entry) for one in folders if os.path.isdir(one) for entry in os.listdir(one)}
     there |= {path for path in texts if fnmatch.fnmatchcase(os.path.dirname(path), folder)}
-    return sorted(path for path in there if fnmatch.fnmatchcase(os.path.basename(path), name) and texts.get(path, "") is not None)
+    return sorted(path for path in there if fnmatch.fnmatchcase(os.path.basename(path), name))
 
 
 def _redirected(text: str, scratch: str) -> str:

@@ -21,8 +21,8 @@ RUN = "/run"
 class Wanted:
     """What a daemon's files shall be; None for content that stays as it is. copies: files that its unit copies for it.
 
-    runtime: the environment that it runs from, or the link to it. secrets: path to content, "" for a file that shall not be there;
-    the daemon reads them anew by itself.
+    unit: names the environment that it runs from. secrets: path to content, "" for a file that shall not be there; the daemon reads them
+    anew by itself.
     """
 
     name: str
@@ -33,13 +33,12 @@ class Wanted:
     seed_content: Optional[str] = None
     token_path: Optional[str] = None
     copies: Sequence[str] = ()
-    runtime: str = "/opt/gpushare/current"
     secrets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def copied(self) -> Dict[str, str]:
         """Each file that is copied, and where the process reads it."""
-        return {path: os.path.join(RUN, self.name, os.path.basename(path)) for path in self.copies}
+        return {path: os.path.join(RUN, self.name + "-copies", os.path.basename(path)) for path in self.copies}
 
 
 def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda name: None) -> Transaction:
@@ -63,7 +62,7 @@ def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda n
         else:
             transaction.remove(path, secret=True)
     unit = wanted.unit or ""
-    stamp = generation([unit, kubeconfig, os.path.realpath(wanted.runtime)])
+    stamp = generation([unit, kubeconfig])
     transaction.write(daemon.path, stamped(unit, stamp).encode(), 0o644)
     return transaction
 

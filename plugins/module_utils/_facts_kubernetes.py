@@ -119,7 +119,7 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
     process = host.process("kubelet")
     argv = list(process.argv) if process else ["kubelet", *_flags_of_files(host)]
     basics = from_argv(process.pid if process else None, argv, host.hostname)
-    binary = argv[0] if argv[0].startswith("/") else host.program("kubelet")
+    binary = host.program_of(process, "kubelet")
     config = flag(argv, "config") or next(iter(host.existing((_DEFAULT_CONFIG, "/etc/kubernetes/kubelet-config.yaml"))), None)
     values = scalars(host.text(config) or "") if config else {}
     version = host.answer(binary, ["--version"], _KUBELET_SAYS)
@@ -176,7 +176,8 @@ def control_plane(host: Host) -> ControlPlane:
             component = name.rsplit(".", 1)[0]
             if component in _COMPONENTS and name.endswith((".yaml", ".yml", ".json")):
                 manifests[component] = f"{folder}/{name}"
-    server = any(process.own and process.argv[1:2] == ("server",) for process in host.processes if process.name in ("k3s", "rke2"))
+    rancher = (process for process in host.processes if host.runs(process, "k3s") or host.runs(process, "rke2"))
+    server = any(process.argv[1:2] == ("server",) for process in rancher)
     return ControlPlane(
         present="kube-apiserver" in manifests or server or host.process("kube-apiserver") is not None,
         manifests=manifests,
@@ -255,7 +256,7 @@ def _unit_files(host: Host, unit: str) -> Tuple[str, ...]:
 
 def _runtime(host: Host, name: str, program: str, says: str, sockets: Tuple[str, ...], files: Tuple[str, ...]) -> Optional[Runtime]:
     process = host.process(program)
-    binary = process.argv[0] if process and process.argv[0].startswith("/") else host.program(program)
+    binary = host.program_of(process, program)
     if process is None and binary is None:
         return None
     return Runtime(

@@ -10,9 +10,12 @@ import errno
 import hashlib
 import os
 import stat
+import subprocess
 from typing import NamedTuple, Optional
 
 SELINUX = "security.selinux"
+SELINUX_ON = "/sys/fs/selinux/enforce"
+RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
 
 
 class FileState(NamedTuple):
@@ -59,7 +62,7 @@ def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Opt
     os.makedirs(folder, exist_ok=True)
     _discard_leftovers(path, _staging(folder))
     staged = os.path.join(_staging(folder), ".gpushare-staged-%s-%d" % (digest(path.encode())[:12], os.getpid()))
-    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
@@ -69,12 +72,30 @@ def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Opt
             if label is not None:
                 os.setxattr(stream.fileno(), SELINUX, label)
             os.fsync(stream.fileno())
-        os.rename(staged, os.path.join(folder, os.path.basename(os.path.realpath(path))))
+        real = os.path.join(folder, os.path.basename(os.path.realpath(path)))
+        os.rename(staged, real)
     except BaseException:
         if os.path.exists(staged):
             os.unlink(staged)
         raise
+    if label is None:
+        # It has the type of the folder where it was staged.
+        relabel(real)
     sync_folder(folder)
+
+
+def relabel(path: str, recursive: bool = False) -> None:
+    """Give what is new the SELinux label that the host's policy has for its place, where SELinux is on. OSError if that does not work."""
+    if not os.path.exists(SELINUX_ON):
+        return
+    program = next((one for one in RESTORECON if os.access(one, os.X_OK)), None)
+    if program is None:
+        raise OSError(errno.ENOENT, "SELinux is on, and there is no restorecon (package policycoreutils) to label new files with", path)
+    argv = [program, *(["-R"] if recursive else []), path]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        words = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
+        raise OSError(errno.EIO, "restorecon failed with exit status %d: %s" % (done.returncode, words), path)
 
 
 def remove(path: str) -> None:
@@ -96,14 +117,17 @@ def sync_folder(folder: str) -> None:
 
 def _staging(folder: str) -> str:
     parent = os.path.dirname(folder)
-    return parent if os.stat(parent).st_dev == os.stat(folder).st_dev else folder
+    status = os.stat(parent)
+    # Where others may write, they could put another file in its place before it takes its own.
+    return parent if status.st_dev == os.stat(folder).st_dev and not status.st_mode & stat.S_IWOTH else folder
 
 
 def _discard_leftovers(path: str, folder: str) -> None:
-    """Remove what processes that were killed while they staged this file have left."""
+    """Remove what processes that were killed while they staged this file have left, also one of our own number."""
     prefix = ".gpushare-staged-%s-" % digest(path.encode())[:12]
     for name in os.listdir(folder):
-        if name.startswith(prefix) and not os.path.exists("/proc/" + name[len(prefix) :]):
+        number = name[len(prefix) :]
+        if name.startswith(prefix) and (number == str(os.getpid()) or not os.path.exists("/proc/" + number)):
             remove(os.path.join(folder, name))
 
 

@@ -35,19 +35,37 @@ PROGRAM_FOLDERS = (
 _LIMIT = 4 * 1024 * 1024
 _PIECE = 64 * 1024
 _LINKS = 40
+_SHOWN = 80
+# What Linux adds to the path of a program that is no longer there.
+_REPLACED = " (deleted)"
+_OF_ROOT = re.compile(r"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class RunningProcess:
-    """A process of the host. own: whether it is in the host's own PID namespace, not in a container."""
+    """A process of the host.
+
+    argv: what it says of itself, and anybody may start a process that says he is kubelet; program: the file that it really runs, ""
+    if that cannot be read; own: whether the host's root runs it, outside of every container.
+    """
 
     pid: int
     argv: Tuple[str, ...]
+    program: str
     own: bool
 
     @property
     def name(self) -> str:
-        return posixpath.basename(self.argv[0])
+        """What it calls itself, to be shown only."""
+        return "".join(letter if letter.isprintable() else "?" for letter in posixpath.basename(self.argv[0])[:_SHOWN])
+
+    @property
+    def path(self) -> str:
+        """Where its program is, or was before a package replaced it."""
+        return self.program[: -len(_REPLACED)] if self.program.endswith(_REPLACED) else self.program
+
+    def calls_itself(self, name: str) -> bool:
+        return posixpath.basename(self.argv[0]) == name
 
     def flag(self, name: str) -> Optional[str]:
         """The value of its last `--name value` or `--name=value`; "true" for a flag without one."""
@@ -184,12 +202,14 @@ class Host:
     def processes(self) -> List[RunningProcess]:
         """Every process with arguments, by PID."""
         if self._processes is None:
-            own = self.link("/proc/self/ns/pid")
             pids = sorted(int(name) for name in self.names("/proc") if name.isdigit())
             found = ((pid, self.data(f"/proc/{pid}/cmdline")) for pid in pids)
             self._processes = [
                 RunningProcess(
-                    pid, tuple(os.fsdecode(word) for word in line.rstrip(b"\0").split(b"\0")), self.link(f"/proc/{pid}/ns/pid") == own
+                    pid,
+                    tuple(os.fsdecode(word) for word in line.rstrip(b"\0").split(b"\0")),
+                    self.link(f"/proc/{pid}/exe") or "",
+                    self._is_own(pid),
                 )
                 for pid, line in found
                 if line and line.strip(b"\0")
@@ -197,8 +217,21 @@ class Host:
         return self._processes
 
     def process(self, *names: str) -> Optional[RunningProcess]:
-        """The first process of one of these names in the host's own PID namespace."""
-        return next((process for process in self.processes if process.own and process.name in names), None)
+        """The first process of the host's root that runs a program of one of these names."""
+        return next((process for process in self.processes if any(self.runs(process, name) for name in names)), None)
+
+    def runs(self, process: RunningProcess, name: str) -> bool:
+        """Whether the host's root runs the program of this name there, also one that is several programs by several names."""
+        if not process.own:
+            return False
+        linked = self.program(name) if process.calls_itself(name) else None
+        return posixpath.basename(process.path) == name or (linked is not None and self.real(linked) == process.path)
+
+    def program_of(self, process: Optional[RunningProcess], name: str) -> Optional[str]:
+        """The path of the program that runs; without it, or where it was replaced since, of the one that the host would start."""
+        if process is not None and posixpath.basename(process.program) == name:
+            return process.program
+        return self.program(name)
 
     def free_mib(self, path: str) -> Optional[int]:
         """MiB that root can still write where the path is, or will be."""
@@ -209,6 +242,17 @@ class Host:
         except (OSError, ValueError):
             return None
         return status.f_bavail * status.f_frsize // (1024 * 1024)
+
+    def _is_own(self, pid: int) -> bool:
+        """Whether the host's root runs it, outside of every container: of a pod with hostPID, root is somebody else."""
+        own = self.link("/proc/self/ns/pid")
+        if own is None or self.link(f"/proc/{pid}/ns/pid") != own or not _OF_ROOT.search(self.text(f"/proc/{pid}/status") or ""):
+            return False
+        try:
+            # What the link leads to, which is not what it says: in a container that is "/" as well.
+            return os.path.samestat(os.stat(self._outside(f"/proc/{pid}/root")), os.stat(self._outside("/")))
+        except (OSError, ValueError):
+            return False
 
     def _outside(self, path: str) -> str:
         return path if self.root == "/" else posixpath.join(self.root, path.lstrip("/"))

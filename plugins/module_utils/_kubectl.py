@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _host
+
 # (argv, standard input) to (exit status, standard output, standard error).
 Run = Callable[[List[str], Optional[str]], Tuple[int, str, str]]
 
@@ -66,4 +68,10 @@ def for_module(module: Any) -> Kubectl:
         status, out, err = module.run_command(argv, data=data)
         return status, out, err
 
-    return Kubectl(run, module.get_bin_path(module.params["kubectl"], required=True), module.params["kubeconfig"])
+    name = module.params["kubectl"]
+    # Where preflight looks, too: sudo's own search path leaves folders out.
+    program = _host.Host().program(name)
+    if program is None:
+        where = "" if name.startswith("/") else f" in {', '.join(_host.PROGRAM_FOLDERS)}"
+        module.fail_json(msg=f"there is no program {name[:80]}{where}: install kubectl, or name its path in gpushare_kubectl")
+    return Kubectl(run, str(program), module.params["kubeconfig"])

@@ -119,7 +119,8 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
 
 
 def _cards(host: Host) -> _nvidia_smi.SmiReport:
-    return _nvidia_smi.report(host.ask(host.program("nvidia-smi"), _nvidia_smi.ARGUMENTS, _nvidia_smi.TIMEOUT))
+    outcome = host.ask(host.program("nvidia-smi"), _nvidia_smi.ARGUMENTS, _nvidia_smi.TIMEOUT)
+    return _nvidia_smi.report(outcome, driver_container=bool(host.names(_nvidia_smi.CONTAINER)))
 
 
 def _tuples(values: Mapping[str, Any]) -> Dict[str, Any]:

@@ -23,6 +23,8 @@ ARGUMENTS = ("-q", "-x")
 TIMEOUT = 120
 #: The oldest driver with which containers get cards (nvidia-container-runtime's own floor).
 MINIMUM_DRIVER = "384.81"
+#: Where the GPU Operator's driver container puts the driver's files, for other containers.
+CONTAINER = "/run/nvidia/driver"
 
 _END = "</nvidia_smi_log>"
 _NAME = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
@@ -167,8 +169,18 @@ _BY_STATUS = {4: "no_permission", 6: "no_devices", 9: "driver_not_loaded", 12: "
 _CURES = {kind: cure for kind, dummy, cure in _FAILURES}
 
 
-def report(outcome: Optional[Outcome], minimum_driver: str = MINIMUM_DRIVER) -> SmiReport:
-    """The cards, or why there are none. outcome: of `nvidia-smi -q -x`, None where there is no nvidia-smi."""
+def report(outcome: Optional[Outcome], minimum_driver: str = MINIMUM_DRIVER, driver_container: bool = False) -> SmiReport:
+    """The cards, or why there are none. outcome: of `nvidia-smi -q -x`, None where there is no nvidia-smi.
+
+    driver_container: whether the driver of this host is in a container of NVIDIA's GPU Operator (see CONTAINER).
+    """
+    if outcome is None and driver_container:
+        found_ = f"no nvidia-smi on this host; its driver is in a container of NVIDIA's GPU Operator ({CONTAINER})"
+        cure = (
+            "this release needs the driver on the host. Do not install one beside the operator's: first have the operator leave this node "
+            "(label nvidia.com/gpu.deploy.operands=false), reboot, then install the driver; or take this host out of the group of GPU hosts"
+        )
+        return SmiReport((), None, None, Problem("not_installed", found_, _ANSWER, cure))
     if outcome is None:
         cure = "install the NVIDIA driver with its nvidia-smi, or take this host out of the group of GPU hosts"
         return SmiReport((), None, None, Problem("not_installed", "no nvidia-smi on this host", _ANSWER, cure))

@@ -67,8 +67,7 @@ class Pending(object):
 
     def clear(self) -> None:
         """The change is proven, or put back."""
-        if self.exists:
-            remove(self._path)
+        remove(self._path)
 
     def _as_it_is(self, saved: Saved) -> Saved:
         if not saved.path.startswith("/"):

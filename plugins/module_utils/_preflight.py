@@ -13,7 +13,11 @@ import difflib
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._versions import numbers
+
 ERROR, WARNING = "error", "warning"
+#: Of the API server: the scheduler's configuration is written as kubescheduler.config.k8s.io/v1.
+OLDEST_KUBERNETES = (1, 25)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,17 @@ def not_gathered(host: str, why: str) -> Judgement:
     return Judgement(host, None, (Reason(host, "facts", ERROR, f"a module that failed ({why})", "gpu_node_info to run on the host", cure),))
 
 
+def no_plan(host: str, check: str, why: str) -> Reason:
+    """A host on which a role has found out, without changing anything, that it cannot do its part."""
+    words = " ".join(why.split())
+    return Reason(host, check, ERROR, f"a configuration that cannot be extended ({words[-600:]})", "one that can", "see what it says")
+
+
+def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
+    """A host that says something of itself that would be somebody else's: nothing else that it says is worth a look."""
+    return Judgement(host, None, (Reason(host, "identity", ERROR, found, expected, cure),))
+
+
 def judge_inventory(
     judgements: Collection[Judgement], groups: Mapping[str, Sequence[str]], control_planes: str, gpu_nodes: str
 ) -> List[Reason]:
@@ -96,6 +111,55 @@ def judge_inventory(
             cure = "if it is one machine under several names, keep one; if not, give each kubelet its own --hostname-override"
             found.error("node_names", seen, "one inventory host for each node", cure)
     return found.list
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server says to one control plane. nodes: None where it says nothing, and why."""
+
+    plane: str
+    nodes: Optional[Tuple[str, ...]]
+    version: str = ""
+    may_grant: bool = True
+    why: str = ""
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> "Answer":
+        """From a result of gpushare_cluster_info."""
+        if "nodes" not in result:
+            words = result.get("module_stderr") or result.get("msg") or "no answer"
+            return cls(str(result["item"]), None, why=" ".join(str(words).split())[-300:])
+        return cls(str(result["item"]), tuple(map(str, result["nodes"])), str(result["version"]), bool(result["may_grant"]))
+
+
+def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) -> List[Reason]:
+    """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes."""
+    found: List[Reason] = []
+    of_run = {judgement.host for judgement in judgements if judgement.node_name}
+    for answer in answers:
+        reasons = Reasons(answer.plane)
+        # One that is gone is said elsewhere; another one can be asked.
+        if answer.nodes is None and (answer.plane in of_run or all(one.nodes is None for one in answers)):
+            cure = "name the kubeconfig and kubectl of its administrator in gpushare_admin_kubeconfig and gpushare_kubectl"
+            reasons.error("api", f"no answer from the API server ({answer.why})", "one to this host's kubectl", cure)
+        elif answer.nodes is not None and not answer.may_grant:
+            cure = "name one that may in gpushare_admin_kubeconfig"
+            reasons.error("api", "a kubeconfig that may not create ClusterRoleBindings", "an administrator's", cure)
+        found += reasons.list
+    asked = next((answer for answer in answers if answer.nodes is not None), None)
+    if asked is None:
+        return found
+    version = numbers(asked.version)
+    if version is not None and version[:2] < OLDEST_KUBERNETES:
+        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        cure = "upgrade it: older schedulers do not read kubescheduler.config.k8s.io/v1"
+        found.append(Reason(asked.plane, "kubernetes", ERROR, f"Kubernetes {asked.version}", f"{oldest} or newer", cure))
+    for judgement in judgements:
+        if judgement.node_name and judgement.node_name not in (asked.nodes or ()):
+            seen = f"no node {judgement.node_name[:80]!r} in the cluster of {asked.plane}"
+            cure = "join the host to the cluster first, or leave it out with --limit; another cluster needs an inventory of its own"
+            found.append(Reason(judgement.host, "node", ERROR, seen, "each host to be a node of the cluster", cure))
+    return found
 
 
 def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> List[Reason]:

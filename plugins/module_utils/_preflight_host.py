@@ -71,6 +71,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _memory_unit(found, facts, wanted.memory_unit)
         _driver(found, facts)
         _kubelet(found, facts)
+        _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
         _runtime(found, facts)
         _managers(found, facts)
     if wanted.control_plane:
@@ -87,6 +88,9 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error("os", f"architecture {system.architecture!r}", " or ".join(MACHINES), "the runtime's dependencies exist for these only")
     if system.init != "systemd":
         found.error("os", "a host that systemd does not run", "systemd, which starts the daemons", "boot the host with systemd")
+    if system.selinux == "enforcing":
+        cure = "try it on one node first; `ausearch -m avc` says what was denied"
+        found.warn("selinux", "SELinux enforcing, which this release has not been tried on", "permissive or disabled", cure)
     disk = facts.disk
     if disk is not None and disk.free_mib is not None and disk.free_mib < MINIMUM_FREE_MIB:
         cure = "free some space, or put gpushare_install_dir elsewhere"
@@ -221,7 +225,7 @@ def _runtime(found: Reasons, facts: NodeFacts) -> None:
         cure = f"start it (systemctl status {kubelet.runtime}), or correct kubelet's endpoint"
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
     if kubelet.runtime not in PREPARED_RUNTIMES:
-        cure = "make `nvidia` its default runtime by hand before the device plugin starts"
+        cure = "it is left alone: make `nvidia` its default runtime by hand before the device plugin starts"
         found.warn("runtime", f"{kubelet.runtime}, which this release does not configure", " or ".join(PREPARED_RUNTIMES), cure)
 
 
@@ -238,11 +242,18 @@ def _managers(found: Reasons, facts: NodeFacts) -> None:
             found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
 
 
-def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
-    plane, name = facts.control_plane, facts.distribution.name
-    if name not in DISTRIBUTIONS and name not in ("none", "unknown"):
-        cure = "its scheduler is configured in a way that this release does not know"
+def _distribution_of(found: Reasons, facts: NodeFacts, cure: str) -> bool:
+    """Whether Kubernetes is of a kind that this release knows, or cannot be told."""
+    name = facts.distribution.name
+    known = name in (*DISTRIBUTIONS, "none", "unknown")
+    if not known and not any(reason.check == "distribution" for reason in found.list):
         found.error("distribution", f"Kubernetes by {name}", " or ".join(DISTRIBUTIONS), cure)
+    return known
+
+
+def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    plane = facts.control_plane
+    if not _distribution_of(found, facts, "its scheduler is configured in a way that this release does not know"):
         return
     if not plane.present:
         cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"

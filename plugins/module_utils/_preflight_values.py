@@ -23,6 +23,39 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0
 #: Longest time for which a dead extender may hold up a pod that asks for a GPU.
 LONGEST_HTTP_TIMEOUT = 1.0
 
+#: Variables that count for more than one host: what they are about is one thing, or is asked once for many hosts. They must be the same
+#: on every host of that scope; others may differ from host to host.
+CLUSTER, GROUP, CONTROL_PLANES, GPU_NODES, HOST = "cluster", "group", "control planes", "GPU nodes", "host"
+SCOPES: Mapping[str, str] = {
+    "gpushare_annotation_writers": CLUSTER,
+    "gpushare_api_server": GROUP,
+    "gpushare_card_placement": CONTROL_PLANES,
+    "gpushare_control_plane_group": CLUSTER,
+    "gpushare_extender_http_timeout": CONTROL_PLANES,
+    "gpushare_extender_port": CONTROL_PLANES,
+    "gpushare_extender_tls": CONTROL_PLANES,
+    "gpushare_extender_weight": CONTROL_PLANES,
+    "gpushare_gpu_group": CLUSTER,
+    "gpushare_max_fail_percentage": GPU_NODES,
+    "gpushare_most_nodes": CONTROL_PLANES,
+    "gpushare_percentage_of_nodes_to_score": CONTROL_PLANES,
+    "gpushare_pki_dir": CONTROL_PLANES,
+    "gpushare_placement": CONTROL_PLANES,
+    "gpushare_preemption": CONTROL_PLANES,
+    "gpushare_preflight_accept": CLUSTER,
+    "gpushare_scheduler_config": CONTROL_PLANES,
+    "gpushare_scheduler_lease": CLUSTER,
+    "gpushare_serial": GPU_NODES,
+    "gpushare_token_seconds": CLUSTER,
+    "gpushare_uninstall_force": CLUSTER,
+    "gpushare_uninstall_wait": CLUSTER,
+    "gpushare_verify_image": CLUSTER,
+    "gpushare_verify_probe": CLUSTER,
+    "gpushare_verify_report": CLUSTER,
+    "gpushare_verify_timeout": CLUSTER,
+    "gpushare_without_policies": CLUSTER,
+}
+
 # A value to (what is expected, how bad it is if not), None if the value is good.
 Rule = Callable[[Any], Optional[Tuple[str, str]]]
 
@@ -48,6 +81,34 @@ def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping
             seen = f"{name}: {shown(value, specs.get(name, {}))}"
             found.append(Reason(host, "variables", severity, seen, expected, f"correct {name} in the inventory"))
     return found
+
+
+def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], gpu_nodes: Collection[str]) -> List[Reason]:
+    """Variables that must be the same on several hosts and are not.
+
+    values: host to name to value; a variable that is not set has its default. planes, gpu_nodes: the hosts of the two groups.
+    """
+    sets = {
+        CLUSTER: [("on every host", {*planes, *gpu_nodes})],
+        CONTROL_PLANES: [("on all control planes", set(planes))],
+        GPU_NODES: [("on all GPU nodes", set(gpu_nodes))],
+        GROUP: [("on all control planes", set(planes)), ("on all GPU nodes", set(gpu_nodes))],
+    }
+    found = []
+    for name, scope in SCOPES.items():
+        for words, hosts in sets[scope]:
+            by_value: Dict[str, List[str]] = {}
+            for host in sorted(hosts & set(values)):
+                by_value.setdefault(repr(values[host][name])[:80] if name in values[host] else "its default", []).append(host)
+            if len(by_value) > 1:
+                seen = "; ".join(f"{value} on {_few(hosts_)}" for value, hosts_ in by_value.items())
+                cure = "set it for all of them, in the group_vars of a group that they are all in"
+                found.append(Reason("", "variables", ERROR, f"{name}: {seen}", f"one value {words}", cure))
+    return found
+
+
+def _few(hosts: List[str]) -> str:
+    return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
 
 
 def together(host: str, values: Mapping[str, Any]) -> List[Reason]:
@@ -88,7 +149,9 @@ def _between(least: int, most: int) -> Rule:
 
 
 def _absolute(value: Any) -> Optional[Tuple[str, str]]:
-    return None if str(value).startswith("/") else ("an absolute path on the hosts", ERROR)
+    # Such paths stand in units and in commands of theirs.
+    good = re.fullmatch(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+/?", str(value))
+    return None if good else ("an absolute path on the hosts, of letters, digits and _@.+:,=-", ERROR)
 
 
 def _http_timeout(value: Any) -> Optional[Tuple[str, str]]:
@@ -103,7 +166,8 @@ def _http_timeout(value: Any) -> Optional[Tuple[str, str]]:
 
 
 def _url(value: Any) -> Optional[Tuple[str, str]]:
-    return None if value == "" or re.match(r"https?://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
+    # Not http: the daemons send it their tokens.
+    return None if value == "" or re.match(r"https://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
 
 
 def _serial(value: Any) -> Optional[Tuple[str, str]]:

@@ -19,7 +19,7 @@ OF_A_NODE = "gpushare-device-plugin-"
 # The ConfigMap of a node that its device plugin makes, and the name under which it writes.
 UNHEALTHY = "unhealthy-gpu-"
 PLUGIN = "gpushare-device-plugin"
-LABEL = "gpushare"
+LABEL = "gpushare.kubernetes/node"
 ANNOTATIONS = ("gpushare/cards", "gpushare/held")
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
 
@@ -86,6 +86,13 @@ def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> Lis
         if applied or (kind == "ConfigMap" and str(metadata["name"]).startswith(UNHEALTHY) and _only_the_plugins(item)):
             found.append(Named(api_version, kind, str(metadata.get("namespace", "")), str(metadata["name"])))
     return found
+
+
+def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
+    """The accounts that we have made for device plugins, and those of nodes that there are not."""
+    wanted = {OF_A_NODE + str(node["metadata"]["name"]) for node in nodes}
+    found = sorted(one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name.startswith(OF_A_NODE))
+    return {"accounts": found, "without_node": [name for name in found if name not in wanted]}
 
 
 def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:

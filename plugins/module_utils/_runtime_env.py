@@ -18,6 +18,8 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import relabel
+
 # argv to (exit status, standard output, standard error).
 Run = Callable[[List[str]], Tuple[int, str, str]]
 
@@ -26,6 +28,8 @@ LINK = "current"
 OLDEST = (3, 10)
 # The distribution's own first: its venv package is the one that is installed.
 CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10")
+# Up to the last @ before the path: a password may hold one, too.
+_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
 _NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
 
 
@@ -106,6 +110,8 @@ class Environments:
         self._must(run, [python.path, "-m", "venv", path], "; install the distribution's package with Python's venv (python3-venv)")
         for step in steps:
             self._must(run, [*pip, *step], "")
+        # The programs in its bin are started by systemd.
+        relabel(path, recursive=True)
         temporary = os.path.join(path, MARKER + ".new")
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(dict(contents), file, indent=2, sort_keys=True)
@@ -119,6 +125,13 @@ class Environments:
         os.symlink(name, temporary)
         os.replace(temporary, self.path(LINK))
 
+    def in_use(self, units: str = "/etc/systemd/system", proc: str = "/proc") -> List[str]:
+        """The names of those that a unit starts something from, or that a process was started from: it may still import from there."""
+        texts = [_text(os.path.join(units, name)) for name in _names(units) if name.startswith("gpushare-")]
+        texts += [_text(os.path.join(proc, name, "cmdline")) for name in _names(proc) if name.isdigit()]
+        named = re.compile(re.escape(os.path.join(self.root, "").encode()) + b"(" + _NAME.pattern.encode() + b")/")
+        return sorted({found.decode() for text in texts for found in named.findall(text)})
+
     def remove_all_but(self, kept: Sequence[Optional[str]]) -> List[str]:
         """Remove the environments that are not in `kept`; nothing else in the folder is touched. The names removed."""
         removed = []
@@ -131,7 +144,28 @@ class Environments:
     def _must(self, run: Run, argv: List[str], cure: str) -> None:
         status, out, err = run(argv)
         if status != 0:
-            raise RuntimeEnvError(f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()[-2000:]}{cure}")
+            words = f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()[-2000:]}{cure}"
+            raise RuntimeEnvError(without_credentials(words))
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _text(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1024 * 1024)
+    except OSError:
+        return b""
+
+
+def without_credentials(text: str) -> str:
+    """The text without what stands before an @ in URLs: an index may want a user and a password, and pip's own words repeat them."""
+    return _CREDENTIALS.sub(r"\1***@", text)
 
 
 def is_environment(name: str) -> bool:

@@ -84,7 +84,10 @@ def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_
         service = SchedulerService(host._replace(read_once=tuple(scheduler["read_once"])), tools.kubectl, expected, tools.end_container)
     if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.is_due()):
         _check_extender(host, tls_dir)
-    result: Dict[str, Any] = {"candidate": _check_candidate(tools, plan) if transaction.diff() and scheduler else "not needed"}
+    due = bool(transaction.diff() and scheduler)
+    unchecked = _check_candidate(tools, plan) if due else None
+    said = (unchecked or "accepted by %s" % scheduler["image"]) if due else "not needed"
+    result: Dict[str, Any] = {"candidate": said, "warnings": [] if unchecked is None else [unchecked]}
     try:
         transaction.apply(service)
     except TransactionError as error:
@@ -130,11 +133,11 @@ def _check_extender(host: Host, tls_dir: str) -> None:
         raise Refused("the extender must be in sync before a scheduler is pointed at it, so nothing was changed: %s" % reason)
 
 
-def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> str:
-    """Have the manifest's own kube-scheduler read the candidate."""
+def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
+    """Have the manifest's own kube-scheduler read the candidate. None if it accepts it; why it could not be asked."""
     scheduler, config = plan["scheduler"], plan["files"][0]["content"]
     if tools.ctr is None:
-        return "not checked: this host has no ctr (containerd)"
+        return "the candidate was not checked: this host has no ctr (containerd)"
     path = os.path.join(tools.scratch, "gpushare-candidate.yaml")
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(config or "")
@@ -143,12 +146,11 @@ def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> str:
         *((source, target) for source, target in scheduler["mounts"] if os.path.exists(source)),
     ]
     try:
-        reason = _candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"])
+        return _candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"])
     except _candidate.CandidateError as error:
         raise Refused("kube-scheduler refuses the configuration, so nothing was written. It says:\n%s" % error) from error
     finally:
         os.unlink(path)
-    return reason or "accepted by %s" % scheduler["image"]
 
 
 def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str, Any]) -> None:

@@ -18,6 +18,8 @@ from typing import Any, Dict, Mapping, Optional
 LEAST_LEFT = 0.25
 #: What a daemon gets to start with lives this long (seconds); the API server grants nothing shorter than ten minutes.
 SEED_SECONDS = 3600
+#: The year 9999: no time after it is one.
+_FAR = 253370764800
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,12 @@ def read_token(text: Optional[str]) -> Optional[Token]:
         payload = (text or "").strip().split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         account = claims["kubernetes.io"]["serviceaccount"]
-        return Token(str(claims["sub"]), str(account["uid"]), int(claims["iat"]), int(claims["exp"]))
-    except (IndexError, KeyError, TypeError, ValueError):
+        issued, expires = int(claims["iat"]), int(claims["exp"])
+        # A host says what is in its file: JSON knows Infinity, numbers of any length, and lists as deep as it likes.
+        if not 0 <= issued < expires < _FAR:
+            return None
+        return Token(str(claims["sub"]), str(account["uid"]), issued, expires)
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 

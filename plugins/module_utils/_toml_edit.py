@@ -331,7 +331,7 @@ def _lookup(data: Any, path: Path) -> Any:
 
 def _same(left: Any, right: Any) -> bool:
     """Equal, and of equal types: 1 is not true, and 1 is not 1.0."""
-    return repr(left) == repr(right) if not isinstance(left, dict) else _pruned(left, ()) == _pruned(right, ())
+    return repr(left) == repr(right)
 
 
 def _pruned(data: Any, path: Path) -> Any:

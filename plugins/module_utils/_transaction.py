@@ -127,9 +127,10 @@ class Transaction(object):
                 if change.path.startswith("/"):
                     self._put(change.path, change.after, change.before, change.mode)
                     self._point("written " + change.path)
-            restarted = bool(service and service.due())
-            if service and restarted:
+            restarted = False
+            if service and service.due():
                 service.restart()
+                restarted = True
                 self._point("restarted")
             problem = service.healthy() if service and (restarted or changes or unfinished) else None
         except Exception as error:
@@ -185,8 +186,8 @@ class Transaction(object):
 
 
 def _differs(change: Change) -> bool:
-    if change.before is None or change.after is None:
-        return (change.before is None) != (change.after is None)
+    if change.before is None:
+        return change.after is not None
     return change.before.content != change.after or change.before.mode != change.mode
 
 

@@ -172,7 +172,7 @@ def mark(findings: Sequence[Finding]) -> List[Finding]:
 
     def cause(one: Finding) -> str:
         for code, where in FOLLOWS_FROM.get(one.check, ()):
-            if code != one.check and ((one.host, code) in errors or (where == _ANY and code in anywhere)):
+            if (one.host, code) in errors or (where == _ANY and code in anywhere):
                 return code
         return ""
 

@@ -173,7 +173,7 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _mirror(item: Mapping[str, Any]) -> Dict[str, Any]:
-    annotations = item["metadata"].get("annotations") or {}
+    annotations = item["metadata"]["annotations"]
     containers = [
         {key: one[key] for key in ("name", "image", "command", "args", "volumeMounts") if key in one}
         for one in item["spec"]["containers"]

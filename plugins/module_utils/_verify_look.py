@@ -15,6 +15,7 @@ import hashlib
 import json
 import posixpath
 import re
+import shlex
 import time
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -49,7 +50,7 @@ def unit(host: Host, name: str) -> Dict[str, Any]:
         "says": properties.get("StatusText", ""),
         "pid": pid,
         "with_token": "--token-file" in (content or ""),
-        "arguments": _arguments(host, pid),
+        "arguments": _arguments(content or "") if pid else [],
         "file_generation": (wanted.group(1) if wanted else "") if content is not None else None,
         "process_generation": _process_generation(host, pid),
     }
@@ -125,9 +126,13 @@ def now() -> float:
     return time.time()
 
 
-def _arguments(host: Host, pid: int) -> List[str]:
-    data = host.data(f"/proc/{pid}/cmdline") if pid else None
-    return [word.decode("utf-8", "replace") for word in (data or b"").rstrip(b"\0").split(b"\0")] if data else []
+def _arguments(unit_file: str) -> List[str]:
+    """With what it was started. Not by the process, which may write there what it likes: files that are named here are read as root."""
+    start = re.search(r"^ExecStart=(.*)$", unit_file.replace("\\\n", " "), re.MULTILINE)
+    try:
+        return shlex.split(start.group(1)) if start else []
+    except ValueError:
+        return []
 
 
 def _process_generation(host: Host, pid: int) -> Optional[str]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+_QUOTED = re.compile(r"'((?:[^']|'')*)'|(\"(?:[^\"\\]|\\.)*\")")
 _LINE = re.compile(r"( *)([A-Za-z0-9_.\-/]+|\"[^\"]+\"|'[^']+') *:(?: +(.*))?$")
 
 
@@ -41,12 +42,18 @@ def _block(lines: List[str]) -> Dict[str, str]:
     found: Dict[str, str] = {}
     parents: List[Tuple[int, str]] = []
     opaque = -1  # indentation of a list or a text block: what is deeper belongs to it
+    last: Optional[Tuple[int, str]] = None  # indentation and path of the last value: a deeper line goes on with it
     for line in lines:
         bare = line.strip()
         indent = len(line) - len(line.lstrip(" "))
         if not bare or bare.startswith("#") or (0 <= opaque < indent):
             continue
         opaque = -1
+        if last and indent > last[0]:
+            found.pop(last[1], None)
+            opaque = last[0]
+            continue
+        last = None
         match = _LINE.match(line.rstrip())
         if match is None or bare.startswith("- "):
             opaque = indent
@@ -60,13 +67,23 @@ def _block(lines: List[str]) -> Dict[str, str]:
         elif not value or value.startswith("#"):
             parents.append((indent, key))
         else:
-            found[path] = _value(value)
+            told = _value(value)
+            if told is not None:
+                found[path] = told
+            last = (indent, path)
     return found
 
 
-def _value(text: str) -> str:
-    quote = text[0]
-    if quote in "\"'":
-        end = text.find(quote, 1)
-        return text[1:end] if end > 0 else text[1:]
-    return re.split(r"\s#", text, maxsplit=1)[0].strip()
+def _value(text: str) -> Optional[str]:
+    """None for a text in quotes that does not end here, or that only a YAML library can read."""
+    if text[0] not in "\"'":
+        return re.split(r"\s#", text, maxsplit=1)[0].strip()
+    match = _QUOTED.match(text)
+    if match is None:
+        return None
+    if match.group(2) is None:
+        return match.group(1).replace("''", "'")
+    try:
+        return str(json.loads(match.group(2)))
+    except ValueError:
+        return None

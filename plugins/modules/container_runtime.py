@@ -62,6 +62,10 @@ restarted:
   description: Whether containerd was restarted (in check mode, would be).
   returned: success
   type: bool
+restarted_at:
+  description: When it was done, as Unix time of the host's clock; a restart was before that.
+  returned: success
+  type: float
 why_restart:
   description: What the running containerd lacked; empty if nothing.
   returned: success
@@ -79,8 +83,10 @@ notes:
 """
 
 import os
+import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
@@ -100,21 +106,25 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    os.umask(0o022)
-    try:
-        result = converge(Wanted(**module.params), module.check_mode)
-    except (Refused, TomlError, JournalError, TransactionError, OSError) as error:
-        module.fail_json(msg=str(error))
-    for warning in result.warnings:
-        module.warn(warning)
-    module.exit_json(
-        changed=result.changed,
-        restarted=bool(result.why_restart),
-        why_restart=result.why_restart,
-        files=result.files,
-        notes=result.notes,
-        diff=result.diff,
-    )
+    with _lock.for_module(module):
+        os.umask(0o022)
+        try:
+            result = converge(Wanted(**module.params), module.check_mode)
+        except (Refused, TomlError, JournalError, TransactionError, OSError) as error:
+            module.fail_json(msg=str(error))
+        # By this host's clock, as is the heartbeat of its kubelet.
+        restarted_at = time.time()
+        for warning in result.warnings:
+            module.warn(warning)
+        module.exit_json(
+            changed=result.changed,
+            restarted=bool(result.why_restart),
+            restarted_at=restarted_at,
+            why_restart=result.why_restart,
+            files=result.files,
+            notes=result.notes,
+            diff=result.diff,
+        )
 
 
 if __name__ == "__main__":

@@ -14,12 +14,18 @@ description:
   - Gathers what must be known of a host before its GPUs are shared, in one call. Works on any host, with or without cards, driver or
     Kubernetes. A value that cannot be found out is null.
   - Reads files; runs only C(kubelet), C(containerd) and the like with C(--version), C(modinfo), and C(nvidia-smi -q -x).
-  - What the node is called is always returned; it may differ from the host's name in the inventory.
+  - What the node is called is always returned. Where the inventory does not know the host by it, see O(node_name).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.info
 options:
+  node_name:
+    description:
+      - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
+      - A host that says another one is not believed.
+    type: str
+    default: ""
   gather:
     description:
       - What to gather besides the node, its kubelet and its control plane. An empty list is the fastest.
@@ -207,6 +213,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts im
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            "node_name": {"type": "str", "default": ""},
             "gather": {"type": "list", "elements": "str", "choices": list(SUBSETS), "default": list(SUBSETS)},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "root": {"type": "path", "default": "/"},

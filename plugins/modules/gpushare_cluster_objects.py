@@ -14,6 +14,7 @@ description:
   - Applies objects by server-side apply through the host's own kubectl, and only if the server's dry run says that one of them
     would change. Fields of these objects that somebody else has changed are taken back.
   - Or deletes exactly these objects, by kind, namespace and name, and waits until they are gone.
+  - Refuses every object that is not of a kind and a name that this collection makes, and of nodes all but its labels.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -30,13 +31,8 @@ options:
     type: str
     choices: [present, absent]
     default: present
-  superseded:
-    description: Objects of former releases, deleted after O(objects) were applied. Only with O(state=present).
-    type: list
-    elements: dict
-    default: []
   create:
-    description: Whether objects may be made that are not there. If not, a missing one is an error.
+    description: Whether objects may be made that are not there. If not, those are left out and named in RV(missing).
     type: bool
     default: true
   unserved:
@@ -76,11 +72,17 @@ skipped:
   returned: success
   type: list
   elements: str
+missing:
+  description: With O(create=false), the objects that are not there.
+  returned: success
+  type: list
+  elements: str
+  sample: [Node gpu1]
 """
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import MissingError, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import ForeignError, Wanted, check_ours, converge
 
 
 def main() -> None:
@@ -89,7 +91,6 @@ def main() -> None:
             _kubectl.ARGUMENTS,
             objects={"type": "list", "elements": "dict", "required": True},
             state={"type": "str", "choices": ["present", "absent"], "default": "present"},
-            superseded={"type": "list", "elements": "dict", "default": []},
             create={"type": "bool", "default": True},
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
             timeout={"type": "int", "default": 60},
@@ -101,15 +102,16 @@ def main() -> None:
     present = params["state"] == "present"
     wanted = Wanted(
         apply=params["objects"] if present else [],
-        delete=params["superseded"] if present else params["objects"],
+        delete=[] if present else params["objects"],
         create=params["create"],
         skip_unserved=params["unserved"] == "skip",
         timeout=params["timeout"],
         field_manager=params["field_manager"],
     )
     try:
+        check_ours(wanted)
         result = converge(_kubectl.for_module(module), wanted, module.check_mode)
-    except (_kubectl.KubectlError, MissingError) as error:
+    except (_kubectl.KubectlError, ForeignError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
 

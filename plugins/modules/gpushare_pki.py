@@ -55,7 +55,7 @@ not_after:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock, _pki
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS
 
 
@@ -72,14 +72,15 @@ def main() -> None:
     installed = os.access(params["program"], os.X_OK)
     if not installed and not module.check_mode:
         module.fail_json(msg=f"{params['program']} is not there; expected the runtime: run the role gpushare.kubernetes.runtime first")
-    # A unit that does not exist yet cannot be reloaded; it reads the files when it starts.
-    unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
-    argv = _pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)
-    try:
-        found = _pki.ask(module.run_command, argv) if installed else _pki.missing(params["path"])
-    except _pki.PkiError as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(changed=bool(found.changed), files=found.changed, not_after=found.not_after, diff=found.diff())
+    with _lock.for_module(module):
+        # A unit that does not exist yet cannot be reloaded; it reads the files when it starts.
+        unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
+        argv = _pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)
+        try:
+            found = _pki.ask(module.run_command, argv) if installed else _pki.missing(params["path"])
+        except _pki.PkiError as error:
+            module.fail_json(msg=str(error))
+        module.exit_json(changed=bool(found.changed), files=found.changed, not_after=found.not_after, diff=found.diff())
 
 
 if __name__ == "__main__":

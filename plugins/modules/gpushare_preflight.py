@@ -28,6 +28,12 @@ options:
     description: Whether the host's kube-scheduler is to call the extender.
     type: bool
     required: true
+  node_name:
+    description:
+      - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
+      - A host that says another one is not believed.
+    type: str
+    default: ""
   install_dir:
     description: Folder of the runtime.
     type: path
@@ -97,6 +103,7 @@ def main() -> None:
         argument_spec={
             "gpu_node": {"type": "bool", "required": True},
             "control_plane": {"type": "bool", "required": True},
+            "node_name": {"type": "str", "default": ""},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "python": {"type": "str", "default": ""},
             "kubectl": {"type": "str", "default": "kubectl"},

@@ -36,6 +36,17 @@ options:
     description: Inventory group of the GPU nodes.
     type: str
     required: true
+  cluster:
+    description: >-
+      What M(gpushare.kubernetes.gpushare_cluster_info) returned on each control plane, whose name is C(item). By default the cluster was
+      not asked.
+    type: list
+    elements: dict
+  plans:
+    description:
+      - Check to the name of the variable in which a role's plan for each host was registered. One that failed is a reason.
+    type: dict
+    default: {}
   accept:
     description: Checks whose errors are to be warnings.
     type: list
@@ -75,6 +86,8 @@ def main() -> None:
             "result": {"type": "str", "required": True},
             "control_plane_group": {"type": "str", "required": True},
             "gpu_group": {"type": "str", "required": True},
+            "cluster": {"type": "list", "elements": "dict"},
+            "plans": {"type": "dict", "default": {}},
             "accept": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,

@@ -101,6 +101,7 @@ notes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, RemoveError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
@@ -121,23 +122,24 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    layout = Layout(**{key: value for key, value in module.params.items() if key in Layout._fields})
-    services = module.params["what"] == "services"
+    with _lock.for_module(module, module.params["root"]):
+        layout = Layout(**{key: value for key, value in module.params.items() if key in Layout._fields})
+        services = module.params["what"] == "services"
 
-    def run(argv):
-        # A folder that stands for a host has no systemd; that of this host is none of its business.
-        return module.run_command(argv) if layout.root == "/" else (0, "", "")
+        def run(argv):
+            # A folder that stands for a host has no systemd; that of this host is none of its business.
+            return module.run_command(argv) if layout.root == "/" else (0, "", "")
 
-    try:
-        # In check mode the scheduler still calls the extender, because the step before has only been predicted.
-        if services and not module.check_mode:
-            check_scheduler(layout)
-        plan = plan_services(layout, run) if services else plan_leftovers(layout, module.check_mode)
-        if not module.check_mode:
-            plan.apply()
-    except (RemoveError, JournalError, OSError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**plan.result())
+        try:
+            # In check mode the scheduler still calls the extender, because the step before has only been predicted.
+            if services and not module.check_mode:
+                check_scheduler(layout)
+            plan = plan_services(layout, run) if services else plan_leftovers(layout, module.check_mode)
+            if not module.check_mode:
+                plan.apply()
+        except (RemoveError, JournalError, OSError) as error:
+            module.fail_json(msg=str(error))
+        module.exit_json(**plan.result())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ description:
   - Builds a wheel from the runtime's sources on the controller, the same bytes every time, and installs it with its locked
     dependencies into O(root)/E(VERSION)-E(HASH) on the host.
   - The hash is over the wheel, the locked requirements and the version of Python, so an environment is never changed once it is whole.
-  - Switches the link O(root)/current to it, keeps the environment that was in use before, and removes older ones.
+  - The daemons' units name their environment, so that it is part of what is put back if a new one does not come up. The link
+    O(root)/current is for people and for kubectl; with O(link) it is switched, and then environments that nothing uses are removed.
   - The wheel travels to the host only if the host does not have the environment yet.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -42,6 +43,10 @@ options:
     type: list
     elements: str
     default: []
+  link:
+    description: Whether O(root)/current is to lead to the environment. Last, once all that runs from it has been proven.
+    type: bool
+    default: true
   artifact:
     description: What is to be installed. Filled in by this module's action plugin on the controller, not by users.
     type: dict
@@ -58,6 +63,10 @@ options:
         description: Hash of the locked requirements.
         type: str
         required: true
+      pip_extra_args:
+        description: The value of O(pip_extra_args) as JSON; it is not shown.
+        type: str
+        default: "[]"
       wheel_path:
         description: Where the wheel lies on the host, once it has been sent.
         type: path
@@ -74,7 +83,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 environment:
-  description: Path of the environment that is in use (in check mode, that would be).
+  description: Path of the environment (in check mode, where it would be).
   returned: success
   type: str
   sample: /opt/gpushare/0.1.0-3f2a9c0d1e4b
@@ -84,16 +93,19 @@ python:
   type: str
   sample: /usr/bin/python3
 removed:
-  description: Names of older environments that were removed.
+  description: Names of environments that were removed, since nothing ran from them and no unit named them.
   returned: when the link was switched
   type: list
   elements: str
 """
 
 import hashlib
+import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import (
     Artifact,
     Environments,
@@ -116,13 +128,17 @@ def install(module: AnsibleModule, run, environments: Environments, name: str, p
         if found != wanted:
             raise RuntimeEnvError(f"{path} arrived with SHA-256 {found}, expected {wanted}: the transfer was damaged, run again")
     files, steps = pip_steps(
-        artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], module.params["pip_extra_args"]
+        artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], json.loads(artifact["pip_extra_args"])
     )
     for path, content in files.items():
         with open(path, "w", encoding="utf-8") as file:
             file.write(content)
     contents = {key: artifact[key] for key in ("version", "wheel_sha256", "requirements_sha256")}
     environments.build(name, python, steps, run, {**contents, "python": python.version})
+
+
+def _diff(before, after):
+    return {"before": f"{before or 'none'}\n", "after": f"{after}\n"}
 
 
 def main() -> None:
@@ -132,12 +148,15 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/gpushare"},
             "python": {"type": "str", "default": ""},
             "pip_extra_args": {"type": "list", "elements": "str", "default": []},
+            "link": {"type": "bool", "default": True},
             "artifact": {
                 "type": "dict",
                 "options": {
                     "version": {"type": "str", "required": True},
                     "wheel_sha256": {"type": "str", "required": True},
                     "requirements_sha256": {"type": "str", "required": True},
+                    # One string, so that hiding it hides nothing else: an index's URL may have a password.
+                    "pip_extra_args": {"type": "str", "no_log": True, "default": "[]"},
                     "wheel_path": {"type": "path"},
                     "requirements_path": {"type": "path"},
                 },
@@ -150,33 +169,35 @@ def main() -> None:
     given = module.params["artifact"]
     if given is None:
         module.fail_json(msg="gpushare_runtime_env was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
-    environments = Environments(module.params["root"])
+    with _lock.for_module(module):
+        artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
+        environments = Environments(module.params["root"])
 
-    def run(argv):
-        return module.run_command(argv)
+        def run(argv):
+            return module.run_command(argv)
 
-    try:
-        python = find_python(run, module.get_bin_path, module.params["python"])
-        name, before = environment_name(artifact, python.version), environments.current()
-        whole = environments.is_whole(name)
-        result = {
-            "changed": not whole or before != name,
-            "environment": environments.path(name),
-            "python": python.path,
-            "diff": {"before": f"{before or 'none'}\n", "after": f"{name}\n"},
-        }
-        if result["changed"] and not module.check_mode:
-            if not whole and not given["wheel_path"]:
-                module.exit_json(changed=False, missing=True)
-            if not whole:
-                install(module, run, environments, name, python)
-            if before != name:
-                environments.switch(name)
-                result["removed"] = environments.remove_all_but([name, before])
-    except (RuntimeEnvError, OSError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**result)
+        try:
+            python = find_python(run, Host().program, module.params["python"])
+            name, before = environment_name(artifact, python.version), environments.current()
+            whole = environments.is_whole(name)
+            switch = module.params["link"] and before != name
+            result = {
+                "changed": not whole or switch,
+                "environment": environments.path(name),
+                "python": python.path,
+                "diff": _diff(before if module.params["link"] else name if whole else None, name),
+            }
+            if not module.check_mode:
+                if not whole and not given["wheel_path"]:
+                    module.exit_json(changed=False, missing=True)
+                if not whole:
+                    install(module, run, environments, name, python)
+                if switch:
+                    environments.switch(name)
+                    result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])
+        except (RuntimeEnvError, OSError) as error:
+            module.fail_json(msg=str(error))
+        module.exit_json(**result)
 
 
 if __name__ == "__main__":

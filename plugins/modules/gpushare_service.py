@@ -55,7 +55,7 @@ options:
     type: dict
     default: {}
   copies:
-    description: Files that the unit copies into its C(RuntimeDirectory), for a process that may not read the originals.
+    description: Files that the unit copies into C(/run/<name>-copies), for a process that may not read the originals.
     type: list
     elements: path
     default: []
@@ -64,10 +64,6 @@ options:
       - Units beside the daemon, such as a timer and what it starts, by name with their content. One with empty content is removed.
     type: dict
     default: {}
-  runtime:
-    description: Path of the environment that the daemon runs from, or of the link to it. Another one is a reason to restart.
-    type: path
-    default: /opt/gpushare/current
   health_url:
     description: URL on this host that answers a JSON object. By default only systemd's word counts.
     type: str
@@ -107,6 +103,7 @@ restarted:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._companions import Companions, Together
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, health_of, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, SystemdError, read_environ
@@ -124,7 +121,6 @@ ARGUMENTS = {
     "secrets": {"type": "dict", "default": {}, "no_log": True},
     "copies": {"type": "list", "elements": "path", "default": []},
     "companions": {"type": "dict", "default": {}},
-    "runtime": {"type": "path", "default": "/opt/gpushare/current"},
     "health_url": {"type": "str"},
     "health_ca": {"type": "path"},
     "health_key": {"type": "str", "default": "synced", "no_log": False},
@@ -139,7 +135,6 @@ _OF_FILES = (
     "seed_content",
     "token_path",
     "copies",
-    "runtime",
     "secrets",
 )
 
@@ -149,29 +144,30 @@ def main() -> None:
     params = module.params
     if params["kubeconfig_content"] is None and not os.path.exists(params["kubeconfig_path"]) and not module.check_mode:
         module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
-    os.umask(0o022)
-    wanted = Wanted(**{key: params[key] for key in _OF_FILES})
-    health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])
-    daemon = Daemon(params["name"], health, module.run_command, read_environ, copies=wanted.copied)
-    companions = Companions({name: content or None for name, content in params["companions"].items()}, module.run_command)
-    transaction = plan(wanted, daemon)
-    companions.plan(transaction)
-    service = Together(daemon, companions)
-    restart = daemon.path in [change.path for change in transaction.changes] or daemon.is_stale()
-    due, enabled = bool(transaction.changes) or transaction.unfinished or service.is_due(), daemon.is_enabled()
-    result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
-    if not module.check_mode:
-        try:
-            if due:
-                transaction.apply(service)
-            if not enabled:
-                daemon.enable()
-        except (TransactionError, SystemdError) as error:
-            module.fail_json(msg=str(error))
-        problem = None if due else daemon.problem()
-        if problem:
-            module.fail_json(msg=problem)
-    module.exit_json(**result)
+    with _lock.for_module(module):
+        os.umask(0o022)
+        wanted = Wanted(**{key: params[key] for key in _OF_FILES})
+        health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])
+        daemon = Daemon(params["name"], health, module.run_command, read_environ, copies=wanted.copied)
+        companions = Companions({name: content or None for name, content in params["companions"].items()}, module.run_command)
+        transaction = plan(wanted, daemon)
+        companions.plan(transaction)
+        service = Together(daemon, companions)
+        restart = daemon.path in [change.path for change in transaction.changes] or daemon.is_stale()
+        due, enabled = bool(transaction.changes) or transaction.unfinished or service.is_due(), daemon.is_enabled()
+        result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
+        if not module.check_mode:
+            try:
+                if due:
+                    transaction.apply(service)
+                if not enabled:
+                    daemon.enable()
+            except (TransactionError, SystemdError) as error:
+                module.fail_json(msg=str(error))
+            problem = None if due else daemon.problem()
+            if problem:
+                module.fail_json(msg=problem)
+        module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,12 @@ options:
     description: Whether the host's kube-scheduler calls the extender.
     type: bool
     required: true
+  node_name:
+    description:
+      - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
+      - A host that says another one is not believed.
+    type: str
+    default: ""
   only:
     description: Look at these only, which change while a probe pod runs. By default at everything.
     type: list
@@ -108,6 +114,7 @@ def main() -> None:
         argument_spec={
             "gpu_node": {"type": "bool", "required": True},
             "control_plane": {"type": "bool", "required": True},
+            "node_name": {"type": "str", "default": ""},
             "only": {"type": "list", "elements": "str", "choices": ["containers", "extender"]},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "config_dir": {"type": "path", "default": "/etc/gpushare"},
@@ -125,7 +132,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = dict(module.params)
-    root, only = params.pop("root"), params.pop("only")
+    root, only, _node_name = params.pop("root"), params.pop("only"), params.pop("node_name")
     module.exit_json(changed=False, seen=see(Host(root), Places(**params), only))
 
 

@@ -107,7 +107,6 @@ options:
   plan:
     description: What to read, or to write and to prove. Filled in by this module's action plugin on the controller, not by users.
     type: dict
-    required: true
 """
 
 EXAMPLES = r"""
@@ -141,7 +140,7 @@ standby:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _scheduler_change
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _host, _kubectl, _lock, _scheduler_change
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
@@ -167,31 +166,36 @@ OPTIONS = {
     "lease": {"type": "str", "default": ""},
     "control_planes": {"type": "int", "default": 1},
     "timeout": {"type": "int", "default": 180},
-    "plan": {"type": "dict", "required": True},
+    "plan": {"type": "dict"},
 }
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
-    os.umask(0o022)
-    params, plan = module.params, module.params["plan"]
-    where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
-    host, kubectl = Host(os.uname().nodename, params["node_name"], *where), _kubectl.for_module(module)
-    tools = _scheduler_change.Tools(kubectl, module.run_command, module.get_bin_path("ctr"), module.tmpdir)
-    try:
-        if "files" not in plan:
-            found = _scheduler_change.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
-            if params["state"] == "present" and found["files"][params["manifest"]] is None:
-                module.fail_json(
-                    msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the group "
-                    "of control planes, or set gpushare_scheduler_manifest"
-                )
-            module.exit_json(changed=False, settings=dict(params, plan=None), **found)
-        resource = params["managed_resources"][0]
-        result = _scheduler_change.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
-    except (_scheduler_change.Refused, TransactionError, JournalError, _kubectl.KubectlError, OSError, UnicodeDecodeError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(changed=True, **result)
+    if module.params["plan"] is None:
+        module.fail_json(msg="kube_scheduler_extender was run without its action plugin; call it by its full name gpushare.kubernetes.…")
+    with _lock.for_module(module):
+        os.umask(0o022)
+        params, plan = module.params, module.params["plan"]
+        where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
+        host, kubectl = Host(os.uname().nodename, params["node_name"], *where), _kubectl.for_module(module)
+        tools = _scheduler_change.Tools(kubectl, module.run_command, _host.Host().program("ctr"), module.tmpdir)
+        try:
+            if "files" not in plan:
+                found = _scheduler_change.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
+                if params["state"] == "present" and found["files"][params["manifest"]] is None:
+                    module.fail_json(
+                        msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the "
+                        "group of control planes, or set gpushare_scheduler_manifest"
+                    )
+                module.exit_json(changed=False, settings=dict(params, plan=None), **found)
+            resource = params["managed_resources"][0]
+            result = _scheduler_change.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
+            for warning in result.pop("warnings"):
+                module.warn(warning)
+        except (_scheduler_change.Refused, TransactionError, JournalError, _kubectl.KubectlError, OSError, UnicodeDecodeError) as error:
+            module.fail_json(msg=str(error))
+        module.exit_json(changed=True, **result)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _kubeadm_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml_splice import dump, splice
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml_splice import dump, lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
 # In the journal.
@@ -81,11 +81,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Plan:
-    """changed: whether something differs; diff: as Ansible prints it; for_module: the module's option `plan`; shape: what must run now."""
+    """changed: whether something differs; diff: as Ansible prints it; warnings: what is lost; for_module: the module's option `plan`;
+    shape: what must run now."""
 
     changed: bool
     diff: list[dict[str, str]]
     notes: list[str]
+    warnings: list[str]
     for_module: dict[str, Any]
     shape: Mapping[str, Any] | None
 
@@ -130,7 +132,8 @@ def build(
     if manifest_after is not None:
         manifest = texts[manifest_after]
         named = _kube_scheduler.flag(manifest, "config") is not None
-        config = yaml.safe_load((changes[0].after if named else None) or "{}")
+        found = yaml.safe_load((changes[0].after if named else None) or "{}")
+        config = found if isinstance(found, dict) else {}  # it is somebody else's, and wrong: nothing can be read from it
         lease = _kube_scheduler.lease(manifest, config)
         for_module["scheduler"] = {
             "image": _kube_scheduler.image(manifest),
@@ -141,7 +144,18 @@ def build(
             "read_once": _read_once(manifest, changes[0].path if named else None),
         }
     shape = None if manifest_before is None else _kube_scheduler.shape(texts[manifest_before])
-    return Plan(bool(shown), [change.diff for change in shown], notes, for_module, shape)
+    warnings = [words for words in map(_lost, shown) if words]
+    return Plan(bool(shown), [change.diff for change in shown], notes, warnings, for_module, shape)
+
+
+def _lost(change: Change) -> str:
+    count = lost_comments(change.before, change.after) if change.before is not None and change.after is not None else 0
+    if not count:
+        return ""
+    return (
+        f"{change.path} loses {count} comment{'s' if count > 1 else ''}: it has an alias, or another form that is not changed in "
+        "place, so it is written anew; write that out first to keep the comments"
+    )
 
 
 def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:

@@ -106,7 +106,7 @@ def _cluster(found: Found, ours: str | None, stays: bool, notes: list[str]) -> C
         return None
     if entry is not None and entry.original is not None and entry.untouched(text.encode()) and not stays:
         return Change(_kubeadm_config.PATH, text, entry.original.content.decode())
-    if entry is not None:  # otherwise another control plane has put it in
+    if entry is not None and not entry.untouched(text.encode()):  # without one, another control plane has put it in
         notes.append(_only_ours(_kubeadm_config.PATH, entry))
     return Change(_kubeadm_config.PATH, text, splice(text, kept))
 

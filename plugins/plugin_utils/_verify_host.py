@@ -48,8 +48,8 @@ def judge_runtime(found: Findings, runtime: Mapping[str, Any], wanted: Artifact)
         found.error("runtime_differs", f"no record of the installed files in {where}", "pip's, with their hashes", cure)
 
 
-def judge_unit(found: Findings, unit: Mapping[str, Any], short: str) -> bool:
-    """Whether the daemon runs, from the files on the disk; the codes begin with short. True if it runs."""
+def judge_unit(found: Findings, unit: Mapping[str, Any], short: str, environment: str) -> bool:
+    """Whether the daemon runs, from the files on the disk and from the runtime in use; the codes begin with short. True if it runs."""
     name, log = f"{unit['name']}.service", f"journalctl -u {unit['name']} -n 50"
     if not unit["exists"]:
         found.error(f"{short}_missing", f"no unit {name}", "it, as site.yml writes it", SITE)
@@ -66,6 +66,9 @@ def judge_unit(found: Findings, unit: Mapping[str, Any], short: str) -> bool:
         seen = f"{name} running from other files than those on the disk"
         cure = f"{SITE}, or: systemctl daemon-reload && systemctl restart {unit['name']}"
         found.error(f"{short}_older_than_file", seen, "the process that its unit file starts", cure)
+    elif environment and unit["arguments"] and not any(word.startswith(environment + "/") for word in unit["arguments"][:2]):
+        seen = f"{name} running {unit['arguments'][min(1, len(unit['arguments']) - 1)]}"
+        found.error("runtime_differs", seen, f"a program of the runtime in use, {environment}", SITE)
     if not unit["enabled"]:
         found.warn(f"{short}_not_at_boot", f"{name} not enabled", "it started at boot", f"systemctl enable {unit['name']}")
     return True

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit
 
-LABEL = "gpushare"
+LABEL = "gpushare.kubernetes/node"
 #: Resource to the device plugin's socket.
 SOCKETS = {MEMORY: "aliyungpushare.sock", CARDS: "aliyungpushare-cards.sock"}
 _RUNTIME = "nvidia"
@@ -32,7 +32,7 @@ def judge_node(found: Findings, seen: Mapping[str, Any], node: Mapping[str, Any]
     _driver(found, report, gpu["driver"])
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
-    running = judge_unit(found, gpu["plugin"], "plugin")
+    running = judge_unit(found, gpu["plugin"], "plugin", seen["runtime"]["environment"])
     if running:
         judge_metrics(found, gpu["plugin"], gpu["metrics"])
     strangers = _second_plugin(found, gpu, report)

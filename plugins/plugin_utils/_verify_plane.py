@@ -30,7 +30,7 @@ def judge_plane(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, A
     plane = seen["plane"]
     if plane["certificates"] is not None:
         _certificates(found, plane["certificates"], seen["places"]["pki_dir"])
-    if judge_unit(found, plane["extender"], "extender"):
+    if judge_unit(found, plane["extender"], "extender", seen["runtime"]["environment"]):
         _health(found, plane["health"])
         judge_metrics(found, plane["extender"], plane["metrics"])
     _scheduler(found, seen, mirror, asked)

@@ -54,7 +54,7 @@ def _held(pod: Mapping[str, Any]) -> dict[int, int]:
 def _kept_back(text: str) -> dict[str, int]:
     """Card UUID to units that the device plugin keeps back for pods that are gone."""
     try:
-        cards = json.loads(text).get("cards") or {}
+        cards = json.loads(text).get("cards")
         return {str(card): sum(int(one["units"]) for one in entries) for card, entries in cards.items()}
     except (ValueError, TypeError, AttributeError, KeyError):
         return {}

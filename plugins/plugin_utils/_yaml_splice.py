@@ -10,11 +10,14 @@ Private to this collection, used on the controller only (it needs PyYAML, which 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
+
+_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*\S", re.MULTILINE)
 
 
 class _CannotSplice(Exception):
@@ -42,6 +45,11 @@ def splice(text: str, wanted: Any) -> str:
     except (_CannotSplice, yaml.YAMLError):
         pass
     return dump(wanted)
+
+
+def lost_comments(before: str, after: str) -> int:
+    """How many comments of the one text the other does not have. What only looks like a comment, in a string, stays with its string."""
+    return len([one for one in _COMMENT.findall(before) if one not in after])
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -36,6 +36,8 @@ RETRIES = 5
 # A container whose pod is deleted while kubelet makes it has no process yet, and may have one a moment later.
 START_SECONDS = 4.0
 
+# Its first life, of which the second one knows by what it has left in the pod's volume.
+ONCE = "[ -e /lives/$CHURN_CONTAINER ] || {{ : > /lives/$CHURN_CONTAINER; sleep {seconds}; exit 1; }}; "
 QUIET = 'trap "exit 0" TERM; sleep 86400 & wait'
 STUBBORN = 'trap "" TERM; while :; do sleep 86400; done'
 
@@ -50,12 +52,13 @@ def boottime() -> float:
 
 def manifest(plan: Plan) -> Json:
     """The pod of a plan."""
-    containers = [
+    life = (ONCE.format(seconds=plan.again) if plan.again else "") + (STUBBORN if plan.stubborn else QUIET)
+    containers: list[Json] = [
         {
             "name": name,
             "image": IMAGE,
             "imagePullPolicy": "IfNotPresent",
-            "command": ["/bin/sh", "-c", STUBBORN if plan.stubborn else QUIET],
+            "command": ["/bin/sh", "-c", life],
             "env": [{"name": "CHURN_CONTAINER", "value": name}],
             "resources": {"limits": {MEMORY: str(units)}},
         }
@@ -65,6 +68,14 @@ def manifest(plan: Plan) -> Json:
     if plan.spread > 1:
         meta["labels"][CARDS_LABEL] = str(plan.spread)
     spec: Json = {"containers": containers, "terminationGracePeriodSeconds": plan.grace, "enableServiceLinks": False}
+    if plan.again:
+        spec["volumes"] = [{"name": "lives", "emptyDir": {}}]
+        for container in containers:
+            container["volumeMounts"] = [{"name": "lives", "mountPath": "/lives"}]
+    if plan.slow:
+        # It has its units by then, and a process that has none of them.
+        wait = ["/bin/sh", "-c", f"sleep {plan.slow}"]
+        spec["initContainers"] = [{"name": "slow", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": wait}]
     if plan.node:
         spec["nodeSelector"] = {"kubernetes.io/hostname": plan.node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

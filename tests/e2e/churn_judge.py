@@ -201,7 +201,8 @@ def survivors(log: Log) -> list[Pod]:
 @dataclass(frozen=True)
 class Counts:
     """pods: made; room: had room and were to run; room_reached: of these ran; late: had to wait for the end of others'
-    processes; again: made under a name that another had before; refused: by kubelet; refused_in_a_row: at most, of one name."""
+    processes; again: made under a name that another had before; started_again: containers; refused: by kubelet; refused_in_a_row: at
+    most, of one name."""
 
     pods: int
     containers: int
@@ -216,6 +217,8 @@ class Counts:
     several_containers: int
     several_cards: int
     deleted_early: int
+    slow: int
+    started_again: int
     refused: int
     refused_in_a_row: int
 
@@ -223,7 +226,8 @@ class Counts:
         return (
             f"{self.pods} pods, {self.containers} containers started: {self.pairs} pods in same-size pairs on different cards of a node, "
             f"{self.several_containers} with two containers, {self.several_cards} on two cards, {self.again} under a name used before, "
-            f"{self.deleted_early} deleted before they ran; {self.forced} deleted by force, {self.survivors} of them with a surviving "
+            f"{self.deleted_early} deleted before they ran, {self.slow} slow to start, {self.started_again} containers started again; "
+            f"{self.forced} deleted by force, {self.survivors} of them with a surviving "
             f"process; {self.room_reached} of {self.room} that had room ran, {self.late_reached} of {self.late} that had to wait for "
             f"others' processes; {self.refused} refused by kubelet, at most {self.refused_in_a_row} of one name in a row"
         )
@@ -248,6 +252,8 @@ def counts(log: Log) -> Counts:
         several_containers=sum(len(pod.plan.units) > 1 for pod in pods),
         several_cards=sum(pod.plan.spread > 1 for pod in pods),
         deleted_early=sum(pod.early for pod in pods),
+        slow=sum(pod.plan.slow > 0 and pod.reached for pod in pods),
+        started_again=len(log.containers) - len({(container.uid, container.name) for container in log.containers.values()}),
         refused=sum(pod.refused for pod in pods),
         refused_in_a_row=max(refusal_runs(log).values(), default=0),
     )

@@ -42,7 +42,9 @@ class Plan:
 
     units: of each container, in order; spread: on so many cards; node: "" for any; stubborn: its processes ignore SIGTERM, and
     end when `grace` seconds are over; room: whether it could be placed at once when it was made, by the churn's own sums;
-    group: made together with others; retry: how often a pod of this name was refused by kubelet right before it.
+    group: made together with others; retry: how often a pod of this name was refused by kubelet right before it; slow: seconds
+    from its admission to its containers, as where an image has to come first; again: seconds after which each container ends and
+    starts again, once, 0 for never.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Plan:
     room: bool = True
     group: int = 0
     retry: int = 0
+    slow: int = 0
+    again: int = 0
 
     @property
     def total(self) -> int:

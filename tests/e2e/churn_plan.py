@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from e2e.churn_log import Plan, Pod
 
@@ -17,6 +17,8 @@ SMALL = (2, 3, 4, 5, 6, 7, 8)
 SHAPES = ("twins",) * 13 + ("mixed",) * 2 + ("containers",) * 2 + ("cards",) + ("anywhere",) * 2
 GRACE = (3, 7)
 """Seconds that processes which ignore SIGTERM live on: from, to."""
+SLOW, AGAIN = (2, 6), (1, 3)
+"""Seconds from admission to the containers of a slow pod; seconds after which a container ends to be started again."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,15 @@ class Planner:
 
     def _again(self, pod: Pod) -> Plan:
         self._group += 1
-        return Plan(pod.plan.name, pod.plan.units, pod.node, pod.plan.spread, *self._manner(), room=False, group=self._group)
+        return self._manner(Plan(pod.plan.name, pod.plan.units, pod.node, pod.plan.spread, room=False, group=self._group))
 
-    def _manner(self) -> tuple[bool, int]:
-        """(stubborn, grace)"""
-        stubborn = self._rng.random() < 0.45
-        return stubborn, self._rng.randint(*GRACE) if stubborn else 2
+    def _manner(self, plan: Plan) -> Plan:
+        """How its processes come, end and come again."""
+        rng = self._rng
+        stubborn = rng.random() < 0.45
+        slow = rng.randint(*SLOW) if rng.random() < 0.15 else 0
+        again = rng.randint(*AGAIN) if rng.random() < 0.4 else 0
+        return replace(plan, stubborn=stubborn, grace=rng.randint(*GRACE) if stubborn else 2, slow=slow, again=again)
 
     def _pods(self, view: View) -> tuple[Plan, ...]:
         """Of the shape that has waited longest among those that are possible now."""
@@ -101,7 +106,8 @@ class Planner:
                 self._group += 1
                 where, spread = "" if shape == "anywhere" else node, 2 if shape == "cards" else 1
                 names = self._rng.sample(list(view.names), len(sizes))
-                return tuple(Plan(n, s, where, spread, *self._manner(), group=self._group) for n, s in zip(names, sizes, strict=True))
+                plans = (Plan(n, s, where, spread, group=self._group) for n, s in zip(names, sizes, strict=True))
+                return tuple(map(self._manner, plans))
         return ()
 
     def _sizes(self, shape: str, view: View, free: Sequence[int]) -> list[tuple[int, ...]]:

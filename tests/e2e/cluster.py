@@ -18,10 +18,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from e2e.api import Api, ApiError, Json
+from gpushare_lab import cluster as lab_cluster
+from gpushare_lab import nodes as lab_nodes
+from gpushare_lab import state as lab_state
+from gpushare_lab.process import LabError
+from timeline import span
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAMPLES = REPOSITORY / "docs/samples"
 LAB = REPOSITORY / "tests/lab/lab"
+LONG_LAB_COMMANDS = {"up", "down", "save", "restore", "upgrade"}
 
 MEMORY = "aliyun.com/gpu-mem"
 CARDS = "aliyun.com/gpu-count"
@@ -84,7 +90,12 @@ class Cluster:
     # Commands.
 
     def lab(self, *arguments: str, stdin: str | None = None, seconds: float = 120) -> str:
-        """Standard output of `lab --name … arguments`."""
+        """Standard output of `lab --name … arguments`; without a process of Python for what is called thousands of times."""
+        if arguments[0] == "exec":
+            return run([*self.entering(arguments[1]), *arguments[2:]], stdin=stdin, seconds=seconds)
+        if arguments[0] == "kubectl":
+            program = lab_cluster.kubectl_file(lab_state.existing(self.name))
+            return run([str(program), "--kubeconfig", str(self.kubeconfig), *arguments[1:]], stdin=stdin, seconds=seconds)
         return run([sys.executable, str(LAB), "--name", self.name, *arguments], stdin=stdin, seconds=seconds)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
@@ -104,6 +115,13 @@ class Cluster:
     def inspect(self, *arguments: str) -> str:
         """What `kubectl inspect gpushare` prints on the control plane, as it is installed there."""
         return self.on(CONTROL_PLANE, "env", "KUBECONFIG=/etc/kubernetes/admin.conf", "kubectl", "inspect", "gpushare", *arguments)
+
+    def entering(self, node: str) -> list[str]:
+        """What stands before a command to run it on a node."""
+        try:
+            return lab_nodes.entering(lab_state.existing(self.name), node)
+        except LabError as error:
+            raise CommandError(str(error)) from None
 
     # Objects.
 
@@ -157,16 +175,18 @@ class Cluster:
     def until(self, what: str, probe: Callable[[], T | None], seconds: float, *pods: str) -> T:
         """Poll until `probe` returns something true; WaitedInVain with the logs, and what is said of `pods`, when it does not."""
         deadline = time.monotonic() + seconds
-        while True:
-            trouble = ""
-            try:
-                if found := probe():
-                    return found
-            except (ApiError, OSError) as error:
-                trouble = f"; the last attempt failed: {error}"
-            if time.monotonic() > deadline:
-                raise WaitedInVain(f"waited {seconds:g} s until {what}{trouble}\n{self.story(pods)}")
-            time.sleep(0.1)
+        with span("wait", what):
+            while True:
+                trouble = ""
+                try:
+                    if found := probe():
+                        return found
+                except (ApiError, OSError, CommandError, LookupError, ValueError) as error:
+                    # What is asked about need not be there yet, and one that cannot be asked may answer later.
+                    trouble = f"; the last attempt failed: {error!r}"
+                if time.monotonic() > deadline:
+                    raise WaitedInVain(f"waited {seconds:g} s until {what}{trouble}\n{self.story(pods)}")
+                time.sleep(0.1)
 
     def until_running(self, *names: str, seconds: float = 60) -> list[Json]:
         """The pods once all of them run; it ends early when one has failed."""
@@ -244,8 +264,10 @@ def run(command: list[str], *, stdin: str | None = None, seconds: float, environ
     """Standard output of a command; CommandError with all that it said when it fails or does not end in time."""
     shown = " ".join(command[:8]) + (" …" if len(command) > 8 else "")
     feed: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    kind = "playbook" if command[0].endswith("ansible-playbook") else "lab" if LONG_LAB_COMMANDS & set(command[:6]) else "command"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=REPOSITORY, env=environment, **feed)
+        with span(kind, shown):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=REPOSITORY, env=environment, **feed)
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{shown}\n  did not end within {seconds:g} s; it said:\n{error.stdout!r}\n{error.stderr!r}") from None
     if done.returncode:

@@ -2,7 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """Pods created, deleted, also by force while their processes live on, and created again at random: each has its card, none is over-booked.
 
-GPUSHARE_FULL=1: 1000 pods. GPUSHARE_CHURN_SEED: another course of events. GPUSHARE_CHURN_OUT: a file for the figures, as JSON.
+GPUSHARE_FULL=1: 1000 pods; GPUSHARE_CHURN_PODS: so many. GPUSHARE_CHURN_SEED: another course of events.
+GPUSHARE_CHURN_OUT: a file for the figures, as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from e2e.churn_original import original_errors
 from e2e.cluster import Cluster, is_running
 from original.replay import Errors
 
-PODS = 1000 if os.environ.get("GPUSHARE_FULL") == "1" else 120
+PODS = 1000 if os.environ.get("GPUSHARE_FULL") == "1" else int(os.environ.get("GPUSHARE_CHURN_PODS", "120"))
 SEED = int(os.environ.get("GPUSHARE_CHURN_SEED", "7"))
 OUT = os.environ.get("GPUSHARE_CHURN_OUT")
 
@@ -60,8 +61,14 @@ def churned(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[Churned]:
         except Stuck as error:
             raise Stuck(f"{error}\n{cluster.story()}") from None
         seconds = time.monotonic() - started
-        running = [pod for pod in cluster.pods() if is_running(pod)]
-        left = check_devices(cluster, running) + check_environment(cluster, running) + check_totals(cluster)
+        left: list[str] = []
+
+        def looked() -> bool:
+            running = [pod for pod in cluster.pods() if is_running(pod)]
+            left[:] = check_devices(cluster, running) + check_environment(cluster, running) + check_totals(cluster)
+            return True
+
+        cluster.until("no container ends while it is looked at", looked, 120)
         found = Churned(log, judge.counts(log), left, original_errors(log))
         say(_figures(found, seconds))
         if OUT:
@@ -119,6 +126,8 @@ def test_enough_has_happened(churned: Churned) -> None:
     assert found.again >= 0.3 * PODS
     assert found.several_containers > 0
     assert found.several_cards > 0
+    assert found.slow > 0
+    assert found.started_again > 0
     assert found.late > 0
     assert judge.never_seen(churned.log) == []
 

@@ -332,6 +332,25 @@ def on(cluster: Cluster) -> bool:
     return True
 
 
+def test_a_folder_of_kubelet_that_is_made_anew_is_served_again(three_cards: Cluster) -> None:
+    """As by `kubeadm reset` and `join`. Only the folder that was there at its start is writable for the plugin."""
+    three_cards.clear()
+    since = next_second()
+    folder = "/var/lib/kubelet/device-plugins"
+    three_cards.on(NODE, "sh", "-ec", f"systemctl stop kubelet; rm -r {folder}; systemctl start kubelet")
+
+    def again() -> bool:
+        log = three_cards.on(NODE, "journalctl", "-u", PLUGIN, "--since", f"@{int(since)}")
+        _, ended, later = log.partition(f"{folder} was removed and made again")
+        return bool(ended) and all(f"{resource}: telling kubelet of" in later for resource in (MEMORY, CARDS))
+
+    three_cards.until("the plugin has ended and been started again, and kubelet has its list", again, 60)
+    assert check_follows(three_cards, NODE, 60) == []
+    three_cards.create(pod("anew", memory=5, node=NODE))
+    assert proven(three_cards, "anew") == []
+    three_cards.delete("anew")
+
+
 def next_second() -> float:
     """Waits for it and returns it. The API has times in whole seconds: what comes now could be taken for what was before."""
     since = float(int(time.time()) + 1)

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the daemons may do with their tokens, from wherever, and what everybody else may not: RBAC and admission policies."""
+"""What the daemons may do with their tokens, from wherever, and what everybody else may not: RBAC and admission policies. And what they
+may do on their hosts: the sandboxes of their units."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from e2e.api import Api, Json
+from e2e.api import Api, ApiError, Json
 from e2e.callers import DRY, own_token, refused, somebody, with_token
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
@@ -17,6 +21,7 @@ from e2e.manifests import pod
 SYSTEM = "/api/v1/namespaces/kube-system"
 PODS = "/api/v1/namespaces/default/pods"
 INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+WEEK = 604800
 
 
 def annotated(key: str, value: str | None = "7") -> Json:
@@ -71,14 +76,16 @@ def tenant(cluster: Cluster) -> Iterator[Api]:
 
 
 def test_a_plugin_publishes_the_cards_of_its_own_node(plugin: Api) -> None:
-    plugin.patch("/api/v1/nodes/gpu1", annotated("gpushare/cards", "{}"), **DRY)
+    """By the status: whoever may patch a pod or a node itself may do more than we can take back."""
+    plugin.patch("/api/v1/nodes/gpu1/status", annotated("gpushare/cards", "{}"), **DRY)
+    assert "cannot patch" in refused(lambda: plugin.patch("/api/v1/nodes/gpu1", annotated("gpushare/cards", "{}"), **DRY))
 
 
 @pytest.mark.parametrize("verb", ["get", "patch"])
 def test_a_plugin_has_no_other_node(plugin: Api, verb: str) -> None:
     call = {
         "get": lambda: plugin.get("/api/v1/nodes/gpu2"),
-        "patch": lambda: plugin.patch("/api/v1/nodes/gpu2", annotated("gpushare/cards"), **DRY),
+        "patch": lambda: plugin.patch("/api/v1/nodes/gpu2/status", annotated("gpushare/cards"), **DRY),
     }
     assert "cannot" in refused(call[verb])
 
@@ -87,17 +94,18 @@ def test_a_plugin_has_no_other_node(plugin: Api, verb: str) -> None:
     ("body", "words"),
     [
         ({"metadata": {"labels": {"a": "b"}}}, "nothing but annotations of gpushare"),
-        ({"spec": {"unschedulable": True}}, "nothing but annotations of gpushare"),
+        ({"status": {"capacity": {"example.com/x": "1"}}}, "nothing but annotations of gpushare"),
         (annotated("volumes.kubernetes.io/controller-managed-attach-detach"), "may not change the annotations volumes.kubernetes.io"),
     ],
 )
 def test_a_plugin_changes_nothing_else_of_its_node(plugin: Api, body: Json, words: str) -> None:
-    assert words in refused(lambda: plugin.patch("/api/v1/nodes/gpu1", body, **DRY))
+    assert words in refused(lambda: plugin.patch("/api/v1/nodes/gpu1/status", body, **DRY))
 
 
 def test_a_plugin_corrects_the_pods_of_its_node_only(plugin: Api, pods: dict[str, str]) -> None:
-    plugin.patch(f"{PODS}/{pods['gpu1']}", annotated(INDEX), **DRY)
-    words = refused(lambda: plugin.patch(f"{PODS}/{pods['gpu2']}", annotated(INDEX), **DRY))
+    plugin.patch(f"{PODS}/{pods['gpu1']}/status", annotated(INDEX), **DRY)
+    assert "cannot patch" in refused(lambda: plugin.patch(f"{PODS}/{pods['gpu1']}", annotated(INDEX), **DRY))
+    words = refused(lambda: plugin.patch(f"{PODS}/{pods['gpu2']}/status", annotated(INDEX), **DRY))
     assert "only its own node and the pods that are bound to it" in words
 
 
@@ -106,11 +114,23 @@ def test_a_plugin_corrects_the_pods_of_its_node_only(plugin: Api, pods: dict[str
     [
         (annotated("team"), "may not change the annotations team"),
         ({"metadata": {"labels": {"app": "other"}}}, "nothing but annotations of gpushare"),
-        ({"spec": {"activeDeadlineSeconds": 1}}, "nothing but annotations of gpushare"),
+        ({"status": {"phase": "Failed"}}, "nothing but annotations of gpushare"),
     ],
 )
 def test_a_plugin_changes_nothing_else_of_a_pod(plugin: Api, pods: dict[str, str], body: Json, words: str) -> None:
-    assert words in refused(lambda: plugin.patch(f"{PODS}/{pods['gpu1']}", body, **DRY))
+    assert words in refused(lambda: plugin.patch(f"{PODS}/{pods['gpu1']}/status", body, **DRY))
+
+
+@pytest.mark.parametrize("who", ["plugin", "extender"])
+def test_a_daemon_changes_no_image(who: str, request: pytest.FixtureRequest, cluster: Cluster, pods: dict[str, str]) -> None:
+    """The way from one node's token to the whole cluster. By the status, the API server passes over the spec."""
+    caller: Api = request.getfixturevalue(who)
+    body = {"spec": {"containers": [{"name": "main", "image": "example.org/evil"}]}}
+    assert "cannot patch" in refused(lambda: caller.patch(f"{PODS}/{pods['gpu1']}", body, **DRY))
+    before = cluster.api.get(f"{PODS}/{pods['gpu1']}")["spec"]
+    with contextlib.suppress(ApiError):
+        caller.patch(f"{PODS}/{pods['gpu1']}/status", body)
+    assert cluster.api.get(f"{PODS}/{pods['gpu1']}")["spec"] == before
 
 
 @pytest.mark.parametrize("who", ["plugin", "extender"])
@@ -124,6 +144,38 @@ def test_a_daemon_gets_no_tokens_but_its_own(who: str, request: pytest.FixtureRe
         assert "cannot create" in refused(lambda: caller.create(f"{SYSTEM}/serviceaccounts/{name}/token", body))  # noqa: B023
     assert "cannot list" in refused(lambda: caller.get("/api/v1/secrets"))
     assert "cannot delete" in refused(lambda: caller.delete(f"{PODS}/x"))
+
+
+def token_request(seconds: int) -> Json:
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": seconds}}
+
+
+def test_no_token_of_a_daemon_lives_longer_than_its_own(cluster: Cluster, plugin: Api) -> None:
+    """Kubernetes itself would give a token of 136 years."""
+    own = f"{SYSTEM}/serviceaccounts/gpushare-device-plugin-gpu1/token"
+    assert plugin.create(own, token_request(WEEK))["status"]["token"]
+    for caller in (plugin, cluster.api):
+        assert "gpushare_token_seconds" in refused(lambda: caller.create(own, token_request(WEEK + 1)))  # noqa: B023
+
+
+def event(name: str, component: str, host: str) -> Json:
+    about = {"kind": "Node", "name": "gpu1", "apiVersion": "v1"}
+    source = {"component": component, "host": host}
+    return {"metadata": {"name": name}, "involvedObject": about, "reason": "Test", "message": "x", "type": "Normal", "source": source}
+
+
+def test_a_daemon_changes_no_events_but_its_own(cluster: Cluster, plugin: Api, extender: Api) -> None:
+    events = "/api/v1/namespaces/default/events"
+    sent = {"own": ("gpushare-device-plugin", "gpu1"), "other": ("gpushare-device-plugin", "gpu2"), "kubelet": ("kubelet", "gpu1")}
+    try:
+        for name, (component, host) in sent.items():
+            cluster.api.create(events, event(f"rights-{name}", component, host))
+        plugin.patch(f"{events}/rights-own", {"count": 2}, **DRY)
+        for caller, name in ((plugin, "other"), (plugin, "kubelet"), (extender, "own"), (extender, "kubelet")):
+            assert "only the events" in refused(lambda: caller.patch(f"{events}/rights-{name}", {"count": 2}, **DRY))  # noqa: B023
+    finally:
+        for name in sent:
+            cluster.api.delete(f"{events}/rights-{name}")
 
 
 MAPS = f"{SYSTEM}/configmaps"
@@ -140,6 +192,8 @@ def test_a_plugin_has_one_config_map_the_originals_of_its_own_node(cluster: Clus
         plugin.patch(own, {"data": {"gpus": "1"}})
         assert plugin.get(own)["data"] == {"gpus": "1"}
         assert "with the key gpus" in refused(lambda: plugin.patch(own, {"data": {"other": "x"}}, **DRY))
+        for metadata in ({"labels": {"a": "b"}}, {"annotations": {"a": "b"}}):
+            assert "nothing but the key gpus" in refused(lambda: plugin.patch(own, {"metadata": metadata}, **DRY))  # noqa: B023
         assert "cannot delete" in refused(lambda: plugin.delete(own))
     finally:
         cluster.api.delete(own)
@@ -179,11 +233,13 @@ def test_the_extender_binds_with_annotations_of_ours_only(extender: Api, unbound
 
 
 def test_the_extender_recalls_pods_and_changes_nothing_else(extender: Api, unbound: str) -> None:
-    extender.patch(f"{PODS}/{unbound}", annotated("gpushare/recalled"), **DRY)
-    assert INDEX in refused(lambda: extender.patch(f"{PODS}/{unbound}", annotated(INDEX), **DRY))
-    labels = {"metadata": {"labels": {"a": "b"}}}
-    assert "nothing but annotations" in refused(lambda: extender.patch(f"{PODS}/{unbound}", labels, **DRY))
-    assert "cannot patch" in refused(lambda: extender.patch("/api/v1/nodes/gpu1", annotated("gpushare/cards"), **DRY))
+    extender.patch(f"{PODS}/{unbound}/status", annotated("gpushare/recalled"), **DRY)
+    assert "cannot patch" in refused(lambda: extender.patch(f"{PODS}/{unbound}", annotated("gpushare/recalled"), **DRY))
+    assert INDEX in refused(lambda: extender.patch(f"{PODS}/{unbound}/status", annotated(INDEX), **DRY))
+    for body in ({"metadata": {"labels": {"a": "b"}}}, {"status": {"phase": "Failed"}}):
+        assert "nothing but annotations" in refused(lambda: extender.patch(f"{PODS}/{unbound}/status", body, **DRY))  # noqa: B023
+    for path in ("/api/v1/nodes/gpu1", "/api/v1/nodes/gpu1/status"):
+        assert "cannot patch" in refused(lambda: extender.patch(path, annotated("gpushare/cards"), **DRY))  # noqa: B023
 
 
 def test_the_extender_reads_budgets_and_its_schedulers_lease_and_changes_neither(extender: Api) -> None:
@@ -220,6 +276,44 @@ def test_a_tenant_works_as_ever(tenant: Api, pods: dict[str, str]) -> None:
     tenant.patch(f"{PODS}/{pods['gpu1']}", {"metadata": {"labels": {"a": "b"}, "annotations": annotations}}, **DRY)
 
 
+def placed(memory: int | None, **annotations: str) -> Json:
+    """A pod that says itself where it runs."""
+    manifest = pod("identity-placed", memory=memory)
+    manifest["spec"]["nodeName"] = "gpu1"
+    manifest["metadata"]["annotations"] = annotations
+    return manifest
+
+
+def test_a_tenants_pods_with_memory_of_a_card_are_placed_by_the_scheduler(cluster: Cluster, tenant: Api) -> None:
+    """Such a pod counts against every card of the node, and kubelet need not even know it."""
+    mirror = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "x", "kubernetes.io/config.source": "file"}
+    for body in (placed(1), placed(1, **mirror)):
+        assert "is placed by the scheduler" in refused(lambda: tenant.create(PODS, body, **DRY))  # noqa: B023
+    tenant.create(PODS, placed(None), **DRY)
+    cluster.api.create(PODS, placed(1), **DRY)
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "gpu1", "controller": True}
+    owner["uid"] = cluster.api.get("/api/v1/nodes/gpu1")["metadata"]["uid"]
+    copy = placed(1, **mirror)
+    copy["metadata"]["ownerReferences"] = [owner]
+    somebody(cluster, "system:node:gpu1", "system:nodes").create(PODS, copy, **DRY)
+
+
+def test_a_controller_that_may_do_everything_makes_nothing_for_its_tenants_that_they_may_not(cluster: Cluster) -> None:
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    subject = {"kind": "ServiceAccount", "name": "rights-gitops", "namespace": "kube-system"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    cluster.api.create(bindings, {"metadata": {"name": "rights-gitops"}, "roleRef": role, "subjects": [subject]})
+    try:
+        controller = somebody(cluster, "system:serviceaccount:kube-system:rights-gitops", "system:serviceaccounts")
+        forged = pod("identity-forged", memory=1)
+        controller.create(PODS, forged, **DRY)
+        forged["metadata"]["annotations"] = {INDEX: "1"}
+        assert "only gpushare sets" in refused(lambda: controller.create(PODS, forged, **DRY))
+        assert "is placed by the scheduler" in refused(lambda: controller.create(PODS, placed(1), **DRY))
+    finally:
+        cluster.api.delete(f"{bindings}/rights-gitops")
+
+
 def test_a_forged_template_says_why_it_has_no_pods(cluster: Cluster, tenant: Api) -> None:
     """The pods of a Deployment are made by a controller; its tenant must hear of it."""
     template = {"metadata": {"labels": {"app": "forged"}, "annotations": {INDEX: "1"}}, "spec": pod("x", memory=1)["spec"]}
@@ -249,3 +343,67 @@ def test_an_administrator_is_not_in_the_way(cluster: Cluster, pods: dict[str, st
     for path in ("/api/v1/nodes/gpu1", f"{PODS}/{pods['gpu1']}"):
         cluster.api.patch(path, {"metadata": {"labels": {"a": "b"}, "annotations": {"team": "x", INDEX: "5"}}}, **DRY)
     cluster.api.patch("/api/v1/nodes/gpu1", {"spec": {"unschedulable": True}}, **DRY)
+
+
+# On the hosts.
+
+UNITS = pytest.mark.parametrize(
+    ("node", "unit", "most"),
+    [(CONTROL_PLANE, "gpushare-extender", 1.1), ("gpu1", "gpushare-device-plugin", 2.0), (CONTROL_PLANE, "gpushare-pki", 0.9)],
+    ids=lambda value: str(value),
+)
+# Run in the control groups and the mounts of a unit's process, but with all of root's powers: what they refuse is refused to it.
+INSIDE = """
+import errno, json, os, sys
+said = {}
+for path in sys.argv[1:]:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK if path.startswith("/dev/") else os.O_WRONLY | os.O_CREAT, 0o600))
+        said[path] = ""
+    except OSError as error:
+        said[path] = errno.errorcode[error.errno]
+print(json.dumps(said))
+"""
+ENTER = """
+pid=$1; shift
+for group in $(sed -n 's/^[0-9]*:devices:/devices/p; s/^0:://p' "/proc/$pid/cgroup"); do
+  procs=/sys/fs/cgroup/$group/cgroup.procs
+  if [ -w "$procs" ]; then echo $$ > "$procs"; fi
+done
+exec nsenter -t "$pid" -m python3 -c "$@"
+"""
+
+
+@UNITS
+def test_a_sandbox_gets_no_weaker(cluster: Cluster, node: str, unit: str, most: float) -> None:
+    """The exposure as systemd 252 reckons it, 10 for a unit without any sandbox."""
+    said = cluster.on(node, "systemd-analyze", "security", "--no-pager", f"{unit}.service")
+    found = re.search(r"Overall exposure level for \S+ ([\d.]+) ", said)
+    assert found, said
+    assert float(found[1]) <= most, said
+
+
+@pytest.mark.parametrize(("node", "unit"), [(CONTROL_PLANE, "gpushare-extender"), ("gpu1", "gpushare-device-plugin")])
+def test_a_daemon_has_none_of_roots_powers(cluster: Cluster, node: str, unit: str) -> None:
+    pid = cluster.on(node, "systemctl", "show", "-p", "MainPID", "--value", unit).strip()
+    status = dict(line.split(":\t", 1) for line in cluster.on(node, "cat", f"/proc/{pid}/status").splitlines() if ":\t" in line)
+    powers = {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    assert (set(powers.values()), status["NoNewPrivs"], status["Seccomp"]) == ({0}, "1", "2")
+
+
+def test_a_device_plugin_writes_its_sockets_and_its_state_and_has_the_cards_alone(cluster: Cluster) -> None:
+    pid = cluster.on("gpu1", "systemctl", "show", "-p", "MainPID", "--value", "gpushare-device-plugin").strip()
+    own = ("/var/lib/kubelet/device-plugins/x", "/var/lib/gpushare-device-plugin/x")
+    others = ("/var/lib/kubelet/config.yaml", "/etc/gpushare/x", "/etc/x", "/var/lib/x", "/usr/x")
+    hidden = ("/var/lib/kubelet/pki/x", "/var/lib/kubelet/pods/x")
+    disk = "/dev/test-rights"
+    paths = (*own, *others, *hidden, "/dev/nvidiactl", "/dev/nvidia0", disk)
+    # Whether there is such a disk is asked after whether it may be used.
+    cluster.on("gpu1", "mknod", disk, "b", "7", "0")
+    try:
+        found = json.loads(cluster.on("gpu1", "sh", "-ec", ENTER, "sh", pid, INSIDE, *paths))
+    finally:
+        cluster.on("gpu1", "rm", "-f", disk, *own)
+    assert [path for path in paths if not found[path]] == [*own, "/dev/nvidiactl", "/dev/nvidia0"]
+    assert {found[path] for path in others} == {"EROFS"}
+    assert found[disk] == "EPERM"

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The cluster of the tests with several control planes: a lab instance of its own, installed by site.yml, removed at the end.
-
-GPUSHARE_HA_LAB=NAME uses an instance that is up instead, and leaves it. GPUSHARE_HA_OUT=FILE writes what the kills cost as JSON.
-"""
+"""The cluster of the tests with several control planes. GPUSHARE_HA_OUT=FILE writes what the kills cost as JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +16,9 @@ import pytest
 from e2e.cluster import Cluster
 from ha.burst import Fall, Room
 from ha.planes import log_every_answer, until_whole
+from labs import THREE_PLANES, Labs
 
-ORDER = ("test_install", "test_leader_killed", "test_one_down")
 Say = Callable[[str], None]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: ORDER.index(item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -42,24 +35,16 @@ def say(pytestconfig: pytest.Config) -> Say:
 
 
 @pytest.fixture(scope="session")
-def cluster(say: Say) -> Iterator[Cluster]:
+def cluster(labs: Labs) -> Cluster:
     """Three control planes and two GPU nodes, installed."""
-    borrowed = os.environ.get("GPUSHARE_HA_LAB")
-    cluster = Cluster(borrowed or "ha")
-    try:
-        if not borrowed:
-            say("up")
-            cluster.lab("up", "--control-planes", "3", seconds=1800)
-        say("site.yml")
+
+    def install(cluster: Cluster) -> None:
         cluster.playbook(seconds=900)
         log_every_answer(cluster)
-        until_whole(cluster)
-        say("installed")
-        yield cluster
-    finally:
-        if not borrowed:
-            say("down")
-            cluster.lab("down", seconds=300)
+
+    cluster = labs.installed(THREE_PLANES, install)
+    until_whole(cluster)
+    return cluster
 
 
 @pytest.fixture(scope="module")

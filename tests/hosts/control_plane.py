@@ -15,6 +15,7 @@ from typing import Any
 
 from e2e.api import Json
 from e2e.cluster import CONTROL_PLANE, REPOSITORY, Cluster, is_running
+from timeline import span
 
 HERE = Path(__file__).parent
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
@@ -48,8 +49,9 @@ class ControlPlane:
 
     def role(self, *arguments: str, fails: bool = False) -> str:
         """What the role scheduler prints."""
-        process = self.start_role(*arguments)
-        output, _none = process.communicate(timeout=400)
+        with span("playbook", "role scheduler"):
+            process = self.start_role(*arguments)
+            output, _none = process.communicate(timeout=400)
         assert (process.returncode != 0) == fails, output
         return output
 
@@ -86,7 +88,7 @@ class ControlPlane:
             utils = "plugins/module_utils"
             archive.add(REPOSITORY / utils, f"ansible_collections/gpushare/kubernetes/{utils}", filter=_without_caches)
             archive.add(HERE / "scheduler_killed_at.py", "scheduler_killed_at.py")
-        command = [sys.executable, str(REPOSITORY / "tests/lab/lab"), "--name", self.cluster.name, "exec", CONTROL_PLANE]
+        command = self.cluster.entering(CONTROL_PLANE)
         unpack = f"mkdir -p {SCRATCH} && tar -x -C {SCRATCH}"
         subprocess.run([*command, "sh", "-c", unpack], input=buffer.getvalue(), check=True, timeout=60, capture_output=True)
 

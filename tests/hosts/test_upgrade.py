@@ -1,37 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A real `kubeadm upgrade apply` over an installed cluster: the scheduler still calls the extender, and uninstalling leaves kubeadm's own.
+"""A real `kubeadm upgrade apply` over an installed cluster.
 
-GPUSHARE_UPGRADE_LAB=NAME uses a lab that is up with the old version and has never been installed on, and leaves it.
+The scheduler still calls the extender, and uninstalling leaves kubeadm's own.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from e2e.cluster import Cluster
 from hosts.control_plane import CONFIG, MANIFEST, ControlPlane, calls, gpu_pod
+from labs import Labs, Shape
 
 OLD, NEW = "1.35.8", "1.36.3"
 LAB_CONFIG = "/etc/gpushare-lab/kubeadm.yaml"
 
 
 @pytest.fixture
-def old() -> Iterator[Cluster]:
+def old(labs: Labs) -> Cluster:
     """A cluster of the old version that was never installed on."""
-    borrowed = os.environ.get("GPUSHARE_UPGRADE_LAB")
-    cluster = Cluster(borrowed or "upgrade")
-    try:
-        if not borrowed:
-            cluster.lab("up", "--kubernetes", OLD, "--gpu-nodes", "1", seconds=3000)
-        yield cluster
-    finally:
-        if not borrowed:
-            cluster.lab("down", seconds=300)
+    return labs.bare(Shape("old", ("--kubernetes", OLD, "--gpu-nodes", "1"), seconds=3600))
 
 
 def generated(plane: ControlPlane, version: str) -> str:

@@ -5,15 +5,10 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from e2e.cluster import run
-from quality.tree import REPOSITORY
 
 CALLBACKS = Path(__file__).resolve().parents[1] / "callback"
 
@@ -65,12 +60,3 @@ def environment(path: Path) -> dict[str, str]:
     """What `ansible-playbook` must have in its environment to write its results to `path`."""
     path.unlink(missing_ok=True)
     return {"ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS), "ANSIBLE_CALLBACKS_ENABLED": "gpushare_results", "GPUSHARE_RESULTS": str(path)}
-
-
-def run_site(inventory: Path, folder: Path, *arguments: str, seconds: float = 600) -> tuple[Results, str]:
-    """Run site.yml on these hosts: what it did, and what it printed. CommandError where it fails."""
-    written = folder / "results.jsonl"
-    own = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0", **environment(written)}
-    program = Path(sys.executable).with_name("ansible-playbook")
-    output = run([str(program), "-i", str(inventory), "site.yml", *arguments], seconds=seconds, environment=own)
-    return Results.read(written), output

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from quality.tree import REPOSITORY
+from timeline import span
 
 FOLDER = REPOSITORY / "molecule"
 # In the order of an installation, as they share a cluster.
@@ -73,7 +74,8 @@ def run(scenario: str, inventory: str = "", seconds: float = 600) -> tuple[list[
     own |= {"PATH": f"{Path(sys.executable).parent}:{own['PATH']}", "MOLECULE_COMMAND_BORDERS": "0", "NO_COLOR": "1"}
     own |= {"MOLECULE_GLOB": "molecule/*/molecule.yml", "GPUSHARE_MOLECULE_INVENTORY": inventory}
     command = [str(Path(sys.executable).with_name("molecule")), "test", "--scenario-name", scenario]
-    done = subprocess.run(command, cwd=REPOSITORY, env=own, capture_output=True, text=True, timeout=seconds, check=False)
+    with span("playbook", f"molecule {scenario}"):
+        done = subprocess.run(command, cwd=REPOSITORY, env=own, capture_output=True, text=True, timeout=seconds, check=False)
     output = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
     wrong = [f"molecule ended with {done.returncode}"] if done.returncode else []
     # A step without its playbook is a warning to molecule.

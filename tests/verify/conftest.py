@@ -1,43 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The cluster of the planted faults: a lab instance of its own, installed by site.yml, removed at the end.
-
-GPUSHARE_VERIFY_LAB=NAME uses an instance that is up instead, and leaves it.
-"""
+"""The cluster of the planted faults: installed by site.yml, with a running pod on each GPU node."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import Cluster
 from e2e.manifests import pod
+from labs import TWO, Labs
 from verify.verdict import Verify
 
 SHARING = ("verify-1", "verify-2")
 
 
 @pytest.fixture(scope="session")
-def verify(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verify]:
-    """An installed cluster with a running pod on each GPU node."""
-    borrowed = os.environ.get("GPUSHARE_VERIFY_LAB")
-    cluster = Cluster(borrowed or "verify")
-    try:
-        if not borrowed:
-            cluster.lab("up", seconds=1800)
-        cluster.playbook()
-        cluster.clear()
-        for name, node in zip(SHARING, ("gpu1", "gpu2"), strict=True):
-            cluster.create(pod(name, memory=2, node=node))
-        cluster.until_running(*SHARING)
-        yield Verify(cluster, tmp_path_factory.mktemp("verdicts"))
-        if borrowed:
-            cluster.clear()
-    finally:
-        if not borrowed:
-            cluster.lab("down", seconds=300)
+def verify(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verify]:
+    """The installed cluster with those pods."""
+    cluster = labs.installed(TWO)
+    cluster.clear()
+    for name, node in zip(SHARING, ("gpu1", "gpu2"), strict=True):
+        cluster.create(pod(name, memory=2, node=node))
+    cluster.until_running(*SHARING)
+    yield Verify(cluster, tmp_path_factory.mktemp("verdicts"))
+    cluster.clear()
 
 
 @pytest.fixture

@@ -267,11 +267,11 @@ def policy_gone(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def label_gone(cluster: Cluster) -> Iterator[None]:
     """The printed cure labels the node."""
-    cluster.kubectl("label", "node", "gpu2", "gpushare-")
+    cluster.kubectl("label", "node", "gpu2", "gpushare.kubernetes/node-")
     try:
         yield
     finally:
-        cluster.kubectl("label", "node", "gpu2", "gpushare=true")
+        cluster.kubectl("label", "node", "gpu2", "gpushare.kubernetes/node=true")
 
 
 def runtime_differs(cluster: Cluster) -> contextlib.AbstractContextManager[None]:

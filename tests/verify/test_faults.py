@@ -31,7 +31,7 @@ PLANTED = [
     (faults.cdi_stale, "gpu2", "cdi_stale", "nvidia-ctk cdi generate"),
     (faults.rbac_gone, ANYWHERE, "rbac_differs", "run site.yml again"),
     (faults.policy_gone, ANYWHERE, "policy_differs", "run site.yml again"),
-    (faults.label_gone, "gpu2", "label_missing", "kubectl label node gpu2 gpushare=true"),
+    (faults.label_gone, "gpu2", "label_missing", "kubectl label node gpu2 gpushare.kubernetes/node=true"),
     (faults.runtime_differs, "gpu1", "runtime_differs", "built anew"),
     (faults.wrong_card, "gpu2", "wrong_card", "NVIDIA_VISIBLE_DEVICES"),
 ]

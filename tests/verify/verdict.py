@@ -14,6 +14,7 @@ from pathlib import Path
 
 from e2e.api import Json
 from e2e.cluster import REPOSITORY, Cluster
+from timeline import span
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,21 @@ class Verify:
         """One run; its exit status must agree with its report."""
         report = self._folder / "report.json"
         report.unlink(missing_ok=True)
-        done = subprocess.run(
+        with span("playbook", " ".join(["verify.yml", *arguments])):
+            done = self._play(report, arguments)
+        words = done.stdout + done.stderr
+        assert report.exists(), words
+        content = json.loads(report.read_text())
+        assert content["v"] == 1
+        assert (done.returncode == 0) == content["ok"], words
+        for finding in content["findings"]:
+            assert finding["found"], finding
+            assert finding["expected"], finding
+            assert finding["cure"], finding
+        return Verdict(done.returncode, content["findings"], content["looked_at"], words)
+
+    def _play(self, report: Path, arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [
                 str(Path(sys.executable).with_name("ansible-playbook")),
                 *("-i", self.cluster.lab("inventory").strip()),
@@ -64,16 +79,6 @@ class Verify:
             timeout=600,
             check=False,
         )
-        words = done.stdout + done.stderr
-        assert report.exists(), words
-        content = json.loads(report.read_text())
-        assert content["v"] == 1
-        assert (done.returncode == 0) == content["ok"], words
-        for finding in content["findings"]:
-            assert finding["found"], finding
-            assert finding["expected"], finding
-            assert finding["cure"], finding
-        return Verdict(done.returncode, content["findings"], content["looked_at"], words)
 
     def passes(self) -> Verdict | None:
         """The verdict if there is nothing to say."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from gpushare_runtime import protocol
+from gpushare_runtime.bounds import MOST_ALLOCATION_BYTES, MOST_UNITS, quote
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.request import ContainerRequest, Kind, Request
 
@@ -139,8 +140,8 @@ def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocat
     The JSON form wins; a pod that carries only the original's five has all its containers on card IDX.
     AllocationError if an annotation is there and cannot be read, or is not what such a pod can have.
     """
-    if request.units and request.cards:
-        # It was put on its node past every check; no form of the annotations is made for it.
+    if bool(request.units) == bool(request.cards):
+        # Both, or compute alone: it was put on its node past every check; no form of the annotations is made for it.
         return None
     text = annotations.get(protocol.ANNOTATION_ALLOCATION)
     if text:
@@ -152,7 +153,7 @@ def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocat
     card = _number(protocol.ANNOTATION_INDEX, index)
     if request.cards == 0:
         _check_total(annotations, request)
-        return _spread(replace(request, cards_per_pod=1), [card])
+        return _spread(request, [card])
     if request.cards == 1 and protocol.ANNOTATION_CARD_UNITS in annotations:
         units = _number(protocol.ANNOTATION_CARD_UNITS, annotations[protocol.ANNOTATION_CARD_UNITS])
         return allocate(request, [(card, units)])
@@ -164,7 +165,7 @@ def _check_total(annotations: Mapping[str, str], request: Request) -> None:
     # The original adds up spec.containers alone.
     apps = sum(c.units for c in request.containers if c.kind is Kind.APP)
     if text is not None and _number(protocol.ANNOTATION_POD_UNITS, text) not in (apps, request.units):
-        raise AllocationError(f"{protocol.ANNOTATION_POD_UNITS} is {text!r}, but the pod asks for {request.units}")
+        raise AllocationError(f"{protocol.ANNOTATION_POD_UNITS} is {quote(text)}, but the pod asks for {request.units}")
 
 
 def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> Allocation | None:
@@ -174,14 +175,14 @@ def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> 
     for key, cards in stated.items():
         container = asking.get(key)
         if container is None:
-            raise AllocationError(f"{where} gives cards to container {key}, which asks for none: {text!r}")
+            raise AllocationError(f"{where} gives cards to container {key}, which asks for none: {quote(text)}")
         if container.keeps and (len(cards) if container.cards else sum(cards.values())) != (container.cards or container.units):
             asked = f"{container.cards} whole cards" if container.cards else f"{container.units} units"
-            raise AllocationError(f"{where} does not give container {container.name!r} the {asked} that it asks for: {text!r}")
+            raise AllocationError(f"{where} does not give container {container.name!r} the {asked} that it asks for: {quote(text)}")
     own = {key: cards for key, cards in stated.items() if asking[key].keeps}
     missing = [c for c in request.containers if c.keeps and c.key not in own]
     if any(c.kind is Kind.APP for c in missing):
-        raise AllocationError(f"{where} leaves out container {missing[0].name!r}, which asks for some: {text!r}")
+        raise AllocationError(f"{where} leaves out container {missing[0].name!r}, which asks for some: {quote(text)}")
     extra = {card: units for key, cards in stated.items() if not asking[key].keeps for card, units in cards.items()}
     cards_of_pod = {card for of in stated.values() for card in of}
     if not request.cards and len(cards_of_pod) == request.cards_per_pod:
@@ -196,36 +197,43 @@ def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> 
 
 
 def _complete(request: Request, own: Mapping[int, Mapping[int, int]], extra: Mapping[int, int], text: str) -> Allocation | None:
-    """None where what only init containers had is not stated."""
+    """None where what only init containers had is not stated.
+
+    They may have more than the request says: after kubelet has lost its record each gets its own anew.
+    """
     if request.cards:
         given = [card for cards in (*own.values(), extra) for card in cards]
         short, doubled = request.cards - len(given), len(given) - len(set(given))
     else:
         short, doubled = request.units - sum(sum(cards.values()) for cards in (*own.values(), extra)), 0
-    if short < 0 or doubled or (short and extra):
-        raise AllocationError(f"{protocol.ANNOTATION_ALLOCATION} is not what such a pod can have: {text!r}")
-    return allocation_of(request, own, extra) if not short else None
+    before = sum(c.cards or c.units for c in request.containers if not c.keeps)
+    more = (len(extra) if request.cards else sum(extra.values())) > before
+    if doubled or (short > 0 and extra) or (short < 0 and more):
+        raise AllocationError(f"{protocol.ANNOTATION_ALLOCATION} is not what such a pod can have: {quote(text)}")
+    return allocation_of(request, own, extra) if short <= 0 else None
 
 
 def _from_json(text: str) -> dict[int, dict[int, int]]:
     where = protocol.ANNOTATION_ALLOCATION
+    if len(text) > MOST_ALLOCATION_BYTES:
+        raise AllocationError(f"{where} has {len(text)} characters; no pod's has more than {MOST_ALLOCATION_BYTES}")
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise AllocationError(f"{where} is not JSON ({error}): {text!r}") from None
+        raise AllocationError(f"{where} is not JSON ({error}): {quote(text)}") from None
     if not isinstance(data, dict) or not all(isinstance(cards, dict) for cards in data.values()):
-        raise AllocationError(f"{where} must be {{container: {{card: units}}}}, found {text!r}")
+        raise AllocationError(f"{where} must be {{container: {{card: units}}}}, found {quote(text)}")
     containers: dict[int, dict[int, int]] = {}
     for name, cards in data.items():
         container = -_number(where, name[1:]) if name.startswith("-") else _number(where, name)
         for card, units in cards.items():
-            if isinstance(units, bool) or not isinstance(units, int) or units <= 0:
-                raise AllocationError(f"{where} must give a positive number of units per card, found {text!r}")
+            if isinstance(units, bool) or not isinstance(units, int) or not 0 < units <= MOST_UNITS:
+                raise AllocationError(f"{where} must give a positive number of units per card, found {quote(text)}")
             containers.setdefault(container, {})[_number(where, card)] = units
     return containers
 
 
 def _number(where: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise AllocationError(f"{where} must be a whole number, found {text!r}")
+    if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > MOST_UNITS:
+        raise AllocationError(f"{where} must be a whole number, found {quote(text)}")
     return int(text)

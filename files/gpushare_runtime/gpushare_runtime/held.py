@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, Final
+
+from gpushare_runtime.bounds import MOST_HELD, MOST_UNITS, is_text, quote
 
 VERSION: Final = 1
 
@@ -32,9 +36,15 @@ class HeldEntry:
     whole: bool = False
 
 
+Share = tuple[int, bool]
+"""(units, whether some of them as the whole card)."""
+_NOTHING: Final[Share] = (0, False)
+
+
 @dataclass(frozen=True)
 class Refusal:
-    """An admission that the node refused. The card takes no pod of that size until then. until: Unix time in seconds."""
+    """An admission that the node refused: the card is to take no pod of that size for a while. until: Unix time in seconds, by the
+    node's clock, which need not be right."""
 
     uid: str
     card: str
@@ -50,10 +60,15 @@ class Held:
     entries: tuple[HeldEntry, ...] = ()
     refused: tuple[Refusal, ...] = ()
 
-    def at(self, now: float) -> Held:
-        """Without the refusals that are over. now: Unix time in seconds."""
-        refused = tuple(r for r in self.refused if r.until > now)
-        return self if len(refused) == len(self.refused) else Held(self.entries, refused)
+    @cached_property
+    def by_uid(self) -> Mapping[str, Mapping[str, Share]]:
+        """Pod UID → card UUID → what it has of it."""
+        found: dict[str, dict[str, Share]] = {}
+        for entry in self.entries:
+            cards = found.setdefault(entry.uid, {})
+            units, whole = cards.get(entry.card, _NOTHING)
+            cards[entry.card] = units + entry.units, whole or entry.whole
+        return found
 
     def to_json(self) -> str:
         """The annotation's value."""
@@ -76,14 +91,21 @@ class Held:
             raise HeldError(f"not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("v") != VERSION:
             found = data.get("v") if isinstance(data, dict) else type(data).__name__
-            raise HeldError(f"version {found!r} is not known; this release reads version {VERSION}: install the same release everywhere")
+            raise HeldError(
+                f"version {quote(found)} is not known; this release reads version {VERSION}: install the same release everywhere"
+            )
         cards, refused = data.get("cards") or {}, data.get("refused") or []
         if not isinstance(cards, dict) or not isinstance(refused, list):
             raise HeldError("cards must be an object and refused a list")
+        by_card = {uuid: held if isinstance(held, list) else [held] for uuid, held in cards.items()}
+        if max(len(by_card), sum(map(len, by_card.values())), len(refused)) > MOST_HELD:
+            raise HeldError(f"more than {MOST_HELD} entries, or refusals: no node has so many")
         entries = []
-        for uuid, held in cards.items():
-            for place, entry in enumerate(held if isinstance(held, list) else [held]):
-                where = f"cards[{uuid!r}][{place}]"
+        for uuid, held in by_card.items():
+            if not is_text(uuid):
+                raise HeldError(f"cards must be named by their UUIDs, found {quote(uuid)}")
+            for place, entry in enumerate(held):
+                where = f"cards[{quote(uuid)}][{place}]"
                 text_of = {key: _typed(entry, key, str, where) for key in ("uid", "pod", "why")}
                 entries.append(HeldEntry(uuid, text_of["uid"], text_of["pod"], _units(entry, where), text_of["why"], _whole(entry)))
         refusals = []
@@ -102,14 +124,16 @@ def _typed(entry: object, key: str, kind: type, where: str) -> Any:
         raise HeldError(f"{where} must be an object, found {type(entry).__name__}")
     value = entry.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise HeldError(f"{where}.{key} must be {kind.__name__}, found {value!r}")
+        raise HeldError(f"{where}.{key} must be {kind.__name__}, found {quote(value)}")
+    if isinstance(value, str) and not is_text(value):
+        raise HeldError(f"{where}.{key} must be a short text without control characters, found {quote(value)}")
     return value
 
 
 def _units(entry: object, where: str) -> int:
     units: int = _typed(entry, "units", int, where)
-    if units < 0:
-        raise HeldError(f"{where}.units must not be negative, found {units}")
+    if not 0 <= units <= MOST_UNITS:
+        raise HeldError(f"{where}.units must not be negative, nor more than {MOST_UNITS}, found {quote(units)}")
     return units
 
 
@@ -120,9 +144,9 @@ def _whole(entry: dict[str, Any]) -> bool:
 def _read_time(text: str, where: str) -> float:
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        raise HeldError(f"{where}.until must be a time such as 2026-11-21T10:01:00Z, found {text!r}") from None
-    return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+        return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+    except (OverflowError, ValueError):
+        raise HeldError(f"{where}.until must be a time such as 2026-11-21T10:01:00Z, found {quote(text)}") from None
 
 
 def _written(time: float) -> str:

@@ -19,7 +19,8 @@ class Holder:
     """A pod that is bound to a node and not finished, or about to be.
 
     allocation None: its card is not known. labels: of the pod, for other pods' rules; leaving: it is being deleted; alive: by its
-    last status it has containers that have not ended.
+    last status it has containers that have not ended; mirror: it is the API's copy of a static pod, which anybody may make: only
+    its node can say what it has.
     """
 
     uid: str
@@ -32,6 +33,7 @@ class Holder:
     priority: int = 0
     leaving: bool = False
     alive: bool = False
+    mirror: bool = False
 
     @property
     def whole(self) -> bool:
@@ -42,6 +44,7 @@ class Holder:
         """Whether it makes no difference to any sum or rule which of the two is in the ledger."""
         return (
             self.node == other.node
+            and self.mirror == other.mirror
             and self.allocation == other.allocation
             and self.request == other.request
             and self.labels == other.labels
@@ -56,6 +59,10 @@ class CardState:
     free: int
     empty: bool
     core: int = 0
+
+    def beside(self, units: int, core: int, whole: bool) -> CardState:
+        """What is left beside one pod more."""
+        return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core))
 
 
 @dataclass(frozen=True)

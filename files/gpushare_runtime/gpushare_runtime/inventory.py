@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from gpushare_runtime.bounds import MOST_CARDS, MOST_UNITS, as_text, is_text, quote
 from gpushare_runtime.quantity import Unit, parse_unit
 
 VERSION: Final = 1
+_MOST_INDEX: Final = 255
 HEALTHY: Final = "ok"
 
 
@@ -59,9 +61,9 @@ class Inventory:
     def __post_init__(self) -> None:
         indexes = [card.index for card in self.cards]
         if indexes != sorted(set(indexes)):
-            raise InventoryError(f"cards must be listed by ascending index, each once; found {indexes}")
+            raise InventoryError(f"cards must be listed by ascending index, each once; found {quote(indexes)}")
         if len({card.uuid for card in self.cards}) != len(self.cards):
-            raise InventoryError(f"every card needs its own UUID; found {[card.uuid for card in self.cards]}")
+            raise InventoryError(f"every card needs its own UUID; found {quote([card.uuid for card in self.cards])}")
 
     @cached_property
     def by_index(self) -> Mapping[int, Card]:
@@ -84,11 +86,11 @@ class Inventory:
                 "uuid": c.uuid,
                 "minor": c.minor,
                 "pci": c.pci,
-                "model": c.model,
+                "model": as_text(c.model),
                 "mib": c.mib,
                 "units": c.units,
                 "numa": c.numa,
-                "health": c.health,
+                "health": as_text(c.health),
                 "cordoned": c.cordoned,
             }
             for c in self.cards
@@ -101,12 +103,12 @@ class Inventory:
         """Parse the annotation; InventoryError says which field is wrong. Unknown fields are ignored."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InventoryError(f"not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("v") != VERSION:
             found = data.get("v") if isinstance(data, dict) else type(data).__name__
             raise InventoryError(
-                f"version {found!r} is not known; this release reads version {VERSION}: "
+                f"version {quote(found)} is not known; this release reads version {VERSION}: "
                 "install the same release on the node and on the control plane"
             )
         try:
@@ -114,6 +116,8 @@ class Inventory:
         except ValueError as error:
             raise InventoryError(str(error)) from None
         cards = _typed(data, "cards", list)
+        if len(cards) > MOST_CARDS:
+            raise InventoryError(f"{len(cards)} cards are more than a node has; expected at most {MOST_CARDS}")
         core = _natural(data, "core", "") if "core" in data else 0
         if core > 100:
             raise InventoryError(f"core must be at most 100 per cent, found {core}")
@@ -125,7 +129,7 @@ def _card(entry: object, place: int) -> Card:
         raise InventoryError(f"cards[{place}] must be an object, found {type(entry).__name__}")
     where = f"cards[{place}]."
     return Card(
-        index=_natural(entry, "index", where),
+        index=_natural(entry, "index", where, _MOST_INDEX),
         uuid=_typed(entry, "uuid", str, where),
         minor=_natural(entry, "minor", where),
         pci=_typed(entry, "pci", str, where),
@@ -138,15 +142,19 @@ def _card(entry: object, place: int) -> Card:
     )
 
 
-def _natural(entry: dict[str, Any], key: str, where: str) -> int:
+def _natural(entry: dict[str, Any], key: str, where: str, most: int = MOST_UNITS) -> int:
     value: int = _typed(entry, key, int, where)
     if value < 0:
-        raise InventoryError(f"{where}{key} must not be negative, found {value}")
+        raise InventoryError(f"{where}{key} must not be negative, found {quote(value)}")
+    if value > most:
+        raise InventoryError(f"{where}{key} must be at most {most}, found {quote(value)}")
     return value
 
 
 def _typed(entry: dict[str, Any], key: str, kind: type, where: str = "") -> Any:
     value = entry.get(key)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InventoryError(f"{where}{key} must be {kind.__name__}, found {value!r}")
+        raise InventoryError(f"{where}{key} must be {kind.__name__}, found {quote(value)}")
+    if isinstance(value, str) and not is_text(value):
+        raise InventoryError(f"{where}{key} must be a short text without control characters, found {quote(value)}")
     return value

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Final, Protocol, TypeVar, cast
 
+from gpushare_runtime.held import Refusal
 from gpushare_runtime.holding import CardState, Holder, NodeRecord
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.node_ledger import NodeLedger
@@ -20,6 +21,11 @@ __all__ = ["CardState", "Holder", "Ledger", "NodeLedger", "NodeRecord", "Nominee
 
 _KEPT: Final = 32
 """Kinds of answers that are kept of all nodes: 5000 nodes are half a MiB of each."""
+REFUSED_SECONDS: Final = 60.0
+"""As long a refusal by a node holds the card back, from when it is first seen here: the node's clock need not be right."""
+UNKNOWN_SECONDS: Final = 15.0
+"""As long a pod of which nobody knows the card counts against every card of its node. By then kubelet has admitted it, and the
+device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
 
 
 class Kept(Protocol):
@@ -49,10 +55,11 @@ class Ledger:
     """All nodes and all pods that hold something, by UID; the only writer of its `NodeLedger`s.
 
     A pod whose Binding is likely to come is reserved for, one whose Binding is under way is assumed, and confirmed when the
-    pod is seen bound.
+    pod is seen bound. on_room: told when units are given back, by whomever and why ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
+        self._on_room = on_room
         self.expired = 0
         """Reservations that ran out since the start."""
         self._nodes: dict[str, NodeLedger] = {}
@@ -61,8 +68,11 @@ class Ledger:
         self._reserved: dict[str, float] = {}
         self._lingering: dict[str, float] = {}
         self._nominees: dict[str, dict[str, Nominee]] = {}
-        self._refusing: set[str] = set()
-        self._with_rules: set[str] = set()
+        self._refusing: dict[str, dict[Refusal, float | None]] = {}
+        self._unknown: dict[str, float] = {}
+        self._touched: set[str] = set()
+        self._by_namespace: dict[str, dict[str, Holder]] = {}
+        self._not_with: dict[str, Counter[Labels]] = {}
         self._kept: dict[Hashable, Kept] = {}
 
     def kept(self, key: Hashable, make: Callable[[], K]) -> K:
@@ -79,6 +89,7 @@ class Ledger:
         return cast(K, kept)
 
     def _changed(self, name: str) -> None:
+        self._touched.add(name)
         for kept in self._kept.values():
             kept.forget(name)
 
@@ -91,12 +102,15 @@ class Ledger:
 
     def set_node(self, record: NodeRecord) -> None:
         """What a node says of itself has become this. Its holders stay."""
-        self._ensure(record.name).set_record(record)
-        for entry in record.held.entries:
-            if entry.uid in self._lingering:
-                self.remove(entry.uid)
-        if record.held.refused:
-            self._refusing.add(record.name)
+        node = self._ensure(record.name)
+        node.set_record(record)
+        for uid in self._lingering.keys() & record.held.by_uid.keys():
+            # Of other nodes' pods it has no say.
+            if self._node_of.get(uid) == record.name:
+                self.remove(uid)
+        seen = self._refusing.pop(record.name, {})
+        if node.refused:
+            self._refusing[record.name] = {refusal: seen.get(refusal) for refusal in node.refused}
         self._drop_if_idle(record.name)
 
     def set_inventory(self, name: str, inventory: Inventory | None, error: str = "") -> None:
@@ -105,35 +119,66 @@ class Ledger:
         before = node.record if node is not None else NodeRecord(name, None)
         self.set_node(replace(before, inventory=inventory, error=error))
 
-    def expire(self, now: float, clock: float) -> bool:
-        """Forget what is over: nodes' refusals, and reservations; whether there was any.
+    def expire(self, clock: float) -> bool:
+        """Forget what is over: nodes' refusals, reservations, and pods of which nobody knows the card; whether there was any.
 
-        now: Unix time in seconds; clock: as in `reserve`.
+        clock: as in `reserve`.
         """
-        refusals = [name for name in self._refusing if self._expire_refusals(name, now)]
-        reservations = _until(self._reserved, clock)
+        refusals = [name for name in list(self._refusing) if self._expire_refusals(name, clock)]
+        unknown = self._expire_unknown(clock)
+        reservations = [uid for uid, until in self._reserved.items() if until <= clock]
         self.expired += len(reservations)
         over = [*reservations, *(uid for uid, until in self._lingering.items() if until <= clock)]
         for uid in over:
             self.remove(uid)
-        return bool(refusals or over)
+        return bool(refusals or unknown or over)
 
-    def _expire_refusals(self, name: str, now: float) -> bool:
-        node = self._nodes.get(name)
-        held = node.record.held.at(now) if node is not None else None
-        if node is None or held is None or not held.refused:
-            self._refusing = self._refusing - {name}
-        if node is None or held is None or held is node.record.held:
+    def _expire_refusals(self, name: str, clock: float) -> bool:
+        """Whether some of a node's are over."""
+        begun = {refusal: clock + REFUSED_SECONDS if until is None else until for refusal, until in self._refusing.pop(name).items()}
+        node, ended = self._nodes.get(name), {refusal for refusal, until in begun.items() if until <= clock}
+        if node is None:
             return False
-        node.set_record(replace(node.record, held=held))
-        return True
+        if len(ended) < len(begun):
+            self._refusing[name] = {refusal: until for refusal, until in begun.items() if refusal not in ended}
+        if ended:
+            node.end_refusals(ended)
+            self._on_room()
+        return bool(ended)
+
+    def _expire_unknown(self, clock: float) -> bool:
+        """Whether some pods of unknown card count by their nodes' word from now on."""
+        for name in self._touched & self._nodes.keys():
+            for uid in self._nodes[name].unknown:
+                self._unknown.setdefault(uid, clock + UNKNOWN_SECONDS)
+        self._touched.clear()
+        over = [uid for uid, until in self._unknown.items() if until <= clock]
+        still = {uid: self._nodes[self._node_of[uid]] for uid in over}
+        still = {uid: node for uid, node in still.items() if uid in node.unknown}
+        for uid in over:
+            del self._unknown[uid]
+        for uid, node in still.items():
+            node.count_by_word(uid)
+        if still:
+            self._on_room()
+        return bool(still)
 
     def apply(self, holder: Holder) -> None:
         """A pod was seen bound: it holds this, whatever was assumed or known of it before."""
-        self._put(holder)
+        self._put(self._readable(holder))
         self._assumed.discard(holder.uid)
         self._reserved.pop(holder.uid, None)
         self._lingering.pop(holder.uid, None)
+
+    def _readable(self, holder: Holder) -> Holder:
+        """With the cards that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
+        node = self._nodes.get(holder.node)
+        if node is None or holder.mirror or (holder.allocation is not None and node.possible(holder.allocation)):
+            return holder
+        before = self.holder(holder.uid) if holder.uid not in self._reserved else None
+        if before is None or before.node != holder.node or before.allocation is None or not node.possible(before.allocation):
+            return holder
+        return replace(holder, allocation=before.allocation)
 
     def assume(self, holder: Holder) -> None:
         """A Binding of this pod is about to be sent."""
@@ -142,7 +187,7 @@ class Ledger:
         self._reserved.pop(holder.uid, None)
 
     def reserve(self, holder: Holder, until: float) -> None:
-        """This pod will probably be bound there, before `until` (seconds of any clock, not before earlier reservations').
+        """This pod will probably be bound there, before `until` (seconds of any clock).
 
         Without effect when it holds something for good or is being bound.
         """
@@ -193,11 +238,13 @@ class Ledger:
         self._assumed.discard(uid)
         self._reserved.pop(uid, None)
         self._lingering.pop(uid, None)
-        self._with_rules.discard(uid)
+        self._unknown.pop(uid, None)
         name = self._node_of.pop(uid, None)
         if name is not None:
+            self._leave(self._nodes[name].holder(uid))
             self._nodes[name].drop(uid)
             self._drop_if_idle(name)
+            self._on_room()
 
     @property
     def nominees(self) -> Mapping[str, Mapping[str, Nominee]]:
@@ -206,22 +253,30 @@ class Ledger:
 
     def nominate(self, uid: str, nominee: Nominee | None) -> None:
         """The pod with this UID is nominated to a node now; None: to none (any more)."""
-        for name in [name for name, of in self._nominees.items() if uid in of]:
+        for name in [name for name, of in self._nominees.items() if uid in of and of[uid] != nominee]:
             del self._nominees[name][uid]
             if not self._nominees[name]:
                 del self._nominees[name]
+            self._on_room()
         if nominee is not None:
             self._nominees.setdefault(nominee.node, {})[uid] = nominee
 
-    def replace(self, holders: Iterable[Holder], existing: Collection[str]) -> None:
+    def replace(
+        self, holders: Iterable[Holder], existing: Collection[str], finished: Collection[str] = (), until: float | None = None
+    ) -> None:
         """A fresh list of all pods: `holders` hold, `existing` are the UIDs of every unfinished pod, bound or not.
 
-        What is assumed or reserved stays while its pod exists: the list may be older than the Binding.
+        What is assumed or reserved stays while its pod exists: the list may be older than the Binding. finished: UIDs of pods that
+        have ended; one that is neither and had not ended was deleted by force: it lingers until then, None: it is gone at once.
         """
         current = {holder.uid: holder for holder in holders}
-        for uid in list(self._node_of):
+        for uid, name in list(self._node_of.items()):
             under_way = (uid in self._assumed or uid in self._reserved) and uid in existing
-            if uid not in current and not under_way and uid not in self._lingering:
+            if uid in current or under_way or uid in self._lingering:
+                continue
+            if until is not None and uid not in finished and self._nodes[name].holder(uid).alive:
+                self.linger(uid, until)
+            else:
                 self.remove(uid)
         for holder in current.values():
             self.apply(holder)
@@ -234,25 +289,45 @@ class Ledger:
     def asked_by(self, request: Request, namespace: str, labels: Labels) -> Request:
         """The request with its pod named, where somebody's rules about neighbours make that matter; else as it is."""
         rules = request.rules
-        if not rules.about_pods and not self._with_rules:
+        selectors = [selector for selector in self._not_with.get(namespace, ()) if selects(selector, labels)]
+        if not rules.about_pods and not selectors:
             return request.asked_by(None)
         first = False
-        if rules.same_card_as and selects(rules.same_card_as, labels):
-            first = not any(
-                holder.namespace == namespace and selects(rules.same_card_as, holder.labels)
-                for node in self._nodes.values()
-                for holder in node.holders
-            )
-        return request.asked_by(Bearer(namespace, labels, first))
+        if selects(rules.same_card_as, labels):
+            here = self._by_namespace.get(namespace, {}).values()
+            first = not any(selects(rules.same_card_as, holder.labels) for holder in here)
+        # No more of its labels than others' rules look at: pods that differ in the rest ask the same.
+        return request.asked_by(Bearer(namespace, tuple(sorted({pair for selector in selectors for pair in selector})), first))
 
     def _put(self, holder: Holder) -> None:
-        before = self._node_of.get(holder.uid)
-        if before is not None and before != holder.node:
+        known = self._node_of.get(holder.uid) == holder.node
+        if not known:
+            # Wherever it was before.
             self.remove(holder.uid)
-        self._ensure(holder.node).put(holder)
+        else:
+            self._leave(self._nodes[holder.node].holder(holder.uid))
+        if self._ensure(holder.node).put(holder) and known:
+            # It may have other cards now.
+            self._on_room()
         self._node_of[holder.uid] = holder.node
+        self._by_namespace.setdefault(holder.namespace, {})[holder.uid] = holder
         if holder.request.rules.not_with:
-            self._with_rules.add(holder.uid)
+            self._not_with.setdefault(holder.namespace, Counter())[holder.request.rules.not_with] += 1
+
+    def _leave(self, holder: Holder) -> None:
+        """This pod is no longer one of its namespace's."""
+        here = self._by_namespace[holder.namespace]
+        del here[holder.uid]
+        if not here:
+            del self._by_namespace[holder.namespace]
+        selector = holder.request.rules.not_with
+        if selector:
+            selectors = self._not_with[holder.namespace]
+            selectors[selector] -= 1
+            if not selectors[selector]:
+                del selectors[selector]
+            if not selectors:
+                del self._not_with[holder.namespace]
 
     def _ensure(self, name: str) -> NodeLedger:
         node = self._nodes.get(name)
@@ -264,9 +339,5 @@ class Ledger:
         node = self._nodes[name]
         if node.inventory is None and not node.inventory_error and not node.holders:
             del self._nodes[name]
+            self._refusing.pop(name, None)
             self._changed(name)
-
-
-def _until(kept: Mapping[str, float], clock: float) -> list[str]:
-    """The UIDs that are over. All are kept equally long: the oldest comes first."""
-    return list(takewhile(lambda uid: kept[uid] <= clock, kept))

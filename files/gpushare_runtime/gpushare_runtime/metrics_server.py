@@ -12,14 +12,23 @@ import ipaddress
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
+from gpushare_runtime.listener import Listener, Seldom
 from gpushare_runtime.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
+# Anybody who reaches the address can have them written.
+_at_requests: Final = log.getChild("requests")
+_at_requests.addFilter(Seldom())
 
 _REQUEST_SECONDS: Final = 10.0
+# Who has not asked rightly yet.
+_STRANGERS: Final = 64
+# That are answered at a time: a cluster has a handful of scrapers.
+_MOST: Final = 16
 _RETRY_SECONDS: Final = 30.0
 _LARGEST_REQUEST: Final = 16 * 1024
 
@@ -72,52 +81,72 @@ class MetricsServer:
     def __init__(self, address: MetricsAddress, pieces: Callable[[], Iterable[str]]) -> None:
         self._address = address
         self._pieces = pieces
+        self._answering = 0
         self.port = address.port
 
     async def run(self) -> NoReturn:
         """Never returns. An address that cannot be had is tried again: nothing else depends on it."""
         while True:
             try:
-                server = await asyncio.start_server(self._answer, self._address.host, self._address.port, limit=_LARGEST_REQUEST)
+                listener = Listener(self._address.host, self._address.port, most=_STRANGERS, seconds=_REQUEST_SECONDS)
             except OSError as error:
                 log.error("metrics are not served, trying again in %.0f s: %s", _RETRY_SECONDS, error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
+            server = await asyncio.start_server(partial(self._answer, listener), sock=listener, limit=_LARGEST_REQUEST)
             self.port = server.sockets[0].getsockname()[1]
             async with server:
                 await server.serve_forever()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_SECONDS)
+            # The listener sees to it that this ends.
+            request = await reader.readuntil(b"\r\n\r\n")
             refused = self._refused(request.decode("latin-1"))
-            status, body = refused or ("200 OK", await self._page())
-            head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode() + body)
-            await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)
+            if refused is not None:
+                await _send(writer, *refused)
+            else:
+                listener.welcome(writer.transport)
+                self._answering += 1
+                try:
+                    await _send(writer, *await self._page())
+                finally:
+                    self._answering -= 1
         writer.close()
 
-    async def _page(self) -> bytes:
+    async def _page(self) -> tuple[str, bytes]:
         page = bytearray()
-        for piece in self._pieces():
-            page += piece.encode()
-            # Whoever waits for an answer goes first: a large cluster's page is the work of a second.
-            await asyncio.sleep(0)
-        return bytes(page)
+        try:
+            for piece in self._pieces():
+                page += piece.encode()
+                # Whoever waits for an answer goes first: a large cluster's page is the work of a second.
+                await asyncio.sleep(0)
+        except Exception:
+            _at_requests.exception("the metrics could not be made")
+            return "500 Internal Server Error", b"the metrics could not be made, see the log\n"
+        return "200 OK", bytes(page)
 
     def _refused(self, request: str) -> tuple[str, bytes] | None:
         """Status and words for a request that gets no metrics."""
         line, *headers = request.split("\r\n")
-        if line.split(" ")[:2] != ["GET", "/metrics"]:
+        method, _, target = line.partition(" ")
+        if method != "GET" or target.split(" ")[0].partition("?")[0] != "/metrics":
             return "404 Not Found", b"only GET /metrics is here\n"
-        if self._address.token_file is None:
-            return None
-        try:
-            token = self._address.token_file.read_text().strip()
-        except OSError as error:
-            log.error("metrics are not served: the token cannot be read: %s", error)
-            return "503 Service Unavailable", b"the token cannot be read, see the log\n"
-        given = next((h.partition(":")[2].strip() for h in headers if h.lower().startswith("authorization:")), "")
-        if not token or not hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode()):
-            return "401 Unauthorized", b"the bearer token of --metrics-token-file is expected\n"
+        if self._address.token_file is not None:
+            try:
+                token = self._address.token_file.read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                _at_requests.error("metrics are not served: the token cannot be read: %s", error)
+                return "503 Service Unavailable", b"the token cannot be read, see the log\n"
+            given = next((h.partition(":")[2].strip() for h in headers if h.lower().startswith("authorization:")), "")
+            if not token or not hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode()):
+                return "401 Unauthorized", b"the bearer token of --metrics-token-file is expected\n"
+        if self._answering >= _MOST:
+            return "503 Service Unavailable", b"too many at a time, ask again later\n"
         return None
+
+
+async def _send(writer: asyncio.StreamWriter, status: str, body: bytes) -> None:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)

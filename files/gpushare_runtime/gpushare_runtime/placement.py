@@ -71,7 +71,8 @@ class Rule(ABC):
         try:
             cost = node.memo[key]  # type: ignore[assignment]
         except KeyError:
-            cost = node.memo[key] = self.cost(request, node)
+            cost = self.cost(request, node)
+            node.remember(key, cost)
         return None if cost is None else (cost, self.tie(node), node.name)
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
@@ -125,15 +126,19 @@ class Fgd(Rule):
         self._costs: dict[Hashable, int] = {}
 
     def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        if request.cards:
+            return _smallest(request, candidates)
         return growth(request, tuple(node.usable), candidates, self._workload)[1]
 
     def key(self, request: Request) -> Hashable:
         return "fgd", self._workload.version, request.key
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        candidates = node.candidates(request)
+        candidates: Sequence[CardState] = node.candidates(request)
         if not candidates:
             return None
+        if request.cards:
+            candidates = self.pick(request, node, candidates)
         # Many nodes are alike, and cost the same.
         fits = {state.card.index for state in candidates}
         usable = tuple(node.usable)

@@ -26,6 +26,9 @@ ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 # Pod annotation, written by the extender on a pending pod so that kube-scheduler looks at it again; value: when.
 ANNOTATION_RECALLED: Final = "gpushare/recalled"
 
+# Pod annotation of the API's copy of a static pod: by it kubelet knows the pod. Anybody may write it who may set spec.nodeName.
+ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
+
 # Pod annotations, written by users: which cards are meant, with whom, and how they are chosen. See rules.py.
 ASK_MODELS: Final = "gpushare.request/models"
 ASK_MODELS_REFUSED: Final = "gpushare.request/models-refused"
@@ -34,6 +37,7 @@ ASK_CARDS_REFUSED: Final = "gpushare.request/cards-refused"
 ASK_SAME_CARD_AS: Final = "gpushare.request/same-card-as"
 ASK_NOT_WITH: Final = "gpushare.request/not-with"
 ASK_PLACEMENT: Final = "gpushare.request/placement"
+ASKS: Final = frozenset((ASK_MODELS, ASK_MODELS_REFUSED, ASK_CARDS, ASK_CARDS_REFUSED, ASK_SAME_CARD_AS, ASK_NOT_WITH, ASK_PLACEMENT))
 
 # Node labels, of ACK.
 LABEL_PLACEMENT: Final = "ack.node.gpu.placement"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from gpushare_runtime.bounds import quote
+
 _ID_SEPARATOR: Final = "-_-"
 
 
@@ -39,7 +41,7 @@ def parse_unit(name: str) -> Unit:
     try:
         return UNITS[name]
     except KeyError:
-        raise ValueError(f"memory unit {name!r} is not known; use one of {', '.join(UNITS)}") from None
+        raise ValueError(f"memory unit {quote(name)} is not known; use one of {', '.join(UNITS)}") from None
 
 
 def unit_id(uuid: str, slot: int) -> str:
@@ -49,13 +51,15 @@ def unit_id(uuid: str, slot: int) -> str:
 
 def parse_unit_id(device_id: str) -> tuple[str, int]:
     """(card UUID, slot) of a unit id; ValueError quotes what was found."""
-    uuid, separator, slot = device_id.rpartition(_ID_SEPARATOR)
-    if not separator or not uuid or not (slot.isascii() and slot.isdigit()):
-        raise ValueError(f"device id {device_id!r} is not of the form <card UUID>{_ID_SEPARATOR}<number>")
+    uuid, _, slot = device_id.rpartition(_ID_SEPARATOR)
+    if not uuid or not (slot.isascii() and slot.isdigit()):
+        raise ValueError(f"device id {quote(device_id)} is not of the form <card UUID>{_ID_SEPARATOR}<number>")
     return uuid, int(slot)
 
 
 _QUANTITY: Final = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?")
+# Kubernetes itself writes at most some twenty.
+_DIGITS: Final = 64
 _SUFFIX: Final = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -71,12 +75,12 @@ def parse_quantity(value: object) -> int:
     ValueError if it is no quantity or not whole: extended resources are counted, not measured.
     """
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{value!r} is not a quantity; write a whole number such as 8")
+        raise ValueError(f"{quote(value)} is not a quantity; write a whole number such as 8")
     if isinstance(value, int):
         return value
-    match = _QUANTITY.fullmatch(value)
+    match = _QUANTITY.fullmatch(value) if len(value) <= _DIGITS else None
     if match is None:
-        raise ValueError(f"{value!r} is not a quantity; write a whole number such as 8")
+        raise ValueError(f"{quote(value)} is not a quantity; write a whole number such as 8")
     sign, digits, exponent, suffix = match.groups()
     number = Fraction(digits)
     if exponent:
@@ -84,7 +88,7 @@ def parse_quantity(value: object) -> int:
     elif suffix:
         number *= _SUFFIX[suffix]
     if number.denominator != 1:
-        raise ValueError(f"{value!r} is not a whole number; {RESOURCE_RULE}")
+        raise ValueError(f"{quote(value)} is not a whole number; {RESOURCE_RULE}")
     return -number.numerator if sign == "-" else number.numerator
 
 

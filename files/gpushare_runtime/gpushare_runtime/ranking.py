@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from gpushare_runtime.node_ledger import NodeLedger
+
+T = TypeVar("T")
 
 BEST_SCORE: Final = 10
 """kube-scheduler's extenders score from 0 to this."""
@@ -58,6 +60,7 @@ class Ranking:
         self._order: list[Weight] = []
         self._unfit: set[str] = set()
         self._stale: set[str] = set()
+        self._notes: dict[str, object] = {}
 
     def forget(self, name: str) -> None:
         """A node has changed."""
@@ -91,6 +94,19 @@ class Ranking:
         weights = [weight for weight in map(self._weights.get, names) if weight is not None]
         return min(weights)[-1] if weights else "", scores_of(weights)
 
+    def noted(self, names: Iterable[str], look: Callable[[NodeLedger], T]) -> dict[str, T]:
+        """What `look` says of each of these nodes, of which `fitting` was asked before; kept like the weights: always the same `look`."""
+        found: dict[str, T] = {}
+        for name in names:
+            note = self._notes.get(name)
+            if note is None:
+                node = self._nodes.get(name)
+                note = look(NodeLedger(name) if node is None else node)
+                if node is not None:
+                    self._notes[node.name] = note
+            found[name] = cast(T, note)
+        return found
+
     def _all_known(self, names: Sequence[str]) -> bool:
         """Weigh those of them that have changed or are new; whether something is known of every one."""
         for name in self._stale:
@@ -111,7 +127,7 @@ class Ranking:
         if node is None:
             return False
         # The node's own string: the caller's is one of thousands that would stay, once for each kind of request.
-        weight = self._weights[node.name] = self._weigh(node)
+        weight = self._weights[node.name] = node.guarded(lambda: self._weigh(node), None)
         if weight is None:
             self._unfit.add(name)
         else:
@@ -119,6 +135,7 @@ class Ranking:
         return True
 
     def _drop(self, name: str) -> None:
+        self._notes.pop(name, None)
         weight = self._weights.pop(name)
         if weight is None:
             self._unfit.discard(name)

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
 
 from gpushare_runtime import protocol
 from gpushare_runtime.ledger import NodeLedger
@@ -14,17 +15,36 @@ from gpushare_runtime.request import Request
 
 MOST_WORDINGS: Final = 10
 """kube-scheduler copies every distinct reason into the pod's condition at each attempt."""
+FAULT: Final = "an internal fault in looking at this node; the log of gpushare-extender says which"
 
 
-def refusals(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
+class NoFit(NamedTuple):
+    """Why a request does not fit on one of many nodes. hopeless: no eviction could help; fault: what could not be computed there."""
+
+    words: str
+    hopeless: bool
+    fault: str
+
+
+def no_fit(request: Request, node: NodeLedger) -> NoFit:
+    """Of a node where it does not fit."""
+    words = _guarded(_group, request, node)
+    return NoFit(words, not node.guarded(partial(node.could_hold, request), True), node.fault)
+
+
+def refusals(request: Request, refused: Mapping[str, NoFit], node_of: Callable[[str], NodeLedger]) -> dict[str, str]:
     """Node name → why the request does not fit there. Up to ten nodes are named each with its numbers, more in groups."""
-    refused = list(nodes)
     if len(refused) <= MOST_WORDINGS:
-        return {node.name: f"{node.name}: {exact(request, node)}" for node in refused}
-    groups = {node.name: _remembered_group(request, node) for node in refused}
+        return {name: f"{name}: {_guarded(exact, request, node_of(name))}" for name in refused}
+    groups = {name: one.words for name, one in refused.items()}
     if len(set(groups.values())) > MOST_WORDINGS:
-        return {name: f"no node has {_wanted(request, None)}" for name in groups}
+        return dict.fromkeys(groups, f"no node has {_wanted(request, None)}")
     return groups
+
+
+def _guarded(words: Callable[[Request, NodeLedger], str], request: Request, node: NodeLedger) -> str:
+    found = node.guarded(partial(words, request, node), FAULT)
+    return FAULT if node.fault else found
 
 
 def exact(request: Request, node: NodeLedger) -> str:
@@ -44,10 +64,6 @@ def exact(request: Request, node: NodeLedger) -> str:
     if request.per_card > size:
         return f"needs {wanted}, its largest card has {size} ({total} in total on {_cards(len(usable))}{without})"
     return f"needs {wanted}, {_most(request, node)} ({node.free} of {total} in total{without}){kept}"
-
-
-def _remembered_group(request: Request, node: NodeLedger) -> str:
-    return node.remembered(("group", request.key), lambda: _group(request, node))
 
 
 def _group(request: Request, node: NodeLedger) -> str:

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final
 
 from gpushare_runtime import protocol, reuse
+from gpushare_runtime.bounds import MOST_CONTAINERS, MOST_UNITS, quote
 from gpushare_runtime.quantity import Unit, parse_quantity
 from gpushare_runtime.rules import NO_RULES, Bearer, Rules, parse_rules
 
@@ -95,8 +98,9 @@ class Request:
 
     @cached_property
     def key(self) -> tuple[int, int, int, int, str]:
-        """Equal for requests that fit on the same cards; cheap to hash."""
-        rules = "" if self.rules == NO_RULES and self.bearer is None else repr((self.rules, self.bearer))
+        """Equal for requests that fit on the same cards; small, and cheap to hash."""
+        plain = self.rules == NO_RULES and self.bearer is None
+        rules = "" if plain else blake2b(repr((self.rules, self.bearer)).encode(errors="replace"), digest_size=16).hexdigest()
         return self.units, self.cards, self.core, self.cards_per_pod, rules
 
     @cached_property
@@ -130,9 +134,11 @@ def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | N
 
     bound: it is on a node already, whoever put it there; what it holds counts, also where it would be refused now.
     """
-    containers = tuple(_containers(pod.get("spec") or {}))
+    containers = tuple(islice(_containers(pod.get("spec") or {}, bound), MOST_CONTAINERS + 1))
     if not containers:
         return None
+    if len(containers) > MOST_CONTAINERS:
+        raise RequestError(f"more than {MOST_CONTAINERS} containers of the pod ask for a part of a card; write at most so many")
     metadata = pod.get("metadata") or {}
     label = (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
     annotations = metadata.get("annotations") or {}
@@ -172,7 +178,7 @@ def _check_core(request: Request) -> None:
     if not request.core:
         return
     for container in request.containers:
-        if container.core and not container.units:
+        if not container.units:
             raise RequestError(
                 f"container {container.name!r} asks for {protocol.RESOURCE_CORE} without {protocol.RESOURCE_MEMORY}; "
                 "a share of a card's compute goes with a share of its memory: ask for both"
@@ -196,7 +202,7 @@ def _cards_per_pod(label: object, containers: tuple[ContainerRequest, ...]) -> i
         return 1
     # No machine has a million cards.
     if not (isinstance(label, str) and label.isascii() and label.isdigit() and len(label) < 7 and int(label) >= 1):
-        raise RequestError(f'the pod label {protocol.LABEL_CARDS_PER_POD} must be the number of cards, such as "2"; found {label!r}')
+        raise RequestError(f'the pod label {protocol.LABEL_CARDS_PER_POD} must be the number of cards, such as "2"; found {quote(label)}')
     cards = int(label)
     for container in containers:
         if container.units % cards:
@@ -207,25 +213,26 @@ def _cards_per_pod(label: object, containers: tuple[ContainerRequest, ...]) -> i
     return cards
 
 
-def _containers(spec: Mapping[str, Any]) -> Iterator[ContainerRequest]:
+def _containers(spec: Mapping[str, Any], bound: bool) -> Iterator[ContainerRequest]:
     for index, container in enumerate(spec.get("initContainers") or ()):
         kind = Kind.SIDECAR if container.get("restartPolicy") == "Always" else Kind.INIT
-        yield from _container(kind, index, container)
+        yield from _container(kind, index, container, bound)
     for index, container in enumerate(spec.get("containers") or ()):
-        yield from _container(Kind.APP, index, container)
+        yield from _container(Kind.APP, index, container, bound)
 
 
-def _container(kind: Kind, index: int, container: Mapping[str, Any]) -> Iterator[ContainerRequest]:
+def _container(kind: Kind, index: int, container: Mapping[str, Any], bound: bool) -> Iterator[ContainerRequest]:
     resources = container.get("resources")
     if not resources:
         return
     limits = resources.get("limits") or {}
     requests = resources.get("requests") or {}
     asked = {name: limits.get(name, requests.get(name)) for name in protocol.RESOURCES if name in limits or name in requests}
-    if not asked:
-        return
     name = str(container.get("name", ""))
     amounts = {resource: _amount(name, resource, value) for resource, value in asked.items()}
+    if bound:
+        # Past every check, and perhaps more than JSON can write: more than any machine has is as good.
+        amounts = {resource: min(amount, MOST_UNITS) for resource, amount in amounts.items()}
     if any(amounts.values()):
         yield ContainerRequest(
             kind,
@@ -268,7 +275,7 @@ def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str |
     meant = 0
     if container.units >= _BYTES:
         meant = -(-container.units // (unit.mib * 1024 * 1024))
-    elif container.units >= _MEBIBYTES and unit.mib > 1:
+    elif container.units >= _MEBIBYTES:
         meant = -(-container.units // unit.mib)
     if 0 < meant <= largest:
         return f"{text}; write {meant}"

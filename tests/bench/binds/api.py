@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
-from gpushare_runtime.extender.fence import TRANSIT_SECONDS
+from gpushare_runtime.extender.binder import TRANSIT_SECONDS
 from gpushare_runtime.kube.client import TIMEOUT, KubeError
 from unit.runtime.naive import CORE, MEMORY, WHOLE, effective
 
@@ -45,7 +45,7 @@ class Api:
 
     def __init__(self, random: Random) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
-        self.lease: dict[str, Any] = {"metadata": {"uid": "lease"}, "spec": {"holderIdentity": "", "leaseTransitions": 0}}
+        self.lease: dict[str, Any] | None = {"metadata": {"uid": "lease"}, "spec": {"holderIdentity": "", "leaseTransitions": 0}}
         self.version = 0
         self.bound = 0
         self.excess: list[str] = []
@@ -97,6 +97,8 @@ class Api:
         if "/leases/" in path:
             if self._random.random() < 0.005:
                 raise KubeError(500, "InternalError", "etcd has no leader")
+            if self.lease is None:
+                raise KubeError(404, "NotFound", "leases kube-scheduler not found")
             return copy.deepcopy(self.lease)
         if params.get("limit"):
             return {"metadata": {"resourceVersion": str(self.version)}}

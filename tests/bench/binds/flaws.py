@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
+from gpushare_runtime.device_plugin.checkpoint import Key
 from gpushare_runtime.device_plugin.holders import Holders
 from gpushare_runtime.extender.binder import Binder
-from gpushare_runtime.extender.fence import Fence
+from gpushare_runtime.extender.fence import Fence, Lease
 from gpushare_runtime.extender.pods import FinishedPod, PodReader, PodRecord
 from gpushare_runtime.extender.wire import BindArguments
 from gpushare_runtime.kube.client import path
 from gpushare_runtime.ledger import Holder, Ledger
 
-_read, _create, _apply = PodReader.__call__, Binder._create, Ledger.apply
+_read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.apply, Fence.looked
 
 
 def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | None:
@@ -43,7 +44,14 @@ async def _forget(self: Binder, args: BindArguments) -> None:
     del self._unsettled[args.uid]
 
 
-def _remembers_nothing(self: Holders, resource: str, *, but: str = "") -> dict[str, str]:
+def _alone(self: Fence, lease: Lease | None, began: float) -> None:
+    if lease is None:
+        self._seen, self._looked, self._trouble = None, began, ""
+    else:
+        _looked(self, lease, began)
+
+
+def _remembers_nothing(self: Holders, resource: str) -> dict[Key, frozenset[str]]:
     return {}
 
 
@@ -61,6 +69,7 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
         lambda: patch.object(Ledger, "reserve", lambda self, holder, until: None),
         lambda: patch.object(Ledger, "assume", lambda self, holder: None),
     ],
+    "lease": [lambda: patch.object(Fence, "looked", _alone)],
     "settle": [lambda: patch.object(Binder, "_settle", _forget)],
     "younger": [lambda: patch.object(Ledger, "under_way", frozenset())],
     "leaving": [lambda: patch.object(Holders, "leaving", _remembers_nothing)],
@@ -74,6 +83,7 @@ WORDS: Final[Mapping[str, str]] = {
     "hole-14": "annotations by PATCH, then a Binding",
     "hole-19": "pods on a node whose cards are not known yet are left out",
     "assume": "nothing is held between the choice of a card and the watch",
+    "lease": "an extender whose Lease is gone takes itself for alone",
     "settle": "a Binding without an answer counts as failed at once",
     "younger": "a list takes what was bound after it",
     "leaving": "the node forgets with kubelet what processes still hold",

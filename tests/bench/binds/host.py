@@ -36,7 +36,7 @@ class Host:
         self.resumed.set()
         self.stalled_until = 0.0
         self.relists = 0
-        self.cluster = Cluster(now=clock, clock=clock)
+        self.cluster = Cluster(clock=clock)
         placement = Placement("binpack", "", self.cluster.workload)
         self.service = Service(self.cluster.ledger, placement, clock=clock)
         self.fence = Fence(DEFAULT_LEASE, name, clock=clock, told=lambda holder, words: self.reported.add(holder.uid))
@@ -49,7 +49,7 @@ class Host:
         self._changed: asyncio.Queue[NodeRecord] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         api.watchers.append(self)
-        for work in (self._start(), self.fence.run(self, self), self._expire()):  # type: ignore[arg-type]
+        for work in (self._start(), self.fence.run(self, self), self.cluster.expire_for_ever()):  # type: ignore[arg-type]
             self._run(work)
 
     def kill(self) -> None:
@@ -176,8 +176,3 @@ class Host:
             record = await self._changed.get()
             await asyncio.sleep(self.random.choice((0.0, 0.01, 0.3)))
             self.cluster.node_event("MODIFIED", record)
-
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            self.cluster.expire()

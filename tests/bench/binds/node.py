@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Protocol
 
 from gpushare_runtime.device_plugin.checkpoint import Entry
@@ -36,7 +36,7 @@ class Node:
         self._api = api
         self._running: dict[str, frozenset[str]] = {}
         self._users: dict[str, str] = {}
-        self._plugin = NodeState(PodTable(), clock, clock, self._running.keys)
+        self._plugin = NodeState(PodTable(clock), clock, clock, self)
         self._plugin.set_inventory(inventory)
         self._manager = DeviceManager(None, self._prefer, self._allocate, seed)
         self._manager.write = self._checkpoint  # type: ignore[method-assign]
@@ -63,6 +63,14 @@ class Node:
         for device_id in self._running.pop(uid, ()):
             if self._users.get(device_id) == uid:
                 del self._users[device_id]
+
+    def pods(self, uids: Set[str]) -> Set[str]:
+        """Those that have a process."""
+        return uids & self._running.keys()
+
+    def containers(self, uid: str) -> Set[str] | None:
+        """Nobody asks: no record is ever lost."""
+        raise NotImplementedError
 
     def look(self) -> bool:
         """What the plugin does beside kubelet's questions; whether it has something else to say now."""

@@ -74,8 +74,10 @@ class Run:
 
     def _take(self, name: str) -> None:
         """A kube-scheduler process of this host acquires the Lease."""
-        spec = self.api.lease["spec"]
         self._serial += 1
+        if self.api.lease is None:
+            self.api.lease = {"metadata": {"uid": f"lease-{self._serial}"}, "spec": {"leaseTransitions": -1}}
+        spec = self.api.lease["spec"]
         spec |= {"holderIdentity": f"{name}_{self._serial}", "leaseTransitions": spec["leaseTransitions"] + 1}
         self.leader = name
         # A new process knows of no backoff and of no bind under way.
@@ -228,7 +230,12 @@ class Run:
             self.api.struggles = False
 
     async def _change(self, name: str) -> None:
-        if self.random.random() < 0.5:
+        way = self.random.random()
+        if way < 0.2:
+            # An administrator forces an election.
+            self.events["lease deleted"] += 1
+            self.api.lease = None
+        elif way < 0.6 and self.api.lease is not None:
             # Given up in order: the next one need not wait.
             self.api.lease["spec"]["holderIdentity"] = ""
         self.leader = ""

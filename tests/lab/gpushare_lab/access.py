@@ -76,6 +76,8 @@ def inventory_text(nodes: Sequence[Node], key: Path, known_hosts: Path) -> str:
         "ansible_python_interpreter": "/usr/bin/python3",
         "ansible_ssh_private_key_file": str(key),
         "ansible_ssh_common_args": " ".join(f"-o {shlex.quote(option)}" for option in options),
+        # All at once: nobody's work is on these nodes, and batches wait for one another.
+        "gpushare_serial": "100%",
     }
     lines = ["---", "all:", "  vars:"]
     lines += [f"    {name}: {json.dumps(value)}" for name, value in variables.items()]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from .process import say
+from .process import say, under_way
 
 
 def recipe_hash(recipe: Mapping[str, str | bytes]) -> str:
@@ -45,7 +45,8 @@ def locked(path: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"waiting for another lab command that holds {path}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with under_way(f"waiting for {path}"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -55,15 +56,23 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def present(self, what: str, version: str, recipe: Mapping[str, str | bytes]) -> Path | None:
+        """The folder of an entry that is there."""
+        final = self._final(what, version, recipe)
+        return final if final.is_dir() else None
+
+    def _final(self, what: str, version: str, recipe: Mapping[str, str | bytes]) -> Path:
+        return self.root / f"{what}-{version}-{recipe_hash(recipe)}"
+
     def entry(self, what: str, version: str, recipe: Mapping[str, str | bytes], build: Callable[[Path], None]) -> Path:
         """The folder of an entry, built into a temporary folder first if it is missing.
 
         ``build`` gets an empty folder to fill. A build that another process holds is waited for;
         what a killed build left behind is removed.
         """
-        final = self.root / f"{what}-{version}-{recipe_hash(recipe)}"
-        if final.is_dir():
-            return final
+        if found := self.present(what, version, recipe):
+            return found
+        final = self._final(what, version, recipe)
         with locked(self.root / "locks" / final.name):
             if final.is_dir():
                 return final
@@ -74,7 +83,8 @@ class Cache:
             say(f"{what} {version}: making it (not in {self.root})")
             started = time.monotonic()
             try:
-                build(partial)
+                with under_way(f"making {what} {version}"):
+                    build(partial)
             except BaseException:
                 shutil.rmtree(partial)
                 raise

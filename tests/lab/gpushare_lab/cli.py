@@ -10,9 +10,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from . import access, cluster, components, lifecycle, podman, simulated, state
+from . import access, cluster, components, lifecycle, nodes, podman, saved, simulated, state
 from .prepare import clean_cache, prepare
-from .process import LabError, end_at_signal, say
+from .process import LabError, end_at_signal, say, ticking
 from .spec import CONTROL_PLANES, ENDPOINT, check_control_planes, check_name, check_version, parse_cards
 
 
@@ -38,6 +38,15 @@ def parser() -> argparse.ArgumentParser:
     command("down", "remove everything of the instance; the cache stays")
     upgrade = command("upgrade", "bring the running instance to another version of Kubernetes by `kubeadm upgrade`")
     upgrade.add_argument("version", metavar="VERSION")
+    for verb, text in (
+        ("save", "keep the instance as it is under a name; its nodes boot again"),
+        ("restore", "bring the instance back as it was when it was saved"),
+        ("forget", "remove a saved state"),
+    ):
+        command(verb, text).add_argument(
+            "state",
+            metavar="STATE",
+        )
     command("status", "show the instance and its nodes")
     command("inventory", "print the path of the Ansible inventory")
     command("kubeconfig", "print the path of the administrator's kubeconfig")
@@ -68,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, end_at_signal)
     try:
         check_name(arguments.name)
-        _run(arguments, passed_on)
+        with ticking():
+            _run(arguments, passed_on)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
@@ -87,6 +97,12 @@ def _run(arguments: argparse.Namespace, passed_on: list[str]) -> None:
             lifecycle.down(name)
         case "upgrade":
             lifecycle.upgrade(name, check_version(arguments.version))
+        case "save":
+            lifecycle.save(name, saved.check_state_name(arguments.state))
+        case "restore":
+            lifecycle.restore(name, saved.check_state_name(arguments.state))
+        case "forget":
+            lifecycle.forget(name, saved.check_state_name(arguments.state))
         case "cache-clean":
             clean_cache()
         case "status":
@@ -98,7 +114,9 @@ def _run(arguments: argparse.Namespace, passed_on: list[str]) -> None:
         case "gpu":
             _gpu(name, arguments.node, arguments.cards)
         case "kubectl":
-            cluster.replace_by_kubectl(state.existing(name), passed_on)
+            instance = state.existing(name)
+            saved.refuse_half_restored(instance)
+            cluster.replace_by_kubectl(instance, passed_on)
         case "exec":
             _execute(state.existing(name), arguments.node, passed_on)
 
@@ -119,8 +137,7 @@ def _gpu(name: str, node: str, cards: str | None) -> None:
         _check_gpu_node(instance, node)
         print(simulated.show_cards(instance, node), end="")
         return
-    with lifecycle.instance_lock(name):
-        instance = state.existing(name)
+    with lifecycle.changing(name) as instance:
         _check_gpu_node(instance, node)
         simulated.replace_cards(instance, node, cards)
 
@@ -132,11 +149,14 @@ def _check_gpu_node(instance: state.Instance, node: str) -> None:
 
 def _execute(instance: state.Instance, node: str, command: list[str]) -> None:
     instance.node(node)
+    saved.refuse_half_restored(instance)
     if not command:
         raise LabError("no command: write `lab exec NODE COMMAND …`")
-    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-    argv = ["podman", "exec", "-i", *terminal, podman.container_name(instance.name, node), *command]
-    os.execvp("podman", argv)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        argv = ["podman", "exec", "-it", podman.container_name(instance.name, node), *command]
+    else:
+        argv = [*nodes.entering(instance, node), *command]
+    os.execvp(argv[0], argv)
 
 
 def _status(instance: state.Instance) -> None:
@@ -156,3 +176,7 @@ def _status(instance: state.Instance) -> None:
         container = present.get(node.name, {}).get("state", "missing")
         answer = {"True": "Ready", "": "unknown to the cluster"}.get(ready.get(node.name, ""), "NotReady")
         print(f"  {node.name:6} {node.address:14} container {container:8} {answer:10} cards {node.cards or '-'}")
+    for kept, described in saved.listed(instance).items():
+        print(f"  saved state {kept}: of {described.made}, Kubernetes {described.kubernetes}, {', '.join(described.nodes)}")
+    if left := saved.unfinished(instance):
+        print(f"  unfinished: {left.command} {left.state}; `lab --name {instance.name} up` finishes it or takes it back")

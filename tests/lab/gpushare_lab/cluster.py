@@ -7,19 +7,29 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Any
 
 from . import nodes, payload
 from .access import kubeconfig_file
+from .api import Api
 from .process import LabError, in_parallel, run, say, until
 from .spec import API_PORT, CONTROL_PLANE, POD_SUBNET, Node, no_longer_wanted
 from .state import Instance
 
 _KUBEADM_TIMEOUT_S = 360.0
-_READY_DEADLINE_S = 240.0
+# Three control planes that start at once on 2 cores, with as much work beside them, took three minutes.
+_READY_DEADLINE_S = 900.0
 # Several members of etcd share the processors and the disk of one machine: with its own values (100 and 1000 ms)
 # they would elect a leader again and again. A killed node takes nothing from the disk that the kernel still has.
 _ETCD = {"heartbeat-interval": "300", "election-timeout": "3000", "unsafe-no-fsync": "true"}
+
+# The taints of a node that was not Ready, which go some moments after it is.
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_LEADERS = ("kube-controller-manager", "kube-scheduler")
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 
 
 def kubectl_file(instance: Instance) -> Path:
@@ -33,6 +43,11 @@ def link_kubectl(instance: Instance, programs: Path) -> None:
     partial.unlink(missing_ok=True)
     partial.symlink_to(programs / "kubectl")
     partial.rename(kubectl_file(instance))
+
+
+def api_of(instance: Instance) -> Api:
+    """The instance's API server, asked as the cluster's administrator."""
+    return Api(kubeconfig_file(instance))
 
 
 def kubectl(instance: Instance, *arguments: str, check: bool = True) -> str:
@@ -142,28 +157,34 @@ def wait_api(instance: Instance) -> None:
     until(
         "the API server to be ready",
         _READY_DEADLINE_S,
-        lambda: kubectl(instance, "get", "--raw", "/readyz", check=False) == "ok",
+        api_of(instance).ready,
         why_not=lambda: nodes.logs(instance, CONTROL_PLANE, "kubelet"),
     )
 
 
 def wait_ready(instance: Instance, restarted: dict[str, str]) -> None:
-    """Wait until all nodes are Ready and pods can be made.
+    """Wait until all nodes are Ready, without the taint that they had while they were not, and pods can be made.
 
     ``restarted`` maps each node that was started again to when that was (RFC 3339, UTC): the API server goes
     on calling a node Ready for a while after it stopped, so such a node must have renewed its lease since.
     """
 
+    api = api_of(instance)
+
     def not_ready() -> list[str]:
-        items = json.loads(kubectl(instance, "get", "nodes", "-o", "json", check=False) or "{}")
         ready = {
             item["metadata"]["name"]
-            for item in items.get("items", [])
+            for item in api.items("/api/v1/nodes") or []
             for condition in item["status"].get("conditions", [])
             if (condition["type"], condition["status"]) == ("Ready", "True")
+            and condition.get("lastHeartbeatTime", "") >= restarted.get(item["metadata"]["name"], "")
+            and not any(taint["key"] in _NOT_READY for taint in item["spec"].get("taints", []))
         }
         missing = [node.name for node in instance.nodes if node.name not in ready]
-        return missing or [name for name, since in restarted.items() if _lease(instance, name) < since]
+        if missing or not restarted:
+            return missing
+        renewed = _renewals(api, "kube-node-lease")
+        return [name for name, since in restarted.items() if renewed.get(name, "") < since]
 
     def why_not() -> str:
         names = not_ready() or [CONTROL_PLANE]
@@ -174,14 +195,62 @@ def wait_ready(instance: Instance, restarted: dict[str, str]) -> None:
     until(
         "the ServiceAccount that pods need",
         _READY_DEADLINE_S,
-        lambda: kubectl(instance, "get", "serviceaccount", "default", "-o", "name", check=False),
+        lambda: api.get("/api/v1/namespaces/default/serviceaccounts/default"),
         why_not=lambda: kubectl(instance, "-n", "kube-system", "get", "pods", "-o", "wide", check=False),
     )
 
 
-def _lease(instance: Instance, name: str) -> str:
-    arguments = ("-n", "kube-node-lease", "get", "lease", name, "-o", "jsonpath={.spec.renewTime}")
-    return kubectl(instance, *arguments, check=False)
+def release_leases(instance: Instance, since: str) -> None:
+    """Let another process lead where the leader is one that ended before ``since``, as it would have done had it ended by itself.
+
+    Processes that have just started would wait for 15 s whether the former leader is still there.
+    """
+    api = api_of(instance)
+    for name in _LEADERS:
+        path = f"{_LEASES}/kube-system/leases/{name}"
+        lease = api.get(path)
+        if not lease or not lease["spec"].get("holderIdentity") or lease["spec"]["renewTime"] >= since:
+            continue
+        # Unless it has changed meanwhile: then there is a new leader.
+        unchanged = {"op": "test", "path": "/metadata/resourceVersion", "value": lease["metadata"]["resourceVersion"]}
+        released = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        api.patch(path, [unchanged, *({"op": "replace", "path": f"/spec/{key}", "value": value} for key, value in released.items())])
+
+
+def wait_current(instance: Instance, since: str) -> None:
+    """Wait until scheduler and controllers work, and no pod of a node counts as running that has not started after ``since``."""
+    names, api = {node.name for node in instance.nodes}, api_of(instance)
+
+    def not_current() -> list[str]:
+        renewed = _renewals(api, "kube-system")
+        idle = [name for name in _LEADERS if renewed.get(name, "") < since]
+        pods = api.items("/api/v1/pods")
+        return idle or (["the API server"] if pods is None else stale_pods(pods, names, since))
+
+    def why_not() -> str:
+        listed = kubectl(instance, "get", "pods", "-A", "-o", "wide", check=False)
+        return f"not current: {', '.join(not_current())}\n{listed}\n{nodes.logs(instance, CONTROL_PLANE, 'kubelet')}"
+
+    until("scheduler, controllers and pods to be those of now", _READY_DEADLINE_S, lambda: not not_current(), why_not=why_not)
+
+
+def stale_pods(pods: Sequence[Mapping[str, Any]], names: AbstractSet[str], since: str) -> list[str]:
+    """The pods on these nodes of which a container is said to run since before ``since`` (RFC 3339, UTC), when all of them ended."""
+    return [
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        for pod in pods
+        if pod["spec"].get("nodeName") in names
+        and any(
+            status.get("state", {}).get("running", {"startedAt": since})["startedAt"] < since
+            for status in pod["status"].get("containerStatuses", [])
+        )
+    ]
+
+
+def _renewals(api: Api, namespace: str) -> dict[str, str]:
+    """When each Lease of a namespace that somebody holds was renewed (RFC 3339, UTC)."""
+    leases = api.items(f"{_LEASES}/{namespace}/leases") or []
+    return {lease["metadata"]["name"]: lease["spec"].get("renewTime", "") for lease in leases if lease["spec"].get("holderIdentity")}
 
 
 def replace_by_kubectl(instance: Instance, arguments: list[str]) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The programs of the lab, built from Go modules and C sources, or taken from GPUSHARE_LAB_BIN."""
+"""The programs of the lab: from GPUSHARE_LAB_BIN, else official release binaries, else built from Go modules; and from C sources."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from . import releases
 from .cache import Cache, sources_recipe
 from .golang import MINIMUM, go_command, go_environment
 from .places import SOURCES
@@ -83,7 +84,10 @@ def kubernetes(cache: Cache, version: str) -> Path:
         for name in KUBERNETES_PROGRAMS:
             (folder / name).symlink_to("kubernetes")
 
-    return cache.entry("kubernetes", version, {**sources_recipe(source), "flags": flags}, build)
+    recipe: dict[str, str | bytes] = {**sources_recipe(source), "flags": flags}
+    if built := cache.present("kubernetes-built", version, recipe):
+        return built
+    return releases.kubernetes(cache, version, KUBERNETES_PROGRAMS) or cache.entry("kubernetes-built", version, recipe, build)
 
 
 def kubernetes_go_mod(upstream: str, version: str) -> str:
@@ -122,7 +126,10 @@ def etcd(cache: Cache) -> Path:
         run_logged(f"building etcd {ETCD}", argv, cache.log(f"etcd-{ETCD}"), env=env, cwd=work)
         shutil.rmtree(work)
 
-    return cache.entry("etcd", ETCD, sources_recipe(source), build)
+    recipe = sources_recipe(source)
+    if built := cache.present("etcd-built", ETCD, recipe):
+        return built
+    return releases.etcd(cache, ETCD) or cache.entry("etcd-built", ETCD, recipe, build)
 
 
 def nvidia_toolkit(cache: Cache) -> Path:

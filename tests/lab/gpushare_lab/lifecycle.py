@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from . import access, cluster, endpoint, host_firewall, host_sysctls, nodes, podman, simulated, state
+from . import access, cluster, endpoint, host_firewall, host_sysctls, nodes, podman, saved, simulated, state
 from .cache import locked
 from .components import KUBERNETES
 from .places import cache_root, state_root
@@ -42,9 +42,37 @@ def instance_lock(name: str) -> AbstractContextManager[None]:
     return locked(_lock(f"instance-{name}"))
 
 
+@contextmanager
+def changing(name: str) -> Iterator[Instance]:
+    """An existing instance under its lock, after what a killed save has left is settled; refused after a killed restore."""
+    with instance_lock(name):
+        saved.settle(state.existing(name), finish_restore=False)
+        yield state.existing(name)
+
+
+def save(name: str, kept: str) -> None:
+    """Keep the instance as it is under a name."""
+    with changing(name) as instance:
+        saved.save(instance, kept)
+
+
+def restore(name: str, kept: str) -> None:
+    """Bring the instance back as it was when the state was saved."""
+    with instance_lock(name):
+        saved.restore(state.existing(name), kept)
+
+
+def forget(name: str, kept: str) -> None:
+    """Remove a saved state."""
+    with changing(name) as instance:
+        saved.forget(instance, kept)
+
+
 def up(name: str, wishes: Wishes) -> Instance:
     """Bring an instance up, or to what is asked for now."""
     with instance_lock(name):
+        if begun := state.load(name):
+            saved.settle(begun, finish_restore=True)
         before = state.load(name)
         version = wishes.kubernetes or (before.kubernetes if before else KUBERNETES)
         cards = _cards(before, wishes)
@@ -60,7 +88,7 @@ def up(name: str, wishes: Wishes) -> Instance:
         access.write_files(instance)
         cluster.link_kubectl(instance, prepared.kubernetes)
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        endpoint.bring_up(instance, prepared.node_image)
+        endpoint.bring_up(instance, prepared.layers)
         started = nodes.boot(instance, prepared, states)
         if before:
             _apply_cards(before, instance)
@@ -73,8 +101,7 @@ def up(name: str, wishes: Wishes) -> Instance:
 
 def upgrade(name: str, version: str) -> None:
     """Bring a running instance to another version of Kubernetes, as its administrator would: by kubeadm. Can be called again."""
-    with instance_lock(name):
-        instance = state.existing(name)
+    with changing(name) as instance:
         prepared = prepare(version)
         nodes.replace_programs(instance, prepared)
         cluster.link_kubectl(instance, prepared.kubernetes)

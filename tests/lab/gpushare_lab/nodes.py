@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import socket
@@ -13,8 +14,11 @@ from pathlib import Path
 
 from . import payload, podman
 from .archive import write_layer
+from .cache import recipe_hash, sources_recipe
+from .overlay import FileSystem
+from .places import SOURCES
 from .prepare import Prepared
-from .process import in_parallel, run, say, tail, until
+from .process import LabError, in_parallel, run, say, tail, until
 from .spec import CONTROL_PLANE, ENDPOINT, Node, pod_routes
 from .state import Instance
 
@@ -35,6 +39,22 @@ class Record:
 def node_folder(instance: Instance, node: str) -> Path:
     """What a node keeps outside of its container."""
     return instance.folder / "nodes" / node
+
+
+def file_system(instance: Instance, node: str) -> FileSystem:
+    """A node's file system."""
+    return FileSystem(node_folder(instance, node))
+
+
+def containerd_folder(instance: Instance, node: str) -> Path:
+    """What a node's containerd keeps; a folder of this machine, since containerd makes overlays of it."""
+    return node_folder(instance, node) / "containerd"
+
+
+def made_by() -> str:
+    """The recipe of nodes: changes when a source of the lab does."""
+    patterns = ("gpushare_lab/*.py", "node/**/*", "go/**/*", "images/**/*", "nvml/Makefile", "nvml/*.[ch]", "nvml/*.inc", "nvml/*.map")
+    return recipe_hash(sources_recipe(SOURCES, (*patterns, "nvml/cards.py")))
 
 
 def record_of(instance: Instance, node: str) -> Record:
@@ -58,8 +78,21 @@ def note(instance: Instance, node: str, **changes: object) -> None:
 
 def execute(instance: Instance, node: str, *command: str, stdin: str | None = None, timeout_s: float = 300) -> str:
     """Run a command in a node and return what it printed."""
-    argv = ["podman", "exec", *(["-i"] if stdin is not None else []), podman.container_name(instance.name, node)]
-    return run([*argv, *command], stdin=stdin, timeout_s=timeout_s).stdout
+    what = f"{node}: {' '.join(itertools.takewhile(lambda word: not word.startswith('-'), command))}"
+    return run([*entering(instance, node), *command], stdin=stdin, timeout_s=timeout_s, what=what).stdout
+
+
+def _unpack(instance: Instance, node: str, archive: Path) -> None:
+    """Unpack a tar archive into a node that runs; folders that are there keep their owner and mode."""
+    with archive.open("rb") as content:
+        run([*entering(instance, node), "tar", "-x", "-C", "/", *podman.KEEP], stdin=content)
+
+
+def entering(instance: Instance, node: str) -> list[str]:
+    """What stands before a command to run it in a node, which must run."""
+    if found := podman.entering(record_of(instance, node).container, _pid_file(instance, node)):
+        return found
+    raise LabError(f"{node} of lab {instance.name} does not run: call `lab --name {instance.name} up`")
 
 
 def discard_unusable(instance: Instance) -> None:
@@ -79,12 +112,13 @@ def discard_unusable(instance: Instance) -> None:
         if name in present:
             say(f"{name}: removing a container that is {'unfinished' if name in wanted else 'no longer wanted'}")
             podman.remove_container(present[name]["id"])
-        shutil.rmtree(node_folder(instance, name), ignore_errors=True)
+        discard(instance, name)
 
 
 def _is_complete(instance: Instance, node: str, present: dict[str, dict[str, str]], cluster: str) -> bool:
     record = record_of(instance, node)
-    return bool(cluster) and node in present and (record.container, record.cluster) == (present[node]["id"], cluster)
+    made = bool(file_system(instance, node).layers)
+    return made and bool(cluster) and node in present and (record.container, record.cluster) == (present[node]["id"], cluster)
 
 
 def boot(instance: Instance, prepared: Prepared, states: Mapping[str, str]) -> set[str]:
@@ -95,10 +129,9 @@ def boot(instance: Instance, prepared: Prepared, states: Mapping[str, str]) -> s
     parts = instance.folder / "payload"
     parts.mkdir(exist_ok=True)
     present = podman.containers(instance.name)
+    recipe = made_by()
     cards = payload.cards(prepared.toolkit, prepared.libraries, prepared.nvidia_smi)
     cards_digest = payload.digest(cards)
-    if any(node.name not in present for node in instance.nodes):
-        write_layer(parts / "programs.tar", payload.programs(prepared.kubernetes))
     if any(node.has_cards and record_of(instance, node.name).cards_payload != cards_digest for node in instance.nodes):
         write_layer(parts / "cards.tar", cards)
     started: set[str] = set()
@@ -106,16 +139,16 @@ def boot(instance: Instance, prepared: Prepared, states: Mapping[str, str]) -> s
     def bring_up(node: Node) -> None:
         entry = present.get(node.name)
         if entry is None:
-            _make(instance, node, prepared, states, parts, cards_digest)
+            _make(instance, node, prepared, states, parts, cards_digest, recipe)
             started.add(node.name)
         elif entry["state"] != "running":
             say(f"{node.name}: starting it again")
-            podman.start(entry["id"])
+            start(instance, node.name)
             started.add(node.name)
         wait_booted(instance, node)
         if node.has_cards and record_of(instance, node.name).cards_payload != cards_digest:
             say(f"{node.name}: new files of the simulated driver")
-            podman.unpack(podman.container_name(instance.name, node.name), parts / "cards.tar", running=True)
+            _unpack(instance, node.name, parts / "cards.tar")
             execute(instance, node.name, "/usr/local/sbin/gpushare-lab-gpu", "refresh")
             note(instance, node.name, cards_payload=cards_digest)
         _write_routes(instance, node)
@@ -133,43 +166,61 @@ def replace_programs(instance: Instance, prepared: Prepared) -> None:
     write_layer(parts / "programs.tar", payload.programs(prepared.kubernetes))
 
     def bring_in(node: Node) -> None:
-        podman.unpack(podman.container_name(instance.name, node.name), parts / "programs.tar", running=True)
+        _unpack(instance, node.name, parts / "programs.tar")
         _import_images(instance, node, prepared)
 
     in_parallel(bring_in, instance.nodes)
     shutil.rmtree(parts)
 
 
-def _make(instance: Instance, node: Node, prepared: Prepared, states: Mapping[str, str], parts: Path, cards_digest: str) -> None:
-    folder = node_folder(instance, node.name)
-    containerd = folder / "containerd"
-    containerd.mkdir(parents=True, exist_ok=True)
-    identity = podman.create_node(
-        instance.name,
-        node.name,
-        node.address,
-        prepared.node_image,
-        containerd,
-        [(prepared.pip_cache, "/root/.cache/pip")],
-    )
+def _make(
+    instance: Instance, node: Node, prepared: Prepared, states: Mapping[str, str], parts: Path, cards_digest: str, recipe: str
+) -> None:
+    files = file_system(instance, node.name)
+    files.describe(prepared.layers, recipe)
+    files.mount()
     settings = parts / f"{node.name}.tar"
     write_layer(settings, payload.settings(instance, node, prepared.archives.pause, states.get(node.name)))
-    podman.unpack(identity, parts / "programs.tar", running=False)
-    podman.unpack(identity, settings, running=False)
+    podman.unpack_below(files.root, settings)
     if node.has_cards:
-        podman.unpack(identity, parts / "cards.tar", running=False)
+        podman.unpack_below(files.root, parts / "cards.tar")
+    identity = create(instance, node, prepared.pip_cache)
     note(instance, node.name, container=identity, cards_payload=cards_digest if node.has_cards else "")
     podman.start(identity)
     say(f"{node.name}: started, {node.address}")
 
 
+def create(instance: Instance, node: Node, pip_cache: Path) -> str:
+    """Make a node's container, without starting it, on the file system that the node has; returns the container's id."""
+    containerd = containerd_folder(instance, node.name)
+    containerd.mkdir(parents=True, exist_ok=True)
+    root, pip = file_system(instance, node.name).root, (pip_cache, "/root/.cache/pip")
+    return podman.create_node(instance.name, node.name, node.address, root, containerd, _pid_file(instance, node.name), [pip])
+
+
+def _pid_file(instance: Instance, node: str) -> Path:
+    """Where podman writes the number of the node's first process."""
+    return node_folder(instance, node) / "pid"
+
+
+def start(instance: Instance, node: str) -> None:
+    """Start a container that does not run; its file system is no longer mounted after this machine has booted."""
+    file_system(instance, node).mount()
+    podman.start(podman.container_name(instance.name, node))
+
+
+def discard(instance: Instance, node: str) -> None:
+    """Remove what a node keeps, once its container is gone."""
+    file_system(instance, node).unmount()
+    shutil.rmtree(node_folder(instance, node), ignore_errors=True)
+
+
 def wait_booted(instance: Instance, node: Node) -> None:
     """Wait until the boot unit is done and containerd answers."""
-    container = podman.container_name(instance.name, node.name)
 
     def answers() -> bool:
         script = "systemctl is-active gpushare-lab-boot && systemctl is-active ssh && ctr version"
-        return run(["podman", "exec", container, "sh", "-c", script], check=False).returncode == 0
+        return run([*entering(instance, node.name), "sh", "-c", script], check=False).returncode == 0
 
     until(f"{node.name} to boot", _BOOT_DEADLINE_S, answers, why_not=lambda: logs(instance, node.name))
 
@@ -195,10 +246,13 @@ def _greets(address: str) -> bool:
 
 def logs(instance: Instance, node: str, *units: str) -> str:
     """The last lines of a node's journal and its failed units, for an error."""
-    container = podman.container_name(instance.name, node)
+    try:
+        enter = entering(instance, node)
+    except LabError as error:
+        return f"  {error}"
     chosen = [word for unit in units for word in ("-u", unit)]
-    journal = run(["podman", "exec", container, "journalctl", "--no-pager", "-n", "30", *chosen], check=False)
-    failed = run(["podman", "exec", container, "systemctl", "--failed", "--no-legend", "--plain"], check=False)
+    journal = run([*enter, "journalctl", "--no-pager", "-n", "30", *chosen], check=False)
+    failed = run([*enter, "systemctl", "--failed", "--no-legend", "--plain"], check=False)
     said = tail(journal.stdout or journal.stderr, 30)
     return f"  failed units of {node}:\n{tail(failed.stdout)}\n  end of its journal:\n{said}"
 
@@ -221,7 +275,7 @@ def _import_images(instance: Instance, node: Node, prepared: Prepared) -> None:
         if str(archive) in done:
             continue
         # The node sees this folder; a copy, since the cache may go while the node stays.
-        copy = node_folder(instance, node.name) / "containerd/import.tar"
+        copy = containerd_folder(instance, node.name) / "import.tar"
         shutil.copyfile(archive, copy)
         execute(instance, node.name, "ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "/var/lib/containerd/import.tar")
         copy.unlink()

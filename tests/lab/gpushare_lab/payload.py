@@ -12,9 +12,11 @@ from pathlib import Path
 
 from . import host_settings
 from .access import host_key, user_key
-from .archive import File, Folder, Link, Member, Text
+from .archive import File, Folder, Link, Member, Text, write_layer
+from .cache import Cache
 from .components import NVIDIA_DRIVER, NVIDIA_PROGRAMS
 from .places import SOURCES
+from .podman import unpack_below
 from .spec import Node, pod_routes
 from .state import Instance
 
@@ -29,6 +31,18 @@ def programs(kubernetes: Path) -> dict[str, Member]:
         return {f"usr/bin/{name}": File(kubernetes / name) for name in names}
     links: dict[str, Member] = {f"usr/bin/{name}": Link("../lib/kubernetes/kubernetes") for name in names}
     return {"usr/lib/kubernetes/kubernetes": File(together), **links}
+
+
+def programs_layer(cache: Cache, version: str, kubernetes: Path) -> Path:
+    """The same as a layer of nodes' file systems, in the cache."""
+
+    def build(folder: Path) -> None:
+        write_layer(folder / "layer.tar", programs(kubernetes))
+        unpack_below(folder, folder / "layer.tar")
+        (folder / "layer.tar").unlink()
+
+    recipe = {"kubernetes": str(kubernetes), "programs": digest(programs(kubernetes)) if cache.root not in kubernetes.parents else ""}
+    return cache.entry("node-programs", version, recipe, build)
 
 
 def settings(instance: Instance, node: Node, pause: str, cards_state: str | None) -> dict[str, Member]:

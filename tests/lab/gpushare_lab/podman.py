@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""podman: this instance's containers and network, told by their label, and the one image of all nodes."""
+"""podman: this instance's containers and network, told by their label."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import json
 import re
 import resource
 import shutil
-import subprocess
 from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from .process import LabError, run, say
+from .process import run
 
 LABEL = "gpushare-lab"
-_IMAGE = "localhost/gpushare-lab/node"
+# A command in a node has what podman would give it, and nothing of this machine's.
+_ENVIRONMENT = ("HOME=/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "container=podman")
+KEEP = ("--no-overwrite-dir", "--keep-directory-symlink", "--numeric-owner")
 
 
 def container_name(instance: str, node: str) -> str:
@@ -99,41 +100,28 @@ def subnets_in_use() -> list[IPv4Network]:
     return [IPv4Network(text) for text in found if ":" not in text]
 
 
-def node_image(rootfs: Path) -> str:
-    """The reference of the node image, imported from the root file system if podman lacks it."""
-    reference = f"{_IMAGE}:{rootfs.parent.name}"
-    if run(["podman", "image", "exists", reference], check=False).returncode == 0:
-        return reference
-    say("node image: importing it into podman")
-    # The tag is set by a second command: podman 4.3 may leave a tagged image behind without its layer when killed.
-    with subprocess.Popen(["tar", "-C", str(rootfs), "-c", "."], stdout=subprocess.PIPE) as tar:
-        done = run(["podman", "import", "-q", "--change", f"LABEL {LABEL}-cache=1", "-"], stdin=tar.stdout)
-        if tar.wait() != 0:
-            raise LabError(f"tar of {rootfs} ended with exit code {tar.returncode}: call `lab cache-clean` and try again")
-    run(["podman", "tag", done.stdout.strip(), reference])
-    say("node image: imported")
-    return reference
-
-
 def remove_node_images() -> list[str]:
-    """Remove the images that belong to the cache; returns their ids."""
+    """Remove the images that former versions of the lab made for the cache; returns their ids."""
     found = [entry["Id"] for entry in _list(["images", "--filter", f"label={LABEL}-cache=1"])]
     for identity in dict.fromkeys(found):
         run(["podman", "rmi", "-f", identity])
     return found
 
 
-def create_node(instance: str, name: str, address: str, image: str, containerd: Path, volumes: Sequence[tuple[Path, str]]) -> str:
+def create_node(
+    instance: str, name: str, address: str, root: Path, containerd: Path, pid_file: Path, volumes: Sequence[tuple[Path, str]]
+) -> str:
     """Make a node's container without starting it; returns its id. containerd's folder must not be on overlayfs."""
     options = ["--systemd=false", "--privileged", "--cgroupns=private", "--stop-signal=SIGRTMIN+3", "--pids-limit=-1"]
+    options += ["--pidfile", str(pid_file)]
     options += ["--tmpfs", "/run:mode=755", "--tmpfs", "/run/lock", "--tmpfs", "/tmp", "-e", "container=podman"]
     for source, target in [(containerd, "/var/lib/containerd"), *volumes]:
         options += ["-v", f"{source}:{target}"]
-    return create_container(instance, name, address, image, ["/sbin/init"], options)
+    return create_container(instance, name, address, root, ["/sbin/init"], options)
 
 
-def create_container(instance: str, name: str, address: str, image: str, command: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Make a container of the instance without starting it; returns its id."""
+def create_container(instance: str, name: str, address: str, root: Path, command: Sequence[str], options: Sequence[str] = ()) -> str:
+    """Make a container of the instance without starting it; returns its id. It runs in the file system that is mounted at ``root``."""
     # podman's own defaults fail on a machine whose limits cannot be raised; podman lowers its own nproc to 32768.
     limits = {
         "nofile": _bounded(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1048576),
@@ -143,26 +131,37 @@ def create_container(instance: str, name: str, address: str, image: str, command
     argv += ["--ip", address, "--label", f"{LABEL}={instance}", "--network", network_name(instance)]
     for key, limit in limits.items():
         argv += ["--ulimit", f"{key}={limit}:{limit}"]
-    return run([*argv, *options, image, *command]).stdout.strip()
+    return run([*argv, *options, "--rootfs", root, *command]).stdout.strip()
 
 
-def start(identity: str) -> None:
+def start(container: str) -> None:
     """Start a container that does not run."""
-    run(["podman", "start", identity])
+    run(["podman", "start", container])
 
 
-def unpack(identity: str, archive: Path, *, running: bool) -> None:
-    """Unpack a tar archive into a container; folders that are there keep their owner and mode."""
-    keep = ["--no-overwrite-dir", "--keep-directory-symlink", "--numeric-owner"]
-    if running:
-        with archive.open("rb") as content:
-            run(["podman", "exec", "-i", identity, "tar", "-x", "-C", "/", *keep], stdin=content)
-        return
-    root = run(["podman", "mount", identity]).stdout.strip()
+def kill(container: str) -> None:
+    """End a container at once, as a power cut does; returns when nothing of it runs any more."""
+    run(["podman", "kill", container])
+    run(["podman", "wait", container])
+
+
+def entering(identity: str, pid_file: Path) -> list[str]:
+    """What stands before a command to run it in a container; [] if the container does not run.
+
+    nsenter takes 5 ms where `podman exec` takes 300, and suites run thousands of commands.
+    """
     try:
-        run(["tar", "-x", "-C", root, *keep, "-f", archive])
-    finally:
-        run(["podman", "umount", identity])
+        pid = int(pid_file.read_text())
+        # The number may be another process's by now.
+        ours = identity in Path(f"/proc/{pid}/cgroup").read_text()
+    except (OSError, ValueError):
+        return []
+    return ["nsenter", f"--target={pid}", "--all", "env", "-i", *_ENVIRONMENT] if ours else []
+
+
+def unpack_below(root: Path, archive: Path) -> None:
+    """Unpack a tar archive into the file system of a container that does not run; folders that are there keep their owner and mode."""
+    run(["tar", "-x", "-C", root, *KEEP, "-f", archive])
 
 
 def _bounded(limit: int, most: int) -> int:

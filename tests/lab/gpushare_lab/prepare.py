@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import components, debian, podman, state
+from . import components, debian, payload, podman, state
 from .cache import Cache, locked
 from .golang import forget_go_caches
 from .images import Archives, archives
@@ -20,9 +20,9 @@ from .process import LabError, in_parallel, say
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where the parts are, and the reference of the node image in podman."""
+    """Where the parts are. ``layers`` are those of every node's file system, the uppermost first."""
 
-    node_image: str
+    layers: tuple[Path, ...]
     kubernetes: Path
     toolkit: Path
     libraries: Path
@@ -42,7 +42,7 @@ def prepare(version: str) -> Prepared:
         raise LabError("the lab runs systemd in privileged containers and needs root: call it as root")
     cache = the_cache()
     debian.install_host_packages(cache)
-    made: dict[str, Path | str] = {}
+    made: dict[str, Path] = {}
 
     def compile_go() -> None:
         with locked(cache.root / "locks/go"):
@@ -52,10 +52,7 @@ def prepare(version: str) -> Prepared:
             forget_go_caches(cache)
 
     def fetch_debian() -> None:
-        rootfs = debian.root_file_system(cache)
-        made["rootfs"] = rootfs
-        with locked(cache.root / "locks/node-image"):
-            made["image"] = podman.node_image(rootfs)
+        made["rootfs"] = debian.root_file_system(cache)
 
     def make_small_parts() -> None:
         made["libraries"] = components.nvml(cache)
@@ -66,20 +63,20 @@ def prepare(version: str) -> Prepared:
         part()
 
     in_parallel(call, [compile_go, fetch_debian, make_small_parts])
-    kubernetes = Path(made["kubernetes"])
+    kubernetes, rootfs = made["kubernetes"], made["rootfs"]
     return Prepared(
-        node_image=str(made["image"]),
+        layers=(payload.programs_layer(cache, version, kubernetes), rootfs),
         kubernetes=kubernetes,
-        toolkit=Path(made["toolkit"]),
-        libraries=Path(made["libraries"]),
-        nvidia_smi=Path(made["nvidia_smi"]),
-        archives=archives(cache, version, kubernetes, Path(made["rootfs"])),
+        toolkit=made["toolkit"],
+        libraries=made["libraries"],
+        nvidia_smi=made["nvidia_smi"],
+        archives=archives(cache, version, kubernetes, rootfs),
         pip_cache=cache.folder("pip"),
     )
 
 
 def clean_cache() -> None:
-    """Remove the cache and the node images; refused while an instance uses them."""
+    """Remove the cache, and images of former versions of the lab; refused while an instance uses them."""
     containers = podman.instances_with_containers() if podman.installed() else set()
     if users := sorted({*containers, *state.names()}):
         raise LabError(f"the cache is in use by {', '.join(users)}: call `lab --name NAME down` for each first")
@@ -87,4 +84,5 @@ def clean_cache() -> None:
     cache = cache_root(os.environ)
     if cache.exists():
         shutil.rmtree(cache)
-    say(f"removed {len(removed)} node images and {cache}; Debian packages stay: {', '.join(debian.HOST_PACKAGES)}")
+    images = f"{len(removed)} images of former versions and " if removed else ""
+    say(f"removed {images}{cache}; Debian packages stay: {', '.join(debian.HOST_PACKAGES)}")

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from .overlay import unmount_below
 from .places import state_root
 from .process import LabError
 from .spec import Node, check_name, endpoint, plan_nodes
@@ -96,6 +97,7 @@ def existing(name: str) -> Instance:
 def remove(name: str) -> None:
     """Remove the instance's folder."""
     if (folder := folder_of(name)).exists():
+        unmount_below(folder)
         shutil.rmtree(folder)
 
 

@@ -44,6 +44,13 @@ class ControlPlane:
         self._plans: dict[tuple[str, str], Plan] = {}
         self.refuses = ""
         self.refuses_patch = False
+        self.synced = True
+        self.ctr: str | None = "/usr/bin/ctr"
+        self.other_pods: list[dict[str, Any]] = []
+        # What was asked of kubectl and ctr, and what the last run said of itself.
+        self.asked: list[list[str]] = []
+        self.candidate: str | None = None
+        self.result: dict[str, Any] = {}
         self.manifest.parent.mkdir(parents=True)
         self.pki.mkdir(parents=True)
         for name in _kube_scheduler.TLS_FILES:
@@ -99,12 +106,15 @@ class ControlPlane:
 
     def kubectl(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
         words = argv[4:]
+        self.asked.append(words)
         if words[:2] == ["get", "pods"]:
-            return 0, json.dumps({"kind": "List", "items": [self.pod()]}), ""
+            return 0, json.dumps({"kind": "List", "items": [*self.other_pods, self.pod()]}), ""
         if words[:2] == ["get", "lease"]:
             return 0, json.dumps({"spec": {"holderIdentity": "host_1", "renewTime": now(1), "acquireTime": now(1)}}), ""
         if words[:2] == ["get", "configmap"]:
             known = self.known()
+            if known["cluster"] is None:
+                return 0, "", ""
             found = {"metadata": {"resourceVersion": str(known["version"])}, "data": {"ClusterConfiguration": known["cluster"]}}
             return 0, json.dumps(found), ""
         if words[:2] == ["get", "--raw"]:
@@ -123,6 +133,8 @@ class ControlPlane:
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         """ctr."""
+        self.asked.append(argv)
+        self.candidate = next((Path(word.split(",")[1][4:]).read_text() for word in argv if "gpushare-candidate.yaml" in word), None)
         if "kill" in argv:
             known = self.known()
             assert argv[-1] == f"c{known['starts']}-{known['ends']}"
@@ -132,7 +144,7 @@ class ControlPlane:
 
     def health(self, _url: str, ca: str | None = None) -> tuple[dict[str, Any], str]:
         assert ca == str(self.pki.parent / "ca.crt")
-        return {"synced": True, "filter_calls": self.known()["calls"]}, ""
+        return {"synced": self.synced, "filter_calls": self.known()["calls"]}, ""
 
     @property
     def host(self) -> Host:
@@ -141,9 +153,11 @@ class ControlPlane:
 
     # What the action plugin does.
 
+    def read(self, *more: str) -> dict[str, Any]:
+        return _scheduler_change.read(self.host, Kubectl(self.kubectl, "kubectl", "admin.conf"), str(self.config), str(self.pki), more)
+
     def plan(self, state: str) -> tuple[Plan, bool]:
-        found = _scheduler_change.read(self.host, Kubectl(self.kubectl, "kubectl", "admin.conf"), str(self.config), str(self.pki), [])
-        text = json.dumps(found)
+        text = json.dumps(self.read())
         found = json.loads(text)
         plan = self._plans.get((state, text))
         if plan is None:
@@ -156,11 +170,14 @@ class ControlPlane:
         """Whether something was done."""
         plan, due = self.plan(state)
         if due:
-            orders = json.loads(json.dumps(plan.for_module))
-            kubectl = Kubectl(self.kubectl, "kubectl", "admin.conf")
-            tools = _scheduler_change.Tools(kubectl, self.run, "/usr/bin/ctr", str(self.folder), point)
-            _scheduler_change.apply(self.host, tools, orders, "aliyun.com/gpu-mem", str(self.pki), state)
+            self.carry_out(plan, state, point)
         return due
+
+    def carry_out(self, plan: Plan, state: str = "present", point: Callable[[str], None] = lambda _point: None) -> None:
+        orders = json.loads(json.dumps(plan.for_module))
+        kubectl = Kubectl(self.kubectl, "kubectl", "admin.conf")
+        tools = _scheduler_change.Tools(kubectl, self.run, self.ctr, str(self.folder), point)
+        self.result = _scheduler_change.apply(self.host, tools, orders, "aliyun.com/gpu-mem", str(self.pki), state)
 
     def passed(self, state: str) -> Sequence[str]:
         points: list[str] = []

@@ -37,9 +37,17 @@ class FakeRoot:
         self.at(path).write_text(f"#!/bin/sh\ncat <<'EOF'\n{output}\nEOF\nexit {status}\n")
         self.at(path).chmod(0o755)
 
-    def process(self, pid: int, *argv: str, namespace: str = "pid:[1]") -> None:
+    def process(
+        self, pid: int, *argv: str, namespace: str = "pid:[1]", uid: int = 0, program: str | None = None, container: str | None = None
+    ) -> None:
+        """program: what it really runs, by default what it says; container: the folder that is "/" to it, by default the host's."""
         self.file(f"/proc/{pid}/cmdline", b"".join(word.encode() + b"\0" for word in argv))
         self.link(f"/proc/{pid}/ns/pid", namespace)
+        self.link(f"/proc/{pid}/exe", program or (argv[0] if argv[0].startswith("/") else f"/usr/bin/{argv[0]}"))
+        self.file(f"/proc/{pid}/status", f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t0\t0\t0\t0\n")
+        if namespace == "pid:[1]":
+            # As the kernel has it, this leads somewhere else than it says; here it is relative to this folder.
+            self.link(f"/proc/{pid}/root", f"../..{container or ''}")
         if not self.at("/proc/self/ns/pid").is_symlink():
             self.link("/proc/self/ns/pid", "pid:[1]")
 

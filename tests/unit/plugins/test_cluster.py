@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _kubeconfig, _kubelet
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _host, _kubeconfig, _kubelet
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError, for_module
 
 
 class Answers:
@@ -119,3 +121,38 @@ def test_a_refusal_is_told_from_a_check_that_could_not_be_made() -> None:
     assert why == "the candidate was not checked: ctr: failed to dial: no such file"
     why = _candidate.check(Answers((0, "Kubernetes v1.36.3\n", "")), "ctr", IMAGE, [], [])
     assert "printed no configuration" in (why or "")
+
+
+class Module:
+    """Of an AnsibleModule what for_module may use: not its search path, which is sudo's."""
+
+    def __init__(self, kubectl: str) -> None:
+        self.params = {"kubectl": kubectl, "kubeconfig": "admin.conf"}
+        self.ran: list[list[str]] = []
+
+    def run_command(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        self.ran.append(argv)
+        return 0, "", ""
+
+    def fail_json(self, msg: str) -> None:
+        raise SystemExit(msg)
+
+
+def test_kubectl_is_looked_for_where_preflight_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "local/kubectl"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setattr(_host, "PROGRAM_FOLDERS", (str(tmp_path), str(program.parent)))
+    for name in ("kubectl", str(program)):
+        module = Module(name)
+        for_module(module).text(["version"])
+        assert module.ran[0][0] == str(program)
+    with pytest.raises(SystemExit, match=r"there is no program kubectl-1\.30 in /.*: install kubectl, or name its path in gpushare_k"):
+        for_module(Module("kubectl-1.30"))
+    with pytest.raises(SystemExit, match="there is no program /opt/kubectl: install"):
+        for_module(Module("/opt/kubectl"))
+
+
+def test_no_module_looks_for_programs_elsewhere() -> None:
+    root = Path(__file__).resolve().parents[3] / "plugins"
+    assert [path.name for path in root.rglob("*.py") if re.search(r"get_bin_path|shutil\.which", path.read_text())] == []

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import MissingError, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ def test_a_second_run_writes_nothing() -> None:
     api = ApiServer()
     wanted = Wanted(apply=[thing("a", data={"k": "v"})], delete=[thing("old")])
     assert api.converge(wanted)["objects"] == ["ConfigMap a"]
-    assert api.converge(wanted) == {"changed": False, "objects": [], "skipped": [], "diff": []}
+    assert api.converge(wanted) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
     assert api.writes == ["apply"]
 
 
@@ -88,11 +88,14 @@ def test_what_is_superseded_goes_after_what_replaces_it() -> None:
     assert api.writes == ["apply", "delete old"]
 
 
-def test_an_object_that_may_not_be_made_must_be_there() -> None:
+def test_an_object_that_may_not_be_made_is_left_out_and_named() -> None:
     api = ApiServer(thing("gpu1", "Node"))
-    with pytest.raises(MissingError, match="has no Node gpu2; expected it to be there: join the host"):
-        api.converge(Wanted(apply=[thing("gpu1", "Node"), thing("gpu2", "Node")], create=False))
-    assert api.writes == []
+    wanted = [thing("gpu1", "Node", data={"k": "v"}), thing("gpu2", "Node")]
+    result = api.converge(Wanted(apply=wanted, create=False))
+    assert (result["objects"], result["missing"]) == (["Node gpu1"], ["Node gpu2"])
+    assert list(api.objects) == [("Node", "gpu1")]
+    assert api.converge(Wanted(apply=wanted[1:], create=False))["missing"] == ["Node gpu2"]
+    assert api.writes == ["apply"]
 
 
 POLICY = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")
@@ -117,3 +120,67 @@ def test_an_api_server_that_does_not_answer_is_no_reason_to_leave_anything_out()
 
     with pytest.raises(KubectlError, match="connection refused"):
         converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+
+
+class Recorder(ApiServer):
+    """Also remembers every command."""
+
+    def __init__(self, *objects: Json, served: dict[str, list[str]] | None = None) -> None:
+        super().__init__(*objects, served=served)
+        self.asked: list[list[str]] = []
+
+    def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        self.asked.append(argv[4:])
+        return super().__call__(argv, data)
+
+
+LOOK = ["get", "--ignore-not-found", "-f", "-", "-o", "json"]
+
+
+def apply(manager: str) -> list[str]:
+    return ["apply", "--server-side", "--force-conflicts", f"--field-manager={manager}", "-f", "-"]
+
+
+def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
+    api = Recorder(thing("old"))
+    result = api.converge(Wanted(apply=[thing("new")], delete=[thing("old"), thing("gone")], timeout=7, field_manager="m"))
+    assert api.asked == [
+        LOOK,
+        [*apply("m"), "--dry-run=server", "-o", "json"],
+        apply("m"),
+        LOOK,
+        ["delete", "--ignore-not-found", "--wait", "--timeout=7s", "-f", "-"],
+    ]
+    assert (result["changed"], result["objects"], result["skipped"]) == (True, ["ConfigMap new", "ConfigMap old"], [])
+    api.asked.clear()
+    assert api.converge(Wanted()) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
+    assert api.asked == []
+    api.converge(Wanted(apply=[thing("new")]))
+    assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
+    api.asked.clear()
+    api.converge(Wanted(delete=[thing("new")]))
+    assert api.asked[1][3] == "--timeout=60s"
+
+
+def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
+    api = ApiServer(thing("gpu1", "Node"))
+    wanted = Wanted(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
+    assert api.converge(wanted)["objects"] == ["Node gpu1"]
+    assert api.writes == ["apply"]
+
+
+def test_what_cannot_be_there_is_not_deleted_and_is_named_only_where_nothing_is_applied() -> None:
+    api = ApiServer(thing("old"), served={"v1": ["ConfigMap"]})
+    result = api.converge(Wanted(apply=[thing("a")], delete=[POLICY, thing("old")], skip_unserved=True))
+    assert (result["objects"], result["skipped"], api.writes) == (["ConfigMap a", "ConfigMap old"], [], ["apply", "delete old"])
+    result = api.converge(Wanted(delete=[POLICY], skip_unserved=True))
+    assert (result["changed"], result["skipped"]) == (False, ["ValidatingAdmissionPolicy p"])
+
+
+@pytest.mark.parametrize("words", [NOT_FOUND, "Error from server (NotFound): x", "error: the server could not find the requested resource"])
+def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
+    def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        return 1, "", words
+
+    result = converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+    assert result == {"changed": False, "objects": [], "skipped": ["ValidatingAdmissionPolicy p"], "missing": [], "diff": []}

@@ -197,10 +197,83 @@ def test_a_containerd_that_does_not_answer_is_left_alone(host: Host, monkeypatch
     assert (host.tree(), host.restarts) == (before, 0)
 
 
-def test_a_missing_program_is_refused_and_in_check_mode_told(host: Host) -> None:
+@pytest.mark.parametrize("check", [False, True])
+def test_a_missing_program_is_refused(host: Host, check: bool) -> None:
     host.program.unlink()
-    with pytest.raises(Refused, match="install NVIDIA's container toolkit"):
-        host.converge()
-    result = host.converge(check=True)
-    assert result.changed
-    assert "Outside check mode this stops the run" in result.warnings[0]
+    with pytest.raises(Refused, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
+        host.converge(check=check)
+
+
+def test_secrets_of_the_configuration_are_in_no_diff(host: Host) -> None:
+    host.config.write_text(CONFIG + '[registry.auth]\npassword = "geheim"\n')
+    (diff,) = [one for one in host.converge(check=True).diff if one["before_header"] == str(host.config)]
+    assert diff["before"] == CONFIG + '[registry.auth]\npassword = "(hidden)"\n'
+    assert "geheim" not in diff["after"]
+    assert "nvidia" in str(host.converge(check=True).diff)
+
+
+def test_a_restart_that_would_end_containers_is_refused_before_anything_is_written(host: Host) -> None:
+    host.properties["KillMode"] = "control-group"
+    before = host.tree()
+    for check in (True, False):
+        with pytest.raises(Refused, match="KillMode=control-group"):
+            host.converge(check=check)
+    assert (host.tree(), host.restarts) == (before, 0)
+    allowed = Wanted("present", str(host.program), "containerd.service", None, 0.2, True)
+    assert converge(allowed, False, host.run).changed
+    host.properties["KillMode"] = "process"
+    host.converge("absent")
+    # Nothing to do is nothing to restart.
+    host.properties["KillMode"] = "control-group"
+    assert host.converge("absent") == Result(False, "", [], ["nothing of ours is recorded on this host"], [], [])
+
+
+def test_the_file_that_is_asked_for_is_the_one_that_is_changed(host: Host) -> None:
+    other = host.config.parent / "other.toml"
+    other.write_text(CONFIG)
+    wanted = Wanted("present", str(host.program), "containerd.service", str(other), 0.2, False)
+    assert [Path(path).name for path in converge(wanted, True, host.run).files] == ["zz-gpushare.toml", "other.toml"]
+
+
+def test_check_mode_predicts_the_way_back_too(host: Host) -> None:
+    host.converge()
+    before = host.tree()
+    predicted = host.converge("absent", check=True)
+    assert (host.tree(), host.restarts) == (before, 1)
+    assert host.converge("absent") == predicted
+    assert (predicted.changed, predicted.why_restart) == (True, "its default runtime is 'nvidia', expected 'runc'")
+
+
+def test_a_restart_that_was_lost_is_made_up_for_and_brings_nothing_of_others_along(host: Host) -> None:
+    host.converge()
+    host.running.write_text("runc")
+    found = host.converge(check=True)
+    assert found == Result(True, "its default runtime is 'runc', expected 'nvidia'", [], [], [], [])
+    assert host.converge() == found
+    assert (host.running.read_text(), host.restarts) == ("nvidia", 2)
+    host.config.write_text(host.config.read_text() + "# theirs\n")
+    host.running.write_text("runc")
+    assert [warning.split()[0] for warning in host.converge(check=True).warnings] == [str(host.config)]
+
+
+def test_a_containerd_that_is_unwell_with_what_may_be_our_change_is_gone_on_with(host: Host) -> None:
+    host.converge()
+    host.running.write_text("")
+    assert host.converge().changed
+    assert (host.running.read_text(), host.restarts) == ("nvidia", 2)
+    host.running.write_text("")
+    host.converge("absent")
+    assert (host.running.read_text(), host.restarts) == ("runc", 3)
+
+
+def test_what_others_have_recorded_is_none_of_ours(host: Host) -> None:
+    _journal.Journal("/").record("/theirs", "scheduler", None, b"x")
+    assert host.converge("absent").notes == ["nothing of ours is recorded on this host"]
+    host.converge()
+    host.converge("absent")
+    assert [entry.path for entry in _journal.Journal("/").entries()] == ["/theirs"]
+
+
+def test_a_program_that_works_is_no_warning(host: Host) -> None:
+    host.properties["ExecMainStartTimestampMonotonic"] = str(10**18)
+    assert host.converge(check=True).warnings == []

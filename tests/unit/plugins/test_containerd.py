@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal impor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.containerds import NEW, OLD, Containerd, model, real, real_programs
+from unit.plugins.containerds import NEW, OLD, Answer, Containerd, model, real, real_programs
 
 BINARY = "/usr/bin/nvidia-container-runtime"
 RELEASES = ("1.6.20", "1.7.24", "2.0.5", "2.1.4", "2.4.2")
@@ -441,6 +443,333 @@ class TestRunningProcess:
         assert "its runtime nvidia is" in str(_containerd.not_running(without, running))
 
 
+# The files that belong to a configuration, and the copy of them that a change is tried on.
+
+
+def test_every_file_is_read_once_and_in_containerds_order(folder: Path) -> None:
+    machine = Machine(model("2.1.4"), folder)
+    machine.write(
+        {
+            "config.toml": f'imports = ["b.toml", 1, "{folder}/sub*/x*.toml", "../containerd/./conf.d//*.toml", "gone.toml"]\n',
+            "b.toml": 'imports = ["config.toml", "c.toml"]\n',
+            "c.toml": "",
+            "conf.d/2.toml": "",
+            "conf.d/1.toml": "",
+            "conf.d/1.conf": "",
+            "sub1/x.toml": "",
+            "sub1/y.toml": "",
+            "sub2/x2.toml": "",
+            "other/x.toml": "",
+        }
+    )
+    names = ["config.toml", "b.toml", "sub1/x.toml", "sub2/x2.toml", "conf.d/1.toml", "conf.d/2.toml", "c.toml"]
+    assert list(machine.installation.read({})) == [str(folder / name) for name in names]
+    # As if two files were gone, one were new, and one other.
+    texts = {"c.toml": None, "conf.d/1.toml": None, "conf.d/0.toml": "n = 1", "conf.d/0.conf": "", "sub3/x.toml": "", "b.toml": ""}
+    found = machine.installation.read({str(folder / name): text for name, text in texts.items()})
+    names = ["config.toml", "b.toml", "sub1/x.toml", "sub2/x2.toml", "sub3/x.toml", "conf.d/0.toml", "conf.d/2.toml"]
+    assert list(found) == [str(folder / name) for name in names]
+    assert (found[str(folder / "conf.d/0.toml")], found[str(folder / "b.toml")]) == ("n = 1", "")
+
+
+def test_a_change_is_tried_on_copies_whose_imports_lead_to_copies(folder: Path) -> None:
+    seen: dict[str, str] = {}
+
+    def spy(arguments: Sequence[str]) -> Answer:
+        if arguments[0] == "--config" and arguments[1] != str(folder / "config.toml"):
+            scratch = arguments[1].removesuffix(str(folder / "config.toml"))
+            for path in Path(scratch).rglob("*.toml"):
+                seen[str(path)[len(scratch) :]] = path.read_bytes().decode().replace(scratch, "(scratch)")
+        return model("1.7.24")(arguments)
+
+    imports = f'imports = ["{folder}//conf.d/../conf.d/*.toml", "own.toml"] # why\r\n'
+    files = {"config.toml": imports + "version = 2\r\n", "own.toml": "version = 2\r\n", "conf.d/a.toml": "version = 2\n"}
+    Machine(spy, folder).write(files).installation.present(BINARY)
+    assert seen[str(folder / "config.toml")] == f'imports = ["(scratch){folder}/conf.d/*.toml", "own.toml"] # why\r\nversion = 2\r\n'
+    assert seen[str(folder / "conf.d/a.toml")] == files["conf.d/a.toml"]
+    assert seen[str(folder / "own.toml")].startswith(files["own.toml"] + f"\r\n[{section(2)}.containerd]\r\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "place"),
+    [
+        ("{}/own.d/*.toml", "own.d"),
+        ("own.d/zz-*", "own.d"),
+        ("own.d/1*.toml", "conf.d"),
+        ("own.*/*.toml", "conf.d"),
+        ("own.d/zz-gpushare.toml", "conf.d"),
+    ],
+)
+def test_our_own_file_goes_where_everything_is_imported_or_in_a_folder_of_its_own(folder: Path, pattern: str, place: str) -> None:
+    (folder / "own.d").mkdir()
+    if "*" not in pattern:
+        (folder / pattern).write_text("version = 3\n")
+    text = f'version = 3\nimports = ["{pattern.format(folder)}"]\n'
+    plan = Machine(model("2.1.4"), folder).write({"config.toml": text}).present()
+    cri = section(3)
+    own = f"""\
+# Made by gpushare.kubernetes: nvidia is the default runtime.
+version = 3
+
+[{cri}.containerd]
+default_runtime_name = "nvidia"
+
+[{cri}.containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+sandboxer = "podsandbox"
+
+[{cri}.containerd.runtimes.nvidia.options]
+BinaryName = "{BINARY}"
+SystemdCgroup = false
+"""
+    assert plan.files[str(folder / place / DROP_IN)] == own
+    wanted = text.replace('"]', f'", "{folder}/conf.d/*.toml"]')
+    assert plan.files.get(str(folder / "config.toml"), text) == (text if place == "own.d" else wanted)
+    assert (plan.after.default, plan.notes) == ("nvidia", [])
+
+
+@pytest.mark.parametrize(
+    ("imports", "files", "stays"), [("", [], False), (None, [], False), ("", ["a.toml"], True), ('["{}/conf.d/*.toml"]', [], True)]
+)
+def test_the_folder_that_we_made_goes_unless_somebody_uses_it(folder: Path, imports: str | None, files: list[str], stays: bool) -> None:
+    machine = Machine(model("2.1.4"), folder)
+    machine.installation.tidy()
+    if imports is not None:
+        machine.write({"config.toml": f"imports = {imports.format(folder)}\n" if imports else "version = 3\n"})
+    (folder / "conf.d").mkdir()
+    machine.write({f"conf.d/{name}": "" for name in files})
+    machine.installation.tidy()
+    assert (folder / "conf.d").exists() == stays
+
+
+def test_a_file_that_is_gone_or_has_lost_our_part_is_told(folder: Path) -> None:
+    machine = Machine(model("2.1.4"), folder).write({"config.toml": kubeadm(3)})
+    machine.present()
+    (folder / "conf.d" / DROP_IN).unlink()
+    machine.write({"config.toml": "# rewritten\n" + kubeadm(3)})
+    assert machine.absent().notes == [
+        f"{machine.config} was changed by somebody else since: nothing of ours is left in it",
+        f"{folder}/conf.d/{DROP_IN} is gone, so there was nothing to take out",
+    ]
+    assert machine.texts() == {"config.toml": ("# rewritten\n" + kubeadm(3)).encode()}
+
+
+def test_containerds_words_and_ours_name_the_file(folder: Path) -> None:
+    def failing(arguments: Sequence[str]) -> Answer:
+        return (1, " out \n", "") if arguments[0] == "--config" else model("2.1.4")(arguments)
+
+    with pytest.raises(Refused, match=f"^containerd --config {folder}/config.toml config migrate failed: out$"):
+        Installation(failing, str(folder / "config.toml")).dump()
+    machine = Machine(model("1.7.24"), folder).write({"config.toml": "version = 2\nimports = ['a.toml', 'b.toml']\n"})
+    machine.write({"a.toml": "version = 2\n"})
+    (folder / "b.toml").write_bytes(b"\xff")
+    with pytest.raises(Refused, match=rf"^{folder}/b.toml is not UTF-8 \(.*\): containerd's configuration must be$"):
+        machine.installation.read({})
+    with pytest.raises(Refused, match=f"^{folder}/a.toml cannot be read: line 1: expected a key"):
+        machine.installation.read({str(folder / "a.toml"): "[\n"})
+
+
+def test_where_no_place_has_the_effect_alone_every_place_is_named(folder: Path) -> None:
+    def odd(arguments: Sequence[str]) -> Answer:
+        """Our runtime brings another change along, which no real containerd has been seen to do."""
+        status, out, err = model("1.7.24")(arguments)
+        return status, out.replace('"enable_selinux" = false', '"enable_selinux" = true') if BINARY in out else out, err
+
+    machine = Machine(odd, folder).write({"config.toml": "version = 2\nimports = ['a.toml']\n", "a.toml": "version = 2\n"})
+    with pytest.raises(Refused) as error:
+        machine.present()
+    change = f"plugins.{OLD}.enable_selinux: expected False, found True"
+    assert str(error.value) == (
+        "nothing was changed, because no place was found where the change has its effect and no other. "
+        f"in {folder}/a.toml: {change}; in {folder}/config.toml: {change}"
+    )
+
+
+# What the configuration must say.
+
+
+def test_what_is_missing_is_said_in_full_where_there_is_no_entry_and_as_a_difference_where_there_is_one() -> None:
+    v1, v2 = "io.containerd.runc.v1", "io.containerd.runc.v2"
+    runc = {"runtime_type": v2, "options": {"SystemdCgroup": True, "Root": "/r", "BinaryName": "/runc"}, "x": {"y": 1}}
+    present = {"runtime_type": v2, "options": {"BinaryName": "/b", "SystemdCgroup": True}, "own": 1}
+    entry = ("runtimes", "nvidia")
+    default = (("default_runtime_name",), "nvidia")
+    in_full = [
+        ((*entry, "runtime_type"), v2),
+        ((*entry, "options", "BinaryName"), "/b"),
+        ((*entry, "options", "Root"), "/r"),
+        ((*entry, "options", "SystemdCgroup"), True),
+        ((*entry, "x", "y"), 1),
+    ]
+    of_options = [((*entry, "options", "BinaryName"), "/b"), ((*entry, "options", "SystemdCgroup"), True)]
+    of_type = [((*entry, "runtime_type"), v2)]
+    crun = {"runtime_type": v1}
+    for name, runtimes, wanted in [
+        ("runc", {"runc": runc}, [default, *in_full]),
+        ("gone", {"runc": runc}, [default, *in_full]),
+        ("", {"runc": runc}, [default, *in_full]),
+        ("nvidia", {"runc": runc}, in_full),
+        ("crun", {"runc": runc, "crun": crun}, [default, (in_full[0][0], v1), in_full[1], (in_full[3][0], False)]),
+        ("nvidia", {"runc": crun, "nvidia": present}, []),
+        ("runc", {"runc": runc, "nvidia": present}, [default]),
+        ("runc", {"runc": runc, "nvidia": {"own": 1}}, [default, *of_type, *of_options]),
+        ("runc", {"runc": {**crun, "options": {}}, "nvidia": present}, [default, (of_type[0][0], v1), (of_options[1][0], False)]),
+        ("nvidia", {"runc": runc, "nvidia": {**present, "runtime_type": "kata"}}, of_type),
+    ]:
+        section = {"default_runtime_name": name, "runtimes": runtimes}
+        before = copy.deepcopy(section)
+        assert _containerd.needed(section, "/b") == wanted, (name, sorted(runtimes))
+        assert section == before
+
+
+@pytest.mark.parametrize(
+    ("name", "runtimes", "words"),
+    [
+        ("kata", {"kata": {"runtime_type": "kata"}, "runc": {"runtime_type": "io.containerd.runc.v2"}}, "^the default runtime is kata"),
+        (
+            "x",
+            {"b": {"runtime_type": "b"}, "a": {}},
+            "^found the runtimes a, b and the default 'x', expected one of type io.containerd.runc",
+        ),
+        ("", None, "^found the runtimes none and the default ''"),
+    ],
+)
+def test_a_default_that_runc_does_not_run_is_refused(name: str, runtimes: dict[str, Any] | None, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        _containerd.needed({"default_runtime_name": name, "runtimes": runtimes}, BINARY)
+
+
+def test_a_dump_without_a_cri_plugin_is_refused() -> None:
+    with pytest.raises(Refused, match=r"^this containerd has no CRI plugin, .*\(it is \['cri'\]\)$"):
+        dump_section({"disabled_plugins": ["cri"], "plugins": {OLD: {"containerd": 1}, NEW: {}}})
+    assert dump_section({"plugins": {OLD: {"containerd": {"a": 1}}, NEW: {"containerd": {"b": 1}}}}) == {"b": 1}
+    for name in ("cri", OLD, NEW):
+        with pytest.raises(Refused, match=f"^disabled_plugins of containerd's configuration has {name}, so"):
+            _containerd.check_enabled({"disabled_plugins": ["other", name]})
+    _containerd.check_enabled({"disabled_plugins": ["io.containerd.snapshotter.v1.zfs"]})
+    _containerd.check_enabled({"disabled_plugins": None})
+
+
+@pytest.mark.parametrize(
+    ("data", "newest", "found"),
+    [
+        ({"version": 2}, 2, 2),
+        ({"version": 4}, 4, 4),
+        ({"version": 3}, 2, "version 3, expected 2, 3 or 4 and at most 2, .* `containerd config dump`"),
+        ({"version": 5}, 9, "version 5, expected 2, 3 or 4 and at most 9, .* `containerd config migrate`"),
+        ({}, 3, r"version 1 \(it declares none\), .* `containerd config migrate`"),
+    ],
+)
+def test_the_version_of_a_file_decides(data: dict[str, int], newest: int, found: int | str) -> None:
+    if isinstance(found, int):
+        assert _containerd.file_version("/c", data, newest) == found
+    else:
+        with pytest.raises(Refused, match=f"^/c has configuration {found}"):
+            _containerd.file_version("/c", data, newest)
+
+
+def test_the_socket_is_the_one_of_the_configuration() -> None:
+    new = {"plugins": {"io.containerd.server.v1.grpc": {"address": "/new"}}}
+    old = {"grpc": {"address": "/old"}}
+    found = [_containerd.socket_address(one) for one in ({**new, **old}, {"plugins": {}, **old}, {})]
+    assert found == ["/new", "/old", "/run/containerd/containerd.sock"]
+
+
+def dump_of(containerd: Any, **more: Any) -> dict[str, Any]:
+    return {"plugins": {NEW: {"containerd": containerd}}, **more}
+
+
+def test_two_dumps_differ_where_what_they_mean_differs() -> None:
+    runtimes = {"runc": {"runtime_type": "t", "zero": 0, "options": {"off": False}}}
+    same = dump_of({"runtimes": {"runc": {"runtime_type": "t"}}}, imports=["a"], empty={})
+    assert _containerd.differences(dump_of({"runtimes": runtimes}), same) == []
+    assert _containerd.differences(dump_of({"runtimes": None}), dump_of({})) == []
+    wanted = dump_of({"a": 1, "b": True, "c": {"d": 1}, "e": []}, top={"x": 1})
+    found = dump_of({"a": 2, "b": 1, "c": "d", "e": [1]}, more="y")
+    path = f"plugins.{NEW}.containerd"
+    assert _containerd.differences(wanted, found) == [
+        "more: expected None, found 'y'",
+        f"{path}.a: expected 1, found 2",
+        f"{path}.b: expected True, found 1",
+        f"{path}.c.: expected None, found 'd'",
+        f"{path}.c.d: expected 1, found None",
+        f"{path}.e: expected [], found [1]",
+        "top.x: expected 1, found None",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "0"), (5, "0; 1; 2; 3; 4"), (6, "0; 1; 2; 3; 4; and 1 more"), (9, "0; 1; 2; 3; 4; and 4 more")]
+)
+def test_no_more_than_five_differences_are_told(count: int, words: str) -> None:
+    assert _containerd.describe([str(number) for number in range(count)]) == words
+
+
+def test_a_runtime_that_a_file_would_hide_is_spelled_out() -> None:
+    before = {"runtimes": {"b": {"runtime_type": "io.containerd.runc.v2", "zero": 0}, "a": {"runtime_type": "wasm"}, "kept": {}}}
+    assert _containerd.lost(before, {"runtimes": {"kept": {"x": 1}}}) == [
+        (("runtimes", "a", "runtime_type"), "wasm"),
+        (("runtimes", "b", "runtime_type"), "io.containerd.runc.v2"),
+        (("runtimes", "b", "options", "SystemdCgroup"), False),
+    ]
+    entry = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
+    assert _containerd.spelled_out(entry) == entry
+
+
+def test_what_taking_our_part_out_may_change_is_the_default_and_our_runtime() -> None:
+    before = dump_of({"default_runtime_name": "nvidia", "runtimes": {"nvidia": {"a": 1}, "runc": {}}, "x": 1})
+    for runtimes in ({"runc": {"changed": 1}}, {"nvidia": {"theirs": 1}}, None):
+        found = _containerd.undone(before, dump_of({"default_runtime_name": "runc", "runtimes": runtimes, "x": 2}))
+        wanted = {"runc": {}, **{name: one for name, one in (runtimes or {}).items() if name == "nvidia"}}
+        assert found == dump_of({"default_runtime_name": "runc", "runtimes": wanted, "x": 1})
+    assert dump_section(before)["default_runtime_name"] == "nvidia"
+
+
+BUILTIN = {"runc": {"runtime_type": "io.containerd.runc.v2", "zero": 0, "options": {"SystemdCgroup": False}}}
+OURS = f"""\
+[{section(2)}.containerd]
+default_runtime_name = "nvidia"
+[{section(2)}.containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[{section(2)}.containerd.runtimes.nvidia.options]
+BinaryName = "/b"
+[{section(2)}.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+"""
+THEIRS = f'[{section(2)}.containerd]\ndefault_runtime_name = "theirs"\n'
+RUNC = f'[{section(2)}.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+NVIDIA = f'[{section(2)}.containerd.runtimes.nvidia]\nruntime_type = "old"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "original", "reverted"),
+    [
+        ("version = 2\n" + OURS, "", None),
+        (OURS, "", None),
+        ("version = 2\nimports = ['/p']\n" + OURS, "", None),
+        ("version = 2\nroot = '/'\n" + OURS, "", "version = 2\nroot = '/'\n"),
+        ("version = 2\n" + OURS, "version = 2\n", "version = 2\n"),
+        ("version = 2\n" + OURS + "# end\n", "version = 2\n" + RUNC, "version = 2\n" + RUNC + "# end\n"),
+        # The default is put back; one that somebody has chosen since stays.
+        (OURS + "# end\n", THEIRS, THEIRS + "# end\n"),
+        (OURS.replace('"nvidia"', '"runc"'), THEIRS, THEIRS.replace("theirs", "runc")),
+        # A runtime that somebody has changed since is not the built-in one any more.
+        (OURS + "own = 1\n", "version = 2\n", RUNC + "own = 1\n"),
+        # Our values in an entry that was there go back one by one; what else is in it stays.
+        (NVIDIA.replace("old", "new") + "own = 1\noptions = { SystemdCgroup = true }\n", NVIDIA, NVIDIA + "own = 1\noptions = {  }\n"),
+        (NVIDIA.replace('runtime_type = "old"', "own = 1"), NVIDIA, NVIDIA.replace("runtime_type", "own = 1\nruntime_type")),
+        # Imports: ours goes, and the list with it if it was not there.
+        ("imports = ['/x', '/p']\n", "imports = ['/x']\n", "imports = ['/x']\n"),
+        ("imports = ['/p']\n", "imports = []\n", "imports = []\n"),
+        ("imports = ['/p']\n", "imports = ['/p']\n", "imports = ['/p']\n"),
+        ("imports = ['/p']\n", "a = 1\n", ""),
+        ("imports = ['/p', '/x']\n", "a = 1\n", "imports = ['/x']\n"),
+    ],
+)
+def test_exactly_our_part_is_taken_out_of_a_file(text: str, original: str, reverted: str | None) -> None:
+    assert _containerd.reverted(text, original, BUILTIN, ["/p"]) == reverted
+
+
 @st.composite
 def configurations(draw: st.DrawFn, version: int) -> str:
     """A configuration as many tools and hands write it."""
@@ -464,7 +793,7 @@ def configurations(draw: st.DrawFn, version: int) -> str:
     return newline.join(lines) + draw(st.sampled_from(["", newline]))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(st.data(), st.sampled_from(RELEASES))
 def test_properties_of_any_configuration(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, release: str) -> None:
     containerd = model(release)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,144 @@ def test_the_program_has_to_work(tmp_path: Path) -> None:
     path.chmod(0o755)
     assert "does not work (libnvidia-container.so.1: cannot open" in str(check_program(str(path), run))
     assert check_program(str(path), lambda argv, _timeout: Outcome(argv, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ({"ExecStart": ""}, "LoadState is loaded"),
+        ({"LoadState": "masked"}, "LoadState is masked"),
+    ],
+)
+def test_a_unit_that_starts_nothing_is_refused(host: Host, how: dict[str, str], found: str) -> None:
+    host.properties.update(how)
+    with pytest.raises(Refused, match=rf"has no service containerd.service that starts containerd \({found}\): set gpushare"):
+        unit(host)
+    host.properties = {}
+    with pytest.raises(Refused, match=r"\(LoadState is unknown\)"):
+        unit(host)
+
+
+def test_a_host_without_systemd_is_refused() -> None:
+    with pytest.raises(Refused, match=r"^systemctl show x failed: no such file; a host with systemd was expected$"):
+        find_unit("x", lambda argv, _timeout: Outcome(argv, 1, err="no such file"), lambda _pid: [])
+
+
+def test_what_systemd_says_is_asked_and_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_containerd_service.time, "time", lambda: 5000.0)
+    monkeypatch.setattr(_containerd_service.time, "monotonic", lambda: 1000.0)
+    host.properties["ExecMainStartTimestampMonotonic"] = "250000000"
+    assert unit(host) == Unit(
+        "containerd.service", "active", "process", 7, 4250.0, "/usr/bin/containerd", ["--config", "/srv/c.toml", "$OPTIONS"]
+    )
+    assert host.argvs[-1][:3] == ["systemctl", "show", "containerd.service"]
+    asked: list[int] = []
+    host.properties = {"LoadState": "loaded", "ExecStart": START}
+    found = find_unit("x", host.run, lambda pid: asked.append(pid) or ["/y"])  # type: ignore[func-returns-value]
+    assert found == Unit("x", "", "", 0, 4000.0, "/usr/bin/containerd", ["--config", "/srv/c.toml", "$OPTIONS"])
+    assert asked == []
+
+
+def test_the_arguments_of_a_process_are_those_it_was_started_with() -> None:
+    assert _containerd_service.arguments_of(os.getpid()) == Path("/proc/self/cmdline").read_text().split("\0")[:-1]
+    assert _containerd_service.arguments_of(2**22 + 1) == []
+
+
+def test_the_program_of_the_unit_is_the_one_that_is_asked(host: Host) -> None:
+    answers = [Outcome([], 0, "out", "err"), Outcome([], 3, "out", ""), Outcome([], None, "", "")]
+    asked: list[tuple[list[str], float]] = []
+
+    def run(argv: list[str], timeout: float) -> Outcome:
+        asked.append((argv, timeout))
+        return answers[len(asked) - 1]
+
+    call = unit(host).containerd(run)
+    assert [call(["a", "b"]) for _ in answers] == [(0, "out", "err"), (3, "out", "it did not end"), (1, "", "it did not end")]
+    assert asked == [(["/usr/bin/containerd", "a", "b"], 10.0)] * 3
+
+
+@pytest.mark.parametrize("mode", ["process", "none"])
+def test_a_restart_that_ends_no_container_needs_no_leave(host: Host, mode: str) -> None:
+    host.properties["KillMode"] = mode
+    unit(host).check_restart(True, False)
+
+
+def test_a_unit_of_which_nothing_is_known_is_said_to_be_so(host: Host, service: ContainerdService) -> None:
+    host.properties["ActiveState"] = ""
+    with pytest.raises(Refused, match="is unknown, expected active"):
+        unit(host).check_running(False)
+    assert "systemd says that it is unknown" in str(service.healthy())
+    host.properties["ActiveState"] = "active"
+    unit(host).check_running(False)
+
+
+def test_where_it_listens_is_what_its_command_line_or_its_configuration_says(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def status(address: str, timeout: float) -> _cri.Status:
+        asked.append((address, timeout))
+        return host.status(address, timeout)
+
+    monkeypatch.setattr(_cri, "status", status)
+    (tmp_path / "config.toml").write_text("version = 2\n")
+    installation = Installation(model("1.7.24"), str(tmp_path / "config.toml"))
+    ContainerdService(unit(host), installation, host.run, 0.3)
+    host.properties["ExecStart"] = START.replace("$OPTIONS", "-a /own.sock")
+    service = ContainerdService(unit(host), installation, host.run, 0.3)
+    assert service.silent is None
+    assert asked == [("/run/containerd/containerd.sock", 10.0), ("/own.sock", 10.0)]
+    host.silent = True
+    assert ContainerdService(unit(host), installation, host.run, 0.3).silent == "the container runtime does not answer"
+    host.silent = False
+
+
+def test_what_was_not_ready_before_need_not_be_but_the_runtime_must(host: Host, tmp_path: Path) -> None:
+    host.conditions = {"NetworkReady": (False, "no CNI yet")}
+    (tmp_path / "config.toml").write_text("version = 2\n")
+    service = ContainerdService(unit(host), Installation(model("1.7.24"), str(tmp_path / "config.toml")), host.run, 0.3)
+    assert "RuntimeReady is false: it does not say" in str(service.healthy())
+    host.conditions["RuntimeReady"] = (True, "")
+    assert service.healthy() is None
+
+
+def test_the_journal_is_asked_for_since_the_restart_and_told_by_its_last_complaints(
+    host: Host, service: ContainerdService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_containerd_service.time, "time", lambda: 4711.9)
+    service.restart()
+    host.journal = "".join(f"level=info {number}\nlevel=error {number}\n" for number in range(20))
+    assert service.journal() == "\n".join(f"level=error {number}" for number in range(8, 20))
+    assert host.argvs[-1] == ["journalctl", "--unit", "containerd.service", "--since=@4711", "--no-pager", "--output=cat"]
+    host.journal = "".join(f"level=info {number}\n" for number in range(20))
+    assert service.journal() == "\n".join(f"level=info {number}" for number in range(8, 20))
+    host.journal = ""
+    assert service.journal() == "(its journal is empty)"
+
+
+def test_health_is_one_process_that_stays(host: Host, service: ContainerdService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of its own: unwell at first, then another process, which has to live for the whole while."""
+    clock, seen = [100.0], []
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        seen.append(clock[0])
+        host.silent = clock[0] < 100.15
+        host.properties["MainPID"] = "8" if clock[0] >= 100.175 else "7"
+
+    monkeypatch.setattr(_containerd_service.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(_containerd_service.time, "sleep", sleep)
+    host.silent = True
+    assert service.healthy() is None
+    assert 100.225 < seen[-1] < 100.275
+
+
+def test_a_program_that_does_not_end_cannot_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    path.write_text("")
+    path.chmod(0o755)
+    asked: list[list[str]] = []
+    problem = check_program(str(path), lambda argv, _timeout: asked.append(argv) or Outcome(argv, None))  # type: ignore[func-returns-value]
+    assert asked == [[str(path), "--version"]]
+    assert f"{path} --version does not work (it did not end): install NVIDIA's" in str(problem)

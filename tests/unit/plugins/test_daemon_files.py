@@ -34,7 +34,6 @@ def wanted(tmp_path: Path) -> Wanted:
         seed_path=str(tmp_path / "x.token"),
         token_path=str(tmp_path / "state/token"),
         copies=(str(tmp_path / "tls.crt"),),
-        runtime=str(tmp_path / "current"),
     )
 
 
@@ -48,7 +47,49 @@ def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: Wanted, tmp_pa
     found = files(replace(wanted, seed_content="a.b.c"), tmp_path)
     assert list(found) == ["x.kubeconfig", "x.token", "gpushare-x.service"]
     assert found["x.token"] == "a.b.c\n"
-    assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x/tls.crt"}
+    assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x-copies/tls.crt"}
+
+
+def test_every_file_has_its_mode_and_what_is_secret_is_said_to_be(wanted: Wanted, tmp_path: Path) -> None:
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    gone = tmp_path / "gone.token"
+    gone.write_text("s3cret")
+    secrets = {str(tmp_path / "m.token"): " s3cret\n\n", str(gone): ""}
+    changes = plan(replace(wanted, seed_content=" a.b.c ", secrets=secrets), daemon).changes
+    found = [(Path(one.path).name, one.after, oct(one.mode), one.secret) for one in changes[:-1]]
+    assert found == [
+        ("x.kubeconfig", b"server: a\n", "0o600", True),
+        ("x.token", b"a.b.c\n", "0o600", True),
+        ("gone.token", None, "0o0", True),
+        ("m.token", b"s3cret\n", "0o600", True),
+    ]
+    assert (changes[-1].path, oct(changes[-1].mode), changes[-1].secret) == (daemon.path, "0o644", False)
+
+
+def test_the_unit_names_what_the_kubeconfig_on_the_host_holds_where_none_is_given(wanted: Wanted, tmp_path: Path) -> None:
+    given = files(wanted, tmp_path)["gpushare-x.service"]
+    without = replace(wanted, kubeconfig_content=None)
+    none = files(without, tmp_path)
+    assert list(none) == ["gpushare-x.service"]
+    Path(wanted.kubeconfig_path).write_text("server: a\n")
+    assert files(without, tmp_path) == {"gpushare-x.service": given}
+    assert none["gpushare-x.service"] != given
+    assert "x.token" not in files(replace(wanted, seed_content=""), tmp_path)
+    assert list(files(replace(without, seed_path=None, seed_content="a"), tmp_path)) == ["gpushare-x.service"]
+    with pytest.raises(SystemdError, match=r"the unit must have a line \[Service\]"):
+        files(replace(without, unit=None), tmp_path)
+
+
+def test_health_is_asked_as_it_was_said(wanted: Wanted, tmp_path: Path) -> None:
+    seed = jwt(claims())
+    health = health_of(replace(wanted, seed_content=seed), "https://x", "/ca", "synced", 7)
+    assert (health.url, health.key, health.timeout, health.ca) == ("https://x", "synced", 7, "/ca")
+    Path(wanted.seed_path or "").write_text(seed)
+    assert health.also() == f"it must get a token of its own with the new seed in {wanted.seed_path}; {wanted.token_path} is missing"
+    assert health_of(replace(wanted, seed_content=seed, seed_path=None), None, None, "synced", 0).also() is None
+    (tmp_path / "state").mkdir()
+    Path(wanted.token_path or "").write_bytes(b"\xff")
+    assert (health.also() or "").endswith("holds an older one")
 
 
 def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Wanted, tmp_path: Path) -> None:
@@ -80,7 +121,6 @@ def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: Wanted, 
     for other in (
         replace(wanted, kubeconfig_content="server: b\n"),
         replace(wanted, unit=UNIT + "User=x\n"),
-        replace(wanted, runtime="/other"),
     ):
         assert files(other, tmp_path)["gpushare-x.service"] != unit
 

@@ -12,11 +12,12 @@ import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler as core
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_undo import Percentage, without_extender, without_us
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, plan_present
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.scheduler_files import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG
+from unit.plugins.scheduler_files import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, RESOURCES
 
 FLAGS = st.sampled_from(
     ["--v=4", "--leader-elect=false", "--profiling=false", "--kube-api-qps=200", "--feature-gates=A=true", "--secure-port=10259"]
@@ -58,6 +59,7 @@ def is_ours(entry: dict[str, Any]) -> bool:
     return entry["urlPrefix"] == EXTENDER.url_prefix or bool(names & set(EXTENDER.managed_resources))
 
 
+@settings(max_examples=40)
 @given(CONFIGS)
 def test_a_configuration_keeps_all_but_our_entry(config: dict[str, Any]) -> None:
     before = copy.deepcopy(config)
@@ -69,6 +71,7 @@ def test_a_configuration_keeps_all_but_our_entry(config: dict[str, Any]) -> None
     assert core.merge_config(merged, manifest(), EXTENDER, None) == merged
 
 
+@settings(max_examples=40)
 @given(st.lists(FLAGS, max_size=4), st.booleans(), st.booleans())
 def test_a_manifest_keeps_all_but_what_we_add(flags: list[str], annotated: bool, has_config: bool) -> None:
     pod = with_others_config(manifest(*flags)) if has_config else manifest(*flags)
@@ -231,3 +234,220 @@ def test_the_hash_on_the_host_is_found_without_a_yaml_parser() -> None:
 @pytest.mark.parametrize("line", ["- --config=/a/b.yaml", '- "--config=/a/b.yaml"', "- --config\n    - /a/b.yaml", "[--config, /a/b.yaml]"])
 def test_files_that_the_text_may_mean_are_sent_along(line: str) -> None:
     assert core.config_paths(f"command:\n    {line}\n    - --kubeconfig=/x\n") == ["/a/b.yaml"]
+
+
+# One by one.
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("", None),
+        ("--config=/a", "/a"),
+        ("-config=/a", "/a"),
+        ("--config /a", "/a"),
+        ("-config /a --v=4", "/a"),
+        ("--config=", ""),
+        ("--config", "true"),
+        ("--config --v=4", "true"),
+        ("--config=/a --config /b", "/b"),
+        ("--config=/a=b", "/a=b"),
+        ("---config=/a --configs=/b config=/c", None),
+    ],
+)
+def test_a_flag_is_read_as_kube_scheduler_reads_it(line: str, value: str | None) -> None:
+    assert core.flag(manifest(*line.split()), "config") == value
+    pod = manifest()
+    pod["spec"]["containers"][0].update(command=["kube-scheduler"], args=line.split() or None)
+    assert core.flag(pod, "config") == value
+    assert core.words(pod) == ["kube-scheduler", *line.split()]
+
+
+def mounted(*mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
+    """A manifest with these hostPath volumes: (on the host, in the container)."""
+    pod = manifest()
+    pod["spec"]["volumes"] = [{"name": str(place), "hostPath": {"path": host}} for place, (host, _inside) in enumerate(mounts)]
+    inside = [{"name": str(place), "mountPath": path, **more} for place, (_host, path) in enumerate(mounts)]
+    pod["spec"]["containers"][0]["volumeMounts"] = inside
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("mounts", "host"),
+    [
+        ([], "/default/c.yaml"),
+        ([("/h", "/default/c.yaml")], "/h"),
+        ([("/h/", "/default/")], "/h/c.yaml"),
+        ([("/h", "/def"), ("/i", "/default/c")], "/default/c.yaml"),
+        ([("/h", "/"), ("/i", "/default"), ("/j", "/other")], "/i/c.yaml"),
+        ([("/i", "/default"), ("/h", "/")], "/i/c.yaml"),
+        ([("/h", "/")], "/h/default/c.yaml"),
+    ],
+)
+def test_a_file_lies_where_the_innermost_volume_has_it(mounts: list[tuple[str, str]], host: str) -> None:
+    assert core.config_location(mounted(*mounts), "/default/c.yaml") == core.Location(host, "/default/c.yaml")
+
+
+def test_what_is_no_volume_of_the_host_carries_no_file() -> None:
+    pod = mounted(("/h", "/default"), subPath="x")
+    assert core.host_mounts(pod) == []
+    pod = mounted(("/h", "/default"))
+    pod["spec"]["volumes"] = [{"name": "0", "emptyDir": {}}, {"name": "unused", "hostPath": {"path": "/u"}}]
+    assert core.host_mounts(pod) == []
+    pod["spec"].pop("volumes")
+    assert core.host_mounts(pod) == []
+    pod["spec"]["containers"][0]["volumeMounts"] = None
+    assert core.config_location(pod, "/default/c.yaml").host == "/default/c.yaml"
+    pod = mounted(("/b", "/2"), ("/a", "/1"))
+    assert core.shape(pod) == {"words": core.words(pod), "mounts": [["/a", "/1"], ["/b", "/2"]]}
+
+
+def config(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"apiVersion": core.API_VERSION, "kind": core.KIND, "extenders": list(entries), **more}
+
+
+def test_our_entry_stays_in_its_place_and_is_there_once() -> None:
+    other, gone = {"urlPrefix": "http://other"}, {"urlPrefix": "http://old", "managedResources": [{"name": RESOURCES[1]}]}
+    stale = {"urlPrefix": EXTENDER.url_prefix, "bindVerb": "bind"}
+    merged = core.merge_config(config(other, gone, stale, other), manifest(), EXTENDER, 0)
+    assert merged == config(other, EXTENDER.entry(), other, percentageOfNodesToScore=0)
+    assert core.merge_config(config(other), manifest(), EXTENDER, None) == config(other, EXTENDER.entry())
+    assert core.merge_config({**config(), "extenders": None}, manifest(), EXTENDER, None) == config(EXTENDER.entry())
+    with pytest.raises(SchedulerError, match=r"^extenders\[2\] \(None\) has bindVerb 'b', and"):
+        core.merge_config(config(stale, other, {"bindVerb": "b"}), manifest(), EXTENDER, None)
+
+
+def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
+    flags = {
+        "kubeconfig": "/k",
+        "kube-api-content-type": "json",
+        "kube-api-qps": "1.5",
+        "kube-api-burst": "7",
+        "profiling": "T",
+        "contention-profiling": "0",
+        "leader-elect": "false",
+    }
+    pod = manifest(*(f"--{name}={value}" for name, value in flags.items()))
+    assert core.merge_config(None, pod, EXTENDER, None) == {
+        "apiVersion": core.API_VERSION,
+        "kind": core.KIND,
+        "clientConnection": {"kubeconfig": "/k", "contentType": "json", "qps": 1.5, "burst": 7},
+        "enableProfiling": True,
+        "enableContentionProfiling": False,
+        "leaderElection": {"leaderElect": False},
+        "extenders": [EXTENDER.entry()],
+    }
+    bare = {"kind": "Pod", "spec": {"containers": [{"command": ["/usr/bin/kube-scheduler"]}]}}
+    made = core.merge_config(None, bare, EXTENDER, None)
+    assert (made["clientConnection"], made["leaderElection"]) == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"}, {"leaderElect": True})
+    with pytest.raises(SchedulerError, match=r"^a flag of kube-scheduler must be true or false; found 'yes'$"):
+        core.merge_config(None, manifest("--profiling=yes"), EXTENDER, None)
+
+
+def test_certificates_are_named_only_with_a_folder() -> None:
+    entry = replace(EXTENDER, url_prefix="https://x", tls_dir="/pki").entry()
+    assert (entry["enableHTTPS"], entry["tlsConfig"]["caFile"]) == (True, "/pki/ca.crt")
+    assert "tlsConfig" not in EXTENDER.entry()
+
+
+def test_a_manifest_without_any_volume_gets_ours_and_loses_them_again() -> None:
+    bare: dict[str, Any] = {"kind": "Pod", "metadata": None, "spec": {"containers": [{"command": ["kube-scheduler"], "args": ["--v=4"]}]}}
+    merged = core.merge_manifest(bare, core.Location("/h/c.yaml", "/c/c.yaml"), "x", "/pki")
+    container = merged["spec"]["containers"][0]
+    assert (container["command"], container["args"]) == (["kube-scheduler"], ["--v=4", "--config=/c/c.yaml"])
+    assert merged["spec"]["volumes"] == [
+        {"name": core.VOLUME, "hostPath": {"path": "/h", "type": "DirectoryOrCreate"}},
+        {"name": core.TLS_VOLUME, "hostPath": {"path": "/pki", "type": "Directory"}},
+    ]
+    assert container["volumeMounts"] == [
+        {"name": core.VOLUME, "mountPath": "/c", "readOnly": True},
+        {"name": core.TLS_VOLUME, "mountPath": "/pki", "readOnly": True},
+    ]
+    assert merged["metadata"] == {"annotations": {core.ANNOTATION: "x"}}
+    # A volume of ours that leads elsewhere is put right in its place.
+    moved = core.merge_manifest(merged, core.config_location(merged, "/c/c.yaml"), "x", "/new")
+    assert [one["hostPath"]["path"] for one in moved["spec"]["volumes"]] == ["/h", "/new"]
+    plain = core.merge_manifest(merged, core.config_location(merged, "/c/c.yaml"), "x")
+    assert [one["name"] for one in plain["spec"]["volumes"]] == [core.VOLUME]
+    assert without_us(merged, "/c/c.yaml") == {**bare, "metadata": {}}
+    assert without_us(bare, "/c/c.yaml") == bare
+
+
+def test_without_us_only_what_is_ours_goes() -> None:
+    pod = manifest("--config=/theirs")
+    pod["metadata"]["annotations"] = {core.ANNOTATION: "x", "own": "y"}
+    assert without_us(pod, "/ours") == {**pod, "metadata": {**pod["metadata"], "annotations": {"own": "y"}}}
+    named = core.merge_manifest(manifest(), core.Location("/h/c", "/c/c"), "x", "/pki")
+    kept = without_us(named, None)
+    assert [one["name"] for one in kept["spec"]["volumes"]] == ["kubeconfig", core.VOLUME]
+    assert core.flag(kept, "config") == "/c/c"
+    pod["metadata"] = None
+    assert without_us(pod, None) == pod
+    pod["metadata"] = {"annotations": {}}
+    assert without_us(pod, None) == pod
+
+
+@pytest.mark.parametrize(
+    ("percentage", "left"),
+    [(None, {"percentageOfNodesToScore": 9}), (Percentage(None), {}), (Percentage(7), {"percentageOfNodesToScore": 7})],
+)
+def test_a_configuration_without_our_extender(percentage: Percentage | None, left: dict[str, int]) -> None:
+    other = {"urlPrefix": "http://other"}
+    ours = config(other, EXTENDER.entry(), percentageOfNodesToScore=9)
+    before = copy.deepcopy(ours)
+    assert without_extender(ours, EXTENDER, percentage) == config(other, **left)
+    assert ours == before
+    alone = without_extender(config(EXTENDER.entry(), percentageOfNodesToScore=9), EXTENDER, percentage)
+    assert alone == {"apiVersion": core.API_VERSION, "kind": core.KIND, **left}
+    assert without_extender(config(), EXTENDER, None) == config()
+    assert without_extender({**config(), "extenders": None}, EXTENDER, None) == {**config(), "extenders": None}
+    with pytest.raises(SchedulerError, match="found 'Pod'"):
+        without_extender({"kind": "Pod"}, EXTENDER, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "found", "wanted"),
+    [
+        ([], {"leaderElection": {"leaderElect": False}}, None),
+        (["--leader-elect"], {"leaderElection": {"leaderElect": False}}, ("kube-system", "kube-scheduler")),
+        (["--leader-elect=F"], {"leaderElection": {"leaderElect": True}}, None),
+        ([], {"leaderElection": None}, ("kube-system", "kube-scheduler")),
+        ([], {"leaderElection": {"resourceNamespace": "n", "resourceName": "m"}}, ("n", "m")),
+        (["--leader-elect-resource-namespace=f"], {"leaderElection": {"resourceNamespace": "n"}}, ("f", "kube-scheduler")),
+    ],
+)
+def test_a_flag_wins_over_the_configuration(flags: list[str], found: dict[str, Any], wanted: tuple[str, str] | None) -> None:
+    pod = manifest(*flags)
+    pod["spec"]["containers"][0]["command"].remove("--leader-elect=true")
+    assert core.lease(pod, found) == (None if wanted is None else core.Lease(*wanted))
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("", ""),
+        ("--v=4", "--v=4"),
+        ("--config=/a --v=4", "--v=4 --config=/gpushare-candidate.yaml"),
+        ("--config /a --v=4", "--v=4 --config=/gpushare-candidate.yaml"),
+        ("-config=/a -config /b --configs=/c", "--configs=/c --config=/gpushare-candidate.yaml"),
+    ],
+)
+def test_the_candidates_command_is_the_schedulers_with_another_configuration(line: str, command: str) -> None:
+    pod = manifest()
+    pod["spec"]["containers"][0]["command"] = ["kube-scheduler", *line.split()]
+    assert core.candidate_command(pod) == ["kube-scheduler", *command.split(), "--write-config-to=/dev/stdout"]
+
+
+def test_only_one_container_may_be_the_scheduler() -> None:
+    pod = manifest()
+    pod["spec"]["containers"].insert(0, {"command": ["sh"], "image": "x"})
+    assert core.image(pod) == "registry.k8s.io/kube-scheduler:v1.36.3"
+    pod["spec"]["containers"].append({"args": ["/bin/kube-scheduler"]})
+    with pytest.raises(SchedulerError, match=r"found 2$"):
+        core.scheduler_container(pod)
+    for other in ({"kind": "Pod"}, {"kind": "Pod", "spec": {"containers": None}}):
+        with pytest.raises(SchedulerError, match=r"found 0$"):
+            core.scheduler_container(other)
+    for wrong in ({"kind": "Deployment"}, ["a list"]):
+        with pytest.raises(SchedulerError, match="must be a Pod"):
+            core.scheduler_container(wrong)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_objects import foreign
 
 from gpushare_runtime import protocol
 
@@ -28,7 +29,7 @@ def objects(template: str, **variables: Any) -> list[dict[str, Any]]:
 
 
 def policies(writers: list[str]) -> dict[str, dict[str, Any]]:
-    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=writers)
+    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=writers, gpushare_token_seconds=604800)
     return {item["metadata"]["name"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicy"}
 
 
@@ -42,9 +43,10 @@ def guarded(key: str, expression: str) -> bool:
 
 
 def test_every_annotation_that_the_daemons_write_is_guarded() -> None:
-    ours = [value for name, value in vars(protocol).items() if name.startswith("ANNOTATION_")]
+    named = [value for name, value in vars(protocol).items() if name.startswith("ANNOTATION_")]
+    ours = [name for name in named if not name.startswith("kubernetes.io/")]
     assert len(ours) >= 9
-    about_annotations = {name: policy for name, policy in policies([]).items() if "variables" in policy}
+    about_annotations = {name: one for name, one in policies([]).items() if "ours" in str(one.get("variables"))}
     assert len(about_annotations) == 3
     for name, policy in about_annotations.items():
         (expression,) = (variable["expression"] for variable in policy["variables"] if variable["name"] == "ours")
@@ -53,28 +55,85 @@ def test_every_annotation_that_the_daemons_write_is_guarded() -> None:
 
 
 def test_each_policy_is_enforced_and_fails_closed() -> None:
-    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[])
+    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800)
     bound = {item["spec"]["policyName"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicyBinding"}
-    names = ["gpushare-annotations", "gpushare-device-plugin", "gpushare-extender", "gpushare-unhealthy"]
-    assert sorted(bound) == sorted(policies([])) == names
-    assert [spec["validationActions"] for spec in bound.values()] == [["Deny"]] * 4
+    kinds = ["annotations", "device-plugin", "events", "extender", "placement", "tokens", "unhealthy"]
+    assert sorted(bound) == sorted(policies([])) == [f"gpushare-{kind}" for kind in kinds]
+    assert [spec["validationActions"] for spec in bound.values()] == [["Deny"]] * 7
     assert {spec["failurePolicy"] for spec in policies([]).values()} == {"Fail"}
 
 
 def test_a_writers_name_cannot_end_the_expression() -> None:
-    (condition,) = policies(["a']", 'b"'])["gpushare-annotations"]["matchConditions"]
-    assert """in ["a']", "b\\""]""" in condition["expression"]
+    found = policies(["a']", 'b"'])
+    expressions = [one["expression"] for name in ("gpushare-annotations", "gpushare-placement") for one in found[name]["matchConditions"]]
+    assert len([one for one in expressions if """in ["a']", "b\\""]""" in one]) == 2
 
 
 def test_a_node_is_called_as_it_is_whatever_it_looks_like() -> None:
     labels = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(name, "") for name in NAMES])
-    assert [item["metadata"] for item in labels] == [{"name": name, "labels": {"gpushare": "true"}} for name in NAMES]
+    assert [item["metadata"] for item in labels] == [{"name": name, "labels": {"gpushare.kubernetes/node": "true"}} for name in NAMES]
 
 
 def test_a_node_is_labelled_with_its_placement_where_it_has_one() -> None:
     one, other = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("a", "spread"), ("b", "")])
-    assert one["metadata"]["labels"] == {"gpushare": "true", protocol.LABEL_PLACEMENT: "spread"}
-    assert other["metadata"]["labels"] == {"gpushare": "true"}
+    assert one["metadata"]["labels"] == {"gpushare.kubernetes/node": "true", protocol.LABEL_PLACEMENT: "spread"}
+    assert other["metadata"]["labels"] == {"gpushare.kubernetes/node": "true"}
+
+
+# What a host could answer to get more than a name into the cluster (security review, C2).
+HOSTILE = [
+    'gpu1"\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: cluster-admin}\n#',
+    "gpu1\n---\nkind: Secret\nmetadata: {name: x}",
+    r"gpu1\x22\n---",
+    "{{ gpushare_metrics_token }}",
+    "gpu1]\n    verbs: ['*']",
+    "gpu1\u2028\u0085x",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_whatever_a_node_is_called_its_objects_are_the_same_but_for_the_name(name: str) -> None:
+    def made(which: str) -> str:
+        accounts = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=[which])
+        return json.dumps(accounts + objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(which, "")]))
+
+    assert made(name) == made("gpu1").replace("gpu1", json.dumps(name)[1:-1])
+
+
+def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
+    """The allow-list of gpushare_cluster_objects."""
+    nodes = ["gpu1", "a" * 63 + ".example.org"]
+    ours = [
+        *objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=nodes),
+        *objects("extender/templates/account.yml.j2", gpushare_scheduler_lease="infra/mine"),
+        *objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800),
+        *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread"), ("gpu2", "")]),
+    ]
+    assert foreign(ours) is None
+    rbac = "rbac.authorization.k8s.io/v1"
+    account = {"kind": "ServiceAccount", "name": "gpushare-x", "namespace": "kube-system"}
+    bad: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "gpushare-x", "namespace": "kube-system"}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gpushare-x", "namespace": "kube-system"}},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": "cluster-admin"}, "rules": []},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": "gpushare-x\n"}, "rules": []},
+        {"apiVersion": rbac, "kind": "Role", "metadata": {"name": "gpushare-x", "namespace": "default"}, "rules": []},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}}, "spec": {"unschedulable": True}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"node-role.kubernetes.io/control-plane": ""}}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}, "annotations": {}}},
+    ]
+    for role, subject in (
+        ("cluster-admin", account),
+        ("gpushare-x", {"kind": "Group", "name": "gpushare-x"}),
+        ("gpushare-x", {**account, "name": "x"}),
+    ):
+        metadata = {"name": "gpushare-x"}
+        bad.append(
+            {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": {"name": role}, "subjects": [subject]}
+        )
+    assert [item for item in bad if foreign([*ours, item]) is None] == []
+    for item in (ours[0], {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu1", "labels": {}}}):
+        assert (foreign([item], deleting=True) is None) == (item["kind"] != "Node")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,8 +141,8 @@ def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> Non
     found = {item["kind"]: item for item in objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=[name])}
     account = f"gpushare-device-plugin-{name}"
     assert {item["metadata"]["name"] for item in found.values()} == {account}
-    (nodes,) = (rule for rule in found["ClusterRole"]["rules"] if "nodes" in rule["resources"])
-    assert nodes["resourceNames"] == [name]
+    rules = found["ClusterRole"]["rules"]
+    assert [rule["resourceNames"] for rule in rules if rule["resources"][0].startswith("nodes")] == [[name], [name]]
     tokens, unhealthy, create = found["Role"]["rules"]
     assert (tokens["resources"], tokens["resourceNames"], tokens["verbs"]) == (["serviceaccounts/token"], [account], ["create"])
     its_map = protocol.UNHEALTHY_PREFIX + name
@@ -93,6 +152,31 @@ def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> Non
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         assert found[kind]["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}]
         assert found[kind]["roleRef"]["name"] == account
+
+
+def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
+    """Whoever may patch pods may have a privileged one run an image of his choice: that is the cluster (security review, K1)."""
+    found = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=["a"])
+    found += objects("extender/templates/account.yml.j2", gpushare_scheduler_lease="none")
+    may = {(resource, verb) for item in found for rule in item.get("rules", []) for resource in rule["resources"] for verb in rule["verbs"]}
+    changes = {(resource, verb) for resource, verb in may if verb not in ("get", "list", "watch")}
+    assert changes == {
+        ("pods/status", "patch"),
+        ("nodes/status", "patch"),
+        ("pods/binding", "create"),
+        ("events", "create"),
+        ("events", "patch"),
+        ("configmaps", "create"),
+        ("configmaps", "patch"),
+        ("serviceaccounts/token", "create"),
+    }
+
+
+@pytest.mark.parametrize(("seconds", "longest"), [(600, 3600), (604800, 604800)])
+def test_no_token_lives_longer_than_a_daemons_own_or_a_seed(seconds: int, longest: int) -> None:
+    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=seconds)
+    (policy,) = (item["spec"] for item in found if item["metadata"]["name"] == "gpushare-tokens" and "validations" in item["spec"])
+    assert policy["validations"][0]["expression"] == f"object.spec.?expirationSeconds.orValue(3600) <= {longest}"
 
 
 def test_each_node_has_objects_of_its_own() -> None:

@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_cards import PciCard
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_kubernetes import runtime_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_managers import Manager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_system import Python
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import SUBSETS, NodeFacts, gather
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._yaml_scalars import scalars
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.fake_root import KUBELET_CONFIG, FakeRoot, control_plane, debian, gpu, kubelet
+from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -126,6 +130,82 @@ def test_a_kubelet_that_does_not_run_is_known_by_its_files(root: FakeRoot) -> No
     node = facts(root).kubelet
     assert (node.installed, node.running, node.version) == (True, False, "v1.23.17")
     assert (node.node_name, node.runtime) == ("n9", "docker")
+
+
+FAKES = {
+    "another user's": {"uid": 1000},
+    "another program": {"program": "/usr/bin/sleep"},
+    "of a pod with hostPID": {"container": "/run/pod"},
+    "of a pod": {"namespace": "pid:[2]"},
+}
+
+
+@pytest.mark.parametrize("fake", FAKES.values(), ids=FAKES)
+def test_a_process_that_says_it_is_kubelet_is_believed_only_if_the_hosts_root_runs_one(root: FakeRoot, fake: dict[str, Any]) -> None:
+    """An older one, so that it comes first; its program must never be executed, nor its arguments be believed."""
+    gpu(kubelet(debian(root)))
+    root.at("/run/pod/x")
+    for pid, name in enumerate(("kubelet", "containerd", "crio", "dockerd", "cri-dockerd", "k3s", "rke2", "kube-apiserver"), 2):
+        root.program(f"/tmp/x/{name}", f"Kubernetes v9\n{name} version v9")
+        argv = (f"/tmp/x/{name}", "server", "--root-dir=/tmp/x", "--hostname-override=victim", "--config=/tmp/x/config")
+        root.process(pid, *argv, **fake)
+    asked: list[str] = []
+    host = Host(str(root), run=lambda argv, timeout: asked.append(argv[0]) or run(argv, timeout))  # type: ignore[func-returns-value]
+    found = gather(host)
+    assert [program for program in asked if "/tmp/x" in program] == []
+    assert (found.kubelet.node_name, found.kubelet.root, found.kubelet.config) == (
+        "node-7",
+        "/var/lib/kubelet",
+        "/var/lib/kubelet/config.yaml",
+    )
+    assert (found.kubelet.version, found.kubelet.binary) == ("v1.36.3", "/usr/bin/kubelet")
+    assert found.distribution.name == "kubeadm"
+    assert not found.control_plane.present
+    assert [(one.name, one.binary) for one in found.runtimes or ()] == [("containerd", "/usr/bin/containerd")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as somebody else")
+@pytest.mark.parametrize(("user", "program", "believed"), [(0, "probe", True), (65534, "probe", False), (0, "other", False)])
+def test_the_kernel_says_who_runs_what(user: int, program: str, believed: bool) -> None:
+    """As above, of a real process: another user's, and one of root's that only calls itself so."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        path = shutil.copy("/bin/sleep", f"{name}/gpushare-test-{program}")
+        with subprocess.Popen([f"{name}/gpushare-test-probe", "60"], executable=path, user=user) as process:
+            try:
+                found = Host("/").process("gpushare-test-probe")
+            finally:
+                process.kill()
+    assert (found is not None and (found.pid, found.program) == (process.pid, path)) == believed
+
+
+def test_a_program_that_a_package_has_replaced_is_asked_where_the_host_has_it_now(root: FakeRoot) -> None:
+    debian(root).program("/usr/bin/kubelet", "Kubernetes v1.36.4")
+    root.program("/opt/old/kubelet (deleted)", "Kubernetes v9")
+    root.process(30, "/opt/old/kubelet", program="/opt/old/kubelet (deleted)")
+    node = facts(root).kubelet
+    assert (node.running, node.binary, node.version) == (True, "/usr/bin/kubelet", "v1.36.4")
+
+
+def test_a_program_that_is_several_ones_is_known_by_the_name_that_the_host_has_for_it(root: FakeRoot) -> None:
+    """As hyperkube was: what it is started as counts only where the host's own program of that name leads there, too."""
+    debian(root).program("/usr/lib/kubernetes/all", "Kubernetes v1.36.3")
+    root.link("/usr/bin/kubelet", "../lib/kubernetes/all")
+    root.link("/tmp/crio", "/usr/bin/sudo")
+    # A program that runs as root whoever starts it, and takes the name that it is given.
+    root.process(20, "/tmp/crio", "--root-dir=/tmp", program="/usr/bin/sudo")
+    root.process(21, "/tmp/kubelet", "--root-dir=/tmp", program="/usr/bin/sudo")
+    root.process(30, "/usr/bin/kubelet", "--root-dir=/data/kubelet", program="/usr/lib/kubernetes/all")
+    found = facts(root)
+    node = found.kubelet
+    assert (node.running, node.binary, node.version, node.root) == (True, "/usr/bin/kubelet", "v1.36.3", "/data/kubelet")
+    assert found.runtimes == ()
+
+
+def test_what_a_process_calls_itself_is_shown_short_and_without_control_characters(root: FakeRoot) -> None:
+    root.process(60, "gpushare-device-plugin\x1b[2J" + "x" * 200, uid=1000)
+    (manager,) = facts(root).managers or ()
+    assert manager.evidence == ("process 60 (gpushare-device-plugin?[2J" + "x" * 54 + ")",)
 
 
 @pytest.mark.parametrize(
@@ -377,44 +457,6 @@ def test_only_so_much_is_read_of_a_file(root: FakeRoot) -> None:
 )
 def test_flags(argv: list[str], value: str | None) -> None:
     assert flag(argv, "a") == value
-
-
-def test_scalars_of_yaml() -> None:
-    assert scalars(KUBELET_CONFIG) == {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "authentication.x509.clientCAFile": "/etc/kubernetes/pki/ca.crt",
-        "cgroupDriver": "systemd",
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-        "featureGates.DevicePlugins": "true",
-        "featureGates.Other": "false",
-        "kind": "KubeletConfiguration",
-    }
-
-
-def test_scalars_pass_over_what_they_do_not_understand() -> None:
-    text = "a: |\n  b: 1\nlist:\n  - c: 2\n    d: 3\n- e: 4\n  f: 5\nmap: {g: 6}\nh:\n    i: 'x # y'\n    j:\n      k: z # end\nl: 7\n"
-    assert scalars(text) == {"h.i": "x # y", "h.j.k": "z", "l": "7"}
-
-
-def test_scalars_of_json() -> None:
-    assert scalars('{"a": {"b": true, "c": [1], "d": 5}, "e": null}') == {"a.b": "true", "a.d": "5"}
-
-
-KEYS = st.text("abcXYZ.-_", min_size=1).filter(lambda key: not key.startswith("-"))
-VALUES = st.text("abc019/:.", min_size=1).filter(lambda value: not value.endswith(":") and ": " not in value)
-
-
-@given(
-    st.dictionaries(KEYS.filter(lambda key: "." not in key), st.dictionaries(KEYS.filter(lambda key: "." not in key), VALUES, min_size=1))
-)
-def test_scalars_read_what_is_written_as_blocks(blocks: dict[str, dict[str, str]]) -> None:
-    text = "".join(f"{outer}:\n" + "".join(f"  {inner}: {value}\n" for inner, value in values.items()) for outer, values in blocks.items())
-    assert scalars(text) == {f"{outer}.{inner}": value for outer, values in blocks.items() for inner, value in values.items()}
-
-
-@given(st.text(st.characters(codec="utf-8") | st.sampled_from("{}[]:-#\"' \n|>")))
-def test_scalars_of_anything_are_text(text: str) -> None:
-    assert all(isinstance(key, str) and isinstance(value, str) for key, value in scalars(text).items())
 
 
 FILES = (

@@ -14,16 +14,18 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import (
+    Answer,
     Judgement,
     Reason,
     accept,
+    judge_cluster,
     judge_inventory,
     not_gathered,
     summary,
     unreachable,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import impossible, seconds, together, unknown
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import impossible, scattered, seconds, together, unknown
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -289,8 +291,13 @@ INT = {"type": "int", "default": 60}
         ("gpushare_extender_weight", {"type": "int"}, [1, 1000], [0, -5, 1001]),
         ("gpushare_most_nodes", {"type": "int"}, [0, 1, 100000], [-1, 100001]),
         ("gpushare_extender_http_timeout", {"type": "str"}, ["1s", "800ms", "0.5s"], ["0s", "1", "", "1s ", "fast", "-1s"]),
-        ("gpushare_api_server", {"type": "str"}, ["", "https://10.0.0.1:6443", "https://[::1]:6443"], ["10.0.0.1:6443", "https://"]),
-        ("gpushare_install_dir", PATH, ["/opt/x"], ["opt/x", ""]),
+        (
+            "gpushare_api_server",
+            {"type": "str"},
+            ["", "https://10.0.0.1:6443", "https://[::1]:6443"],
+            ["10.0.0.1:6443", "https://", "http://x"],
+        ),
+        ("gpushare_install_dir", PATH, ["/opt/x", "/a/.b_c@d/"], ["opt/x", "", "/", "/a b", "/a/../b", "/a'; x", "/%h", "/$x", "/a\nb"]),
         ("gpushare_start_timeout", INT, [1, 600], [0, -1]),
         ("gpushare_memory_unit", {"type": "str"}, ["anything"], []),
         ("gpushare_percentage_of_nodes_to_score", {"type": "int"}, [-1, 0, 100], [-2, 101]),
@@ -355,3 +362,108 @@ def test_durations(text: str, value: float) -> None:
 def test_no_duration_is_an_exception(text: str) -> None:
     value = seconds(text)
     assert value is None or value >= 0
+
+
+NODES = ["cp1", "gpu1"]
+
+
+def of_cluster(*answers: dict[str, object], hosts: tuple[str, ...] = ("cp1", "gpu1")) -> list[tuple[str, str, str]]:
+    """(host, check, what was found) of what the control planes answered."""
+    judged = [Judgement(host, host, ()) for host in hosts]
+    return [(one.host, one.check, one.found) for one in judge_cluster(judged, [Answer.of(answer) for answer in answers])]
+
+
+def answer(plane: str, nodes: list[str], version: str = "v1.36.3", may_grant: bool = True) -> dict[str, object]:
+    return {"item": plane, "nodes": nodes, "version": version, "may_grant": may_grant}
+
+
+def test_a_cluster_that_answers_and_has_every_host_is_fit() -> None:
+    assert of_cluster(answer("cp1", NODES)) == []
+    assert of_cluster(answer("cp1", NODES, "v1.25.0")) == []
+    # Another control plane can be asked, and this one is not in the run.
+    assert of_cluster({"item": "cp0", "msg": "no route", "unreachable": True}, answer("cp1", NODES)) == []
+
+
+def test_a_host_that_is_no_node_is_refused_alone() -> None:
+    (one,) = of_cluster(answer("cp1", NODES), hosts=("cp1", "gpu1", "gpu9"))
+    assert one == ("gpu9", "node", "no node 'gpu9' in the cluster of cp1")
+
+
+def test_two_clusters_in_one_inventory_are_told_apart() -> None:
+    found = of_cluster(answer("cp1", NODES), answer("cp2", ["cp2", "gpu2"]), hosts=("cp1", "cp2", "gpu1", "gpu2"))
+    assert [(host, check) for host, check, _seen in found] == [("cp2", "node"), ("gpu2", "node")]
+
+
+@pytest.mark.parametrize("version", ["v1.24.17", "v1.22.2+rke2r1", "v1.20.0"])
+def test_a_cluster_whose_scheduler_could_not_read_our_configuration_is_refused(version: str) -> None:
+    assert of_cluster(answer("cp1", NODES, version)) == [("cp1", "kubernetes", f"Kubernetes {version}")]
+
+
+def test_a_control_plane_that_cannot_ask_or_may_not_is_refused() -> None:
+    gone = {"item": "cp1", "failed": True, "msg": "kubectl get failed: refused"}
+    assert of_cluster(gone) == [("cp1", "api", "no answer from the API server (kubectl get failed: refused)")]
+    assert of_cluster(gone, answer("cp2", [*NODES, "cp2"]), hosts=("cp1", "cp2"))[0][:2] == ("cp1", "api")
+    # A run that is limited to a GPU node, and nobody to be asked.
+    assert of_cluster(gone, hosts=("gpu1",))[0][:2] == ("cp1", "api")
+    assert of_cluster(answer("cp1", NODES, may_grant=False)) == [("cp1", "api", "a kubeconfig that may not create ClusterRoleBindings")]
+
+
+def test_selinux_that_denies_is_a_warning(tmp_path: Path) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))))
+    root.file("/sys/fs/selinux/enforce", "1")
+    judged = judge("h", gather(Host(str(root))), GPU_NODE)
+    assert [(one.check, one.severity) for one in judged.reasons] == [("selinux", "warning")]
+    root.file("/sys/fs/selinux/enforce", "0")
+    assert judge("h", gather(Host(str(root))), GPU_NODE).reasons == ()
+
+
+def test_a_driver_in_the_operators_container_is_not_to_be_installed_over(tmp_path: Path) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))))
+    root.at("/usr/bin/nvidia-smi").unlink()
+    root.file("/run/nvidia/driver/usr/bin/nvidia-smi", "")
+    (one,) = (reason for reason in reasons(root) if reason.check == "cards")
+    assert "GPU Operator" in one.found
+    assert one.cure.startswith("this release needs the driver on the host. Do not install one beside")
+
+
+PLANES, GPUS = ["cp1", "cp2"], ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, []),
+        ({"cp1": {"gpushare_placement": "spread"}, "cp2": {"gpushare_placement": "spread"}}, []),
+        (
+            {"cp1": {"gpushare_placement": "spread"}},
+            ["gpushare_placement: 'spread' on cp1; its default on cp2; expected one value on all control planes"],
+        ),
+        # What the GPU nodes have of it does not matter.
+        ({"gpu1": {"gpushare_placement": "spread"}}, []),
+        ({"gpu1": {"gpushare_install_dir": "/srv"}}, []),
+        (
+            {"gpu2": {"gpushare_serial": 2}},
+            ["gpushare_serial: its default on gpu1, gpu3, gpu4 and 1 more; 2 on gpu2; expected one value on all GPU nodes"],
+        ),
+        ({name: {"gpushare_api_server": "https://a"} for name in PLANES}, []),
+        (
+            {"gpu1": {"gpushare_api_server": "https://a"}},
+            ["gpushare_api_server: 'https://a' on gpu1; its default on gpu2, gpu3, gpu4 and 1 more; expected one value on all GPU nodes"],
+        ),
+        (
+            {name: {"gpushare_scheduler_lease": "a/b"} for name in PLANES},
+            ["gpushare_scheduler_lease: 'a/b' on cp1, cp2; its default on gpu1, gpu2, gpu3 and 2 more; expected one value on every host"],
+        ),
+    ],
+)
+def test_what_several_hosts_share_is_the_same_on_all_of_them(values: dict[str, dict[str, Any]], said: list[str]) -> None:
+    found_ = scattered({host: values.get(host, {}) for host in [*PLANES, *GPUS]}, PLANES, GPUS)
+    assert [str(one).partition("found ")[2].rpartition("; set it")[0] for one in found_] == said
+
+
+def test_a_gpu_node_of_another_distribution_is_refused_before_its_containerd_is_looked_for(tmp_path: Path) -> None:
+    root = gpu(debian(FakeRoot(tmp_path)))
+    root.process(50, "/usr/local/bin/k3s", "agent")
+    assert ("distribution", "error") in found(root)
+    both = replace(GPU_NODE, control_plane=True)
+    assert [check for check, _severity in found(root, both)].count("distribution") == 1

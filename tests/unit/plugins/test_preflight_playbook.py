@@ -88,6 +88,7 @@ ACTIONS = """
         control_plane_group: kube_control_plane
         gpu_group: gpu_nodes
         accept: "{{ accept | default([]) }}"
+        plans: {runtime: planned}
       run_once: true
 """
 
@@ -126,3 +127,19 @@ def test_a_reason_that_is_accepted_is_a_warning(tmp_path: Path) -> None:
     warned = play(tmp_path, tmp_path / "play.yml", hosts, accept=["managers"])
     assert warned.returncode == 0, warned.stdout + warned.stderr
     assert "[WARNING]: " + reason in warned.stdout + warned.stderr
+
+
+def test_what_a_role_would_refuse_is_a_reason_like_the_others(tmp_path: Path) -> None:
+    hosts = fleet(tmp_path / "hosts")
+    hosts["gpu_nodes"]["gpu1"]["planned"] = {"changed": False, "restarted": True}
+    hosts["gpu_nodes"]["gpu2"]["planned"] = {
+        "changed": False,
+        "failed": False,
+        "msg": "/etc/containerd/config.toml has version 1;\n upgrade it",
+    }
+    (tmp_path / "play.yml").write_text(ACTIONS)
+    refused = play(tmp_path, tmp_path / "play.yml", hosts)
+    assert refused.returncode == 2
+    output = refused.stdout + refused.stderr
+    assert "gpu2: runtime: found a configuration that cannot be extended (/etc/containerd/config.toml has version 1; upgrade it)" in output
+    assert "gpu1: runtime" not in output

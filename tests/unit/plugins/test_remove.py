@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Plan, RemoveError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Plan, RemoveError, fate, shown
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction
@@ -353,6 +354,9 @@ def test_a_kubectl_plugin_of_somebody_else_is_left(host: Host) -> None:
     leftovers = host.remove()[1]
     assert [one["what"] for one in leftovers.left] == [LINK]
     assert host.at(LINK).read_text() == "#!/bin/sh\n"
+    host.at(LINK).unlink()
+    host.root.link(LINK, "/opt/other/bin/kubectl-inspect-gpushare")
+    assert ([one["what"] for one in host.leftovers().left], host.leftovers().steps) == ([LINK], [])
 
 
 def test_a_unit_that_does_not_stop_is_an_error_and_keeps_its_file(host: Host) -> None:
@@ -383,10 +387,14 @@ def listening(host: Host) -> Iterator[Host]:
 def test_a_socket_on_which_somebody_listens_is_left(listening: Host) -> None:
     listening.remove()
     assert listening.at(SOCKET).exists()
+    opened = len(os.listdir("/proc/self/fd"))
     assert [one["what"] for one in listening.services().left] == [SOCKET]
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_the_extender_of_a_scheduler_that_needs_it_is_not_stopped(host: Host) -> None:
+    check_scheduler(host.layout)
+    host.root.file(MANIFEST, "metadata:\n  annotations:\n    other: x\n")
     check_scheduler(host.layout)
     host.root.file(MANIFEST, f"metadata:\n  annotations:\n    gpushare.kubernetes/scheduler-config-sha256: {'0' * 64}\n")
     with pytest.raises(RemoveError, match="still points kube-scheduler at the extender"):
@@ -402,4 +410,312 @@ def test_the_journal_stays_while_scheduler_or_container_runtime_are_not_undone(h
     assert "gpushare_container_runtime_state: absent" in leftovers.left[0]["why"]
     assert Journal(str(host.root)).entry("/etc/containerd/config.toml") is not None
     # In check mode the step before has only been predicted.
+    assert "/var/lib/gpushare/journal" in what(host.leftovers(check=True), "removed")
+
+
+# Parts of a plan
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> tuple[FakeRoot, Plan]:
+    root = FakeRoot(tmp_path)
+    return root, Plan(Layout(root=str(root)))
+
+
+def test_a_file_a_link_and_a_folder_go_once_and_a_link_to_a_folder_alone(bare: tuple[FakeRoot, Plan]) -> None:
+    root, plan = bare
+    root.file("/a/file", "x")
+    root.file("/a/tree/y")
+    root.link("/a/link", "tree")
+    root.link("/a/dangling", "nowhere")
+    for _again in range(2):
+        for path in ("/a/file", "/a/dangling", "/a/none"):
+            plan.remove_file(path)
+        for path in ("/a/link", "/a/tree", "/a/none"):
+            plan.remove_tree(path)
+    assert what(plan, "removed") == ["/a/file", "/a/dangling", "/a/link", "/a/tree"]
+    assert [(step.before, step.after) for step in plan.steps] == [
+        ("x", ""),
+        ("link to nowhere\n", ""),
+        ("link to tree\n", ""),
+        ("folder\n", ""),
+    ]
+    assert plan.gone == {"/a/file", "/a/dangling", "/a/link", "/a/tree"}
+    plan.apply()
+    assert os.listdir(root.at("/a")) == []
+
+
+def test_a_folder_goes_only_if_nothing_but_what_goes_is_in_it(bare: tuple[FakeRoot, Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    root, plan = bare
+    for path in ("/empty", "/used/b", "/used/a", "/going/x", "/theirs/x", "/mounted"):
+        root.at(f"{path}/y")
+    root.file("/file")
+    root.link("/link", "empty")
+    plan.remove_tree("/going/x")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path.endswith("/mounted"))
+    for _again in range(2):
+        for path in ("/empty", "/going", "/file", "/link", "/none"):
+            plan.remove_folder_if_empty(path)
+    plan.remove_folder_if_empty("/used")
+    plan.remove_folder_if_empty("/theirs", ours=False)
+    plan.remove_folder_if_empty("/mounted")
+    assert what(plan, "removed") == ["/going/x", "/empty", "/going"]
+    assert plan.left == [
+        {"what": "/used", "why": "it holds what this collection did not put there: a, b"},
+        {"what": "/mounted", "why": "it is a mount point"},
+    ]
+    assert [step.before for step in plan.steps] == ["folder\n"] * 3
+
+
+def test_staged_files_go_and_their_like_stay(bare: tuple[FakeRoot, Plan]) -> None:
+    root, plan = bare
+    for path in ("/b/.gpushare-staged-1", "/a/.gpushare-staged-2", "/a/.gpushare-staged-1", "/a/gpushare-staged-3"):
+        root.file(path)
+    plan.remove_staged(["/b", "/a", "/a", "/none"])
+    assert what(plan, "removed") == ["/a/.gpushare-staged-1", "/a/.gpushare-staged-2", "/b/.gpushare-staged-1"]
+
+
+def test_the_result_names_every_step_with_its_difference(bare: tuple[FakeRoot, Plan]) -> None:
+    _root, plan = bare
+    assert plan.result() == {"stopped": [], "removed": [], "restored": [], "changed": False, "left": [], "notes": [], "diff": []}
+    plan.add("stopped", "a", lambda: None, "1", "2")
+    plan.add("removed", "b", lambda: None)
+    plan.add("restored", "c", lambda: None)
+    plan.leave("d", "why")
+    plan.notes.append("n")
+    empty = {"before": "", "after": ""}
+    assert plan.result() == {
+        "stopped": ["a"],
+        "removed": ["b"],
+        "restored": ["c"],
+        "changed": True,
+        "left": [{"what": "d", "why": "why"}],
+        "notes": ["n"],
+        "diff": [
+            {"before_header": "a", "after_header": "a", "before": "1", "after": "2"},
+            {"before_header": "b", "after_header": "b", **empty},
+            {"before_header": "c", "after_header": "c", **empty},
+        ],
+    }
+    seen: list[str] = []
+    plan.apply(seen.append)
+    assert seen == ["before stopped a", "stopped a", "before removed b", "removed b", "before restored c", "restored c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hidden"),
+    [
+        ("a.txt", b"words", False),
+        ("a.key", b"words", True),
+        ("a.token", b"words", True),
+        ("a.kubeconfig", b"words", True),
+        ("token", b"words", True),
+        ("tokens", b"words", False),
+        ("a.txt", b"\xff", True),
+    ],
+)
+def test_secrets_and_what_is_no_text_are_shown_by_their_hash(tmp_path: Path, name: str, content: bytes, hidden: bool) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    assert shown(f"/etc/{name}", str(path)) == (f"(content with sha256 {digest})\n" if hidden else content.decode())
+    path.unlink()
+    assert shown(f"/etc/{name}", str(path)) == ""
+    path.mkdir()
+    assert shown(f"/etc/{name}", str(path)) == "(no regular file)\n"
+
+
+# Files of the journal that others have touched
+
+
+OWNED = "/etc/default/x"
+
+
+def journalled(root: FakeRoot, before: str | None, path: str = OWNED) -> Layout:
+    if before is not None:
+        root.file(path, before)
+    transaction = Transaction("gpushare-extender", str(root))
+    transaction.write(path, b"ours")
+    transaction.apply()
+    return Layout(root=str(root))
+
+
+def steps(plan: Plan) -> list[tuple[str, str]]:
+    return [(step.kind, step.what) for step in plan.steps]
+
+
+def test_a_file_of_ours_in_whose_place_is_a_folder_is_left(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    layout = journalled(root, None)
+    root.at(OWNED).unlink()
+    root.file(f"{OWNED}/theirs")
+    plan = plan_services(layout, Systemd(root))
+    assert steps(plan) == []
+    assert [(one["what"], one["why"].startswith("it is no regular file (")) for one in plan.left] == [(OWNED, True)]
+    assert fate(layout, Journal(str(root)).entries()[0])[:3] == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected", "note", "after"),
+    [
+        (None, "ours", ("removed", OWNED), "", None),
+        (None, "theirs", ("removed", OWNED), "is removed although somebody else has changed it", None),
+        (None, None, ("removed", f"journal entry of {OWNED}"), "", None),
+        ("before", "ours", ("restored", OWNED), "", "before"),
+        ("before", "before", ("removed", f"journal entry of {OWNED}"), "", "before"),
+        ("before", None, ("removed", f"journal entry of {OWNED}"), "was there before this collection and is gone now", None),
+    ],
+)
+def test_what_becomes_of_a_file_by_what_it_was_and_is(
+    tmp_path: Path, before: str | None, now: str | None, expected: tuple[str, str], note: str, after: str | None
+) -> None:
+    root = FakeRoot(tmp_path)
+    layout = journalled(root, before)
+    root.at(OWNED).unlink()
+    if now is not None:
+        root.file(OWNED, now)
+    plan = plan_services(layout, Systemd(root))
+    assert (steps(plan), plan.left) == ([expected], [])
+    assert [note in one for one in plan.notes] == ([True] if note else [])
+    if expected[0] == "restored":
+        assert (plan.steps[0].before, plan.steps[0].after) == ("ours", "before")
+    inode = root.at(OWNED).stat().st_ino if now is not None else None
+    plan.apply()
+    found = root.at(OWNED)
+    assert (found.read_text() if found.exists() else None) == after
+    if before == now == "before":
+        assert found.stat().st_ino == inode, "a file that is as it was is not written"
+    assert Journal(str(root)).entries() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "left", "now", "expected"),
+    [
+        (None, b"ours", None, (False, True, True)),
+        ("before", b"ours", None, (False, True, False)),
+        ("before", None, None, (False, False, False)),
+        (None, b"ours", "ours", (True, False, False)),
+        ("before", b"ours", "theirs", (True, True, False)),
+        # A run that was killed before it wrote leaves the same.
+        ("before", b"ours", "before", (True, False, True)),
+        ("before", None, "before", (True, True, True)),
+    ],
+)
+def test_a_files_fate(tmp_path: Path, before: str | None, left: bytes | None, now: str | None, expected: tuple[bool, ...]) -> None:
+    root = FakeRoot(tmp_path)
+    layout = journalled(root, before)
+    if left is None:
+        transaction = Transaction("gpushare-extender", str(root))
+        transaction.remove(OWNED)
+        transaction.apply()
+    root.at(OWNED).unlink(missing_ok=True)
+    if now is not None:
+        root.file(OWNED, now)
+    (entry,) = Journal(str(root)).entries()
+    found = fate(layout, entry)
+    assert found[:3] == expected
+    assert bool(found.left_alone) == (now == "theirs" and before is not None)
+
+
+# Units
+
+
+class Told(Systemd):
+    """With settings of somebody else, or a systemd that refuses something."""
+
+    drop_ins = ""
+    refuses = ""
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        status, out, err = super().__call__(argv)
+        if argv[1] == self.refuses:
+            return 1, "", " not today\n"
+        return status, out.replace("DropInPaths=", f"DropInPaths={self.drop_ins}") if argv[2:] and "extender" in argv[2] else out, err
+
+
+def test_settings_of_others_for_a_unit_of_ours_are_named(host: Host) -> None:
+    told = Told(host.root)
+    told.loaded, told.active = host.systemd.loaded, host.systemd.active
+    told.drop_ins = f"{EXTENDER}.d/a.conf /usr/lib/systemd/system/service.d/b.conf /etc/systemd/system/service.d/c.conf"
+    plan = plan_services(host.layout, told)
+    assert plan.left == [
+        {
+            "what": f"{EXTENDER}.d/a.conf, /etc/systemd/system/service.d/c.conf",
+            "why": "settings of somebody else for a unit of ours; they have no effect any more",
+        }
+    ]
+
+
+def test_a_systemd_that_does_not_forget_is_an_error_but_not_that_nothing_had_failed(host: Host) -> None:
+    told = Told(host.root)
+    told.loaded, told.active = host.systemd.loaded, host.systemd.active
+    told.refuses = "daemon-reload"
+    with pytest.raises(RemoveError, match="systemctl daemon-reload failed: not today; run it"):
+        plan_services(host.layout, told).apply()
+    host.root.file(EXTENDER, "# Copyright: gpushare.kubernetes contributors\n")
+    told.refuses = "reset-failed"
+    plan_services(host.layout, told).apply()
+    assert ["reset-failed", "gpushare-extender.service"] in told.calls
+
+
+def test_why_a_unit_is_left_is_said(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    systemd = Systemd(root)
+    root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
+    root.link(EXTENDER, "/dev/null")
+    systemd.loaded["gpushare-pki.service"] = "/usr/lib/systemd/system/gpushare-pki.service"
+    left = {one["what"]: one["why"] for one in plan_services(Layout(root=str(root)), systemd).left}
+    stranger = "a unit of this name that this collection did not write"
+    assert left.pop(EXTENDER).startswith("it is no regular file")
+    assert left == {PLUGIN: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
+
+
+def test_a_file_elsewhere_with_the_name_of_a_unit_is_no_unit(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    layout = journalled(root, None, "/etc/elsewhere/other.service")
+    asked: list[str] = []
+    systemd = Systemd(root)
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        asked.append(argv[2])
+        return systemd(argv)
+
+    plan_services(layout, run)
+    units = ["gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.service", "gpushare-device-plugin.service"]
+    assert asked == units
+    transaction = Transaction("gpushare-more", str(root))
+    for name in ("gpushare-more.timer", "gpushare-extender.service", "gpushare-more.conf"):
+        transaction.write(f"{UNITS}/{name}", b"[Service]\n", 0o644)
+    transaction.apply()
+    asked.clear()
+    plan_services(layout, run)
+    assert asked == [*units, "gpushare-more.timer"]
+
+
+def test_a_file_that_is_no_unit_comes_back_without_a_word(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    assert plan_services(journalled(root, "before"), Systemd(root)).notes == []
+    other = FakeRoot(tmp_path / "other")
+    notes = plan_services(journalled(other, "before", f"{UNITS}/x.timer"), Systemd(other)).notes
+    assert notes == [f"{UNITS}/x.timer is again as it was before this collection; it is neither enabled nor started"]
+
+
+def test_only_the_stop_of_the_device_plugin_takes_its_socket(host: Host) -> None:
+    plan = host.services()
+    for step in plan.steps:
+        step.do()
+        if step.what == "gpushare-extender.service":
+            assert host.at(SOCKET).is_socket()
+        if step.what == "gpushare-device-plugin.service":
+            assert not host.at(SOCKET).exists()
+            break
+
+
+def test_what_belongs_to_others_in_the_journal_does_not_keep_it_in_check_mode(host: Host) -> None:
+    """The roles of the scheduler and of the container runtime look at their files themselves."""
+    host.root.file("/etc/containerd/config.toml", "before")
+    transaction = Transaction("container_runtime", str(host.root))
+    transaction.write("/etc/containerd/config.toml", b"version = 2\n")
+    transaction.apply()
+    host.root.file("/etc/containerd/config.toml", "theirs")
     assert "/var/lib/gpushare/journal" in what(host.leftovers(check=True), "removed")

@@ -19,7 +19,7 @@ APPLIED = [
     {
         "manager": "gpushare.kubernetes",
         "operation": "Apply",
-        "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:gpushare": {}}}},
+        "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:gpushare.kubernetes/node": {}}}},
     }
 ]
 
@@ -49,6 +49,15 @@ def test_ours_has_our_name_and_was_applied_by_us() -> None:
         {"metadata": {"name": "gpushare-x"}},
     ]
     assert ours(items, "v1", "ServiceAccount") == [Named("v1", "ServiceAccount", "kube-system", "gpushare-extender")]
+
+
+def test_accounts_of_nodes_that_are_gone() -> None:
+    names = ("gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9", "gpushare-extender", "default")
+    accounts = [*map(item, names), item("gpushare-device-plugin-theirs", manager="kubectl")]
+    assert _remove_cluster.plugin_accounts(accounts, [node(), {"metadata": {"name": "cp1"}}]) == {
+        "accounts": ["gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9"],
+        "without_node": ["gpushare-device-plugin-gpu9"],
+    }
 
 
 def test_a_map_of_unhealthy_cards_is_ours_where_only_our_plugin_has_written_it() -> None:
@@ -95,14 +104,14 @@ def test_the_traces_of_a_node() -> None:
             {"gpushare/cards": "{}", "gpushare/cordon": "0", "x": "y"},
             {"aliyun.com/gpu-mem": "32", "aliyun.com/other": "1"},
             {"aliyun.com/gpu-mem": "0"},
-            labels={"gpushare": "true"},
+            labels={"gpushare.kubernetes/node": "true"},
             managedFields=APPLIED,
         )
     )
-    assert (found.claimed, found.labelled_by_others) == (("gpushare",), False)
+    assert (found.claimed, found.labelled_by_others) == (("gpushare.kubernetes/node",), False)
     assert (found.annotations, found.others) == (("gpushare/cards",), ("gpushare/cordon",))
     assert found.capacity == {"aliyun.com/gpu-mem": "32"}
-    assert traces(node(labels={"gpushare": "true"})).labelled_by_others
+    assert traces(node(labels={"gpushare.kubernetes/node": "true"})).labelled_by_others
 
 
 def test_a_node_is_in_use_while_kubelet_offers_what_the_plugin_serves() -> None:
@@ -144,6 +153,103 @@ def test_pods_that_would_miss_nothing_are_not_listed() -> None:
     assert [one["pod"] for one in gpu_pods(pods, None)] == ["default/elsewhere"]
 
 
+def test_every_list_that_is_asked_for_and_what_is_in_it() -> None:
+    system, rbac = "namespaces/kube-system", "/apis/rbac.authorization.k8s.io/v1"
+    assert [(path, kind) for path, _version, kind in _remove_cluster.KINDS] == [
+        ("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+        ("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+        (f"{rbac}/clusterrolebindings", "ClusterRoleBinding"),
+        (f"{rbac}/{system}/rolebindings", "RoleBinding"),
+        (f"{rbac}/clusterroles", "ClusterRole"),
+        (f"{rbac}/{system}/roles", "Role"),
+        (f"/api/v1/{system}/secrets", "Secret"),
+        (f"/api/v1/{system}/configmaps", "ConfigMap"),
+        (f"/api/v1/{system}/serviceaccounts", "ServiceAccount"),
+    ]
+    assert all(path.startswith((f"/apis/{version}/", f"/api/{version}/")) for path, version, _kind in _remove_cluster.KINDS)
+
+
+def test_of_several_managers_ours_must_be_one_that_applied() -> None:
+    mixed = item("gpushare-a", "kubectl", "Apply")
+    mixed["metadata"]["managedFields"].append({"manager": "gpushare.kubernetes", "operation": "Update"})
+    assert ours([mixed], "v1", "Secret") == []
+    mixed["metadata"]["managedFields"].append({"manager": "gpushare.kubernetes", "operation": "Apply"})
+    assert [one.name for one in ours([mixed], "v1", "Secret")] == ["gpushare-a"]
+    nobody: Json = {"metadata": {"name": "gpushare-a", "managedFields": None}}
+    assert ours([nobody], "v1", "Secret") == []
+    everywhere: Json = {"metadata": {"name": "gpushare-a", "managedFields": [{"manager": "gpushare.kubernetes", "operation": "Apply"}]}}
+    (found,) = ours([everywhere], "v1", "ClusterRole")
+    assert (found.namespace, found.title, found.reference()["metadata"]) == ("", "ClusterRole gpushare-a", {"name": "gpushare-a"})
+    assert Named("v1", "Secret", "kube-system", "x").title == "Secret kube-system/x"
+    empty: Json = {"metadata": {"name": "unhealthy-gpu-a", "managedFields": None}, "data": {}}
+    assert [one.name for one in ours([empty], "v1", "ConfigMap")] == ["unhealthy-gpu-a"]
+
+
+def test_a_node_with_several_claims_and_one_with_nothing() -> None:
+    claims = [
+        {
+            "manager": "gpushare.kubernetes",
+            "operation": "Apply",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:gpushare.kubernetes/node": {}, "f:b": {}, ".": {}}}},
+        },
+        {"manager": "gpushare.kubernetes", "operation": "Apply", "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}}},
+        {"manager": "gpushare.kubernetes", "operation": "Apply", "fieldsV1": None},
+        {"manager": "gpushare.kubernetes", "operation": "Apply", "fieldsV1": {"f:metadata": {"f:labels": None}}},
+        {"manager": "gpushare.kubernetes", "operation": "Apply", "fieldsV1": {"f:spec": {}}},
+        {"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:metadata": {"f:labels": {"f:c": {}}}}},
+        {"manager": "gpushare.kubernetes", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:d": {}}}}},
+    ]
+    notes = {"gpushare/held": "{}", "gpushare/z": "1", "gpushare/cards": "{}", "gpushare/a": "1", "notgpushare/x": "1"}
+    capacity = {"aliyun.com/gpu-mem": 32, "aliyun.com/gpu-core.percentage": "200", "aliyun.com/gpu-count": "2"}
+    labels = {"gpushare.kubernetes/node": "true"}
+    assert traces(node(notes, capacity, {"aliyun.com/gpu-mem": "0"}, labels=labels, managedFields=claims)) == (
+        "gpu1",
+        ("a", "b", "gpushare.kubernetes/node"),
+        False,
+        ("gpushare/cards", "gpushare/held"),
+        {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-core.percentage": "200", "aliyun.com/gpu-count": "2"},
+        {"aliyun.com/gpu-mem": "0"},
+        ("gpushare/a", "gpushare/z"),
+    )
+    nothing = ("gpu1", (), False, (), {}, {}, ())
+    assert traces({"metadata": {"name": "gpu1"}}) == nothing
+    none = {"annotations": None, "labels": None, "managedFields": None}
+    assert traces({"metadata": {"name": "gpu1", **none}, "status": {"capacity": None, "allocatable": None}}) == nothing
+    assert traces({"metadata": {"name": "gpu1", "labels": {"other": "x"}}, "status": None}) == nothing
+
+
+def test_a_node_of_which_one_resource_is_offered_is_in_use() -> None:
+    found = traces(node({"gpushare/cards": "{}"}, allocatable={"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}))
+    assert found.in_use
+    assert not traces(node({"gpushare/cards": "{}"})).in_use
+    assert forgotten(traces(node()))
+
+
+def test_pods_are_listed_by_node_with_all_that_they_ask_for() -> None:
+    both = {"aliyun.com/gpu-mem": "1", "aliyun.com/gpu-core.percentage": "10", "cpu": "1"}
+    limits = pod("z", both, on="gpu1")
+    requests: Json = {
+        "metadata": {"name": "a"},
+        "spec": {
+            "nodeName": "gpu2",
+            "containers": [{"name": "x"}, {"resources": {"limits": None, "requests": {"aliyun.com/gpu-count": "1"}}}],
+        },
+    }
+    plain: Json = {"metadata": {"name": "n"}, "spec": {"nodeName": "gpu1", "containers": None, "initContainers": None}, "status": {}}
+    first = pod("b", {"aliyun.com/gpu-mem": "1"}, on="gpu1")
+    pending: Json = {**first, "metadata": {"name": "c", "namespace": "ns"}, "status": {}}
+    unplaced: Json = {**first, "spec": {key: value for key, value in first["spec"].items() if key != "nodeName"}}
+    assert gpu_pods([requests, limits, plain, unplaced, first, pending], None) == [
+        {"pod": "default/b", "node": "gpu1", "asks": "aliyun.com/gpu-mem"},
+        {"pod": "default/z", "node": "gpu1", "asks": "aliyun.com/gpu-core.percentage, aliyun.com/gpu-mem"},
+        {"pod": "ns/c", "node": "gpu1", "asks": "aliyun.com/gpu-mem"},
+        {"pod": "/a", "node": "gpu2", "asks": "aliyun.com/gpu-count"},
+    ]
+    ended = [{**first, "status": {"phase": phase}} for phase in ("Succeeded", "Failed")]
+    assert gpu_pods([*ended, limits], {"gpu1"}) == gpu_pods([limits], None)
+    assert gpu_pods([limits, requests], {"gpu2"}) == gpu_pods([requests], None)
+
+
 class Api:
     """An API server by kubectl's arguments. zero_after: how often kubelet still claims the resources after the plugin has gone."""
 
@@ -153,10 +259,13 @@ class Api:
         self.zero_after = zero_after
         self.policies = policies
         self.calls: list[list[str]] = []
+        self.sent: list[Json] = []
 
     def text(self, args: list[str], data: str | None = None) -> str:
         if args[:2] != ["get", "--raw"]:
-            self.calls.append([args[0], *json.loads(data or "{}").get("items", [])])
+            self.calls.append(args)
+        if data:
+            self.sent.append(json.loads(data))
         if args[:2] == ["get", "--raw"]:
             return json.dumps({"items": self.listed(args[2])})
         if args[0] == "delete":
@@ -202,7 +311,7 @@ def removal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Removal]:
 
 def served(name: str, capacity: str = "32") -> Json:
     found = node({"gpushare/cards": "{}"}, {"aliyun.com/gpu-mem": capacity}, {"aliyun.com/gpu-mem": capacity}, managedFields=APPLIED)
-    found["metadata"].update(name=name, labels={"gpushare": "true"})
+    found["metadata"].update(name=name, labels={"gpushare.kubernetes/node": "true"})
     return found
 
 
@@ -218,7 +327,7 @@ def test_everything_goes_and_kubelet_is_waited_for(removal: Callable[..., Remova
     found.apply()
     assert found.removed == predicted
     assert predicted[-3:] == [
-        "label gpushare of node gpu1",
+        "label gpushare.kubernetes/node of node gpu1",
         "annotation gpushare/cards of node gpu1",
         "resource aliyun.com/gpu-mem of node gpu1",
     ]
@@ -254,7 +363,7 @@ def test_what_another_node_uses_stays_although_everything_was_asked_for(removal:
     found.apply()
     assert api.accounts == ["gpushare-extender", "gpushare-device-plugin-gpu2"]
     assert all("gpu2" in one["why"] for one in found.left)
-    assert api.nodes["gpu2"]["metadata"]["labels"] == {"gpushare": "true"}
+    assert api.nodes["gpu2"]["metadata"]["labels"] == {"gpushare.kubernetes/node": "true"}
 
 
 def test_an_api_server_without_admission_policies_is_fine_but_other_errors_are_not(removal: Callable[..., Removal]) -> None:
@@ -263,3 +372,126 @@ def test_an_api_server_without_admission_policies_is_fine_but_other_errors_are_n
     broken.listed = lambda _path: (_ for _ in ()).throw(KubectlError("Unable to connect"))  # type: ignore[method-assign]
     with pytest.raises(KubectlError):
         removal(broken, [])
+
+
+def test_each_call_of_kubectl_and_none_that_is_not_needed(removal: Callable[..., Removal]) -> None:
+    api = Api([served("gpu1", "0"), served("gpu2")], ["gpushare-device-plugin-gpu1"])
+    removal(api, ["gpu1"]).apply()
+    assert [call[:-1] if call[0] == "patch" else call for call in api.calls] == [
+        ["delete", "--ignore-not-found", "-f", "-"],
+        ["apply", "--server-side", "--field-manager=gpushare.kubernetes", "-f", "-"],
+        ["annotate", "node", "gpu1", "gpushare/cards-"],
+        ["patch", "node", "gpu1", "--subresource=status", "--type=json", "-p"],
+    ]
+    account = {"name": "gpushare-device-plugin-gpu1", "namespace": "kube-system"}
+    assert api.sent[0]["items"] == [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}]
+    assert api.sent[1] == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu1"}}
+    api.calls.clear()
+    removal(api, ["gpu1"]).apply()
+    removal(api, ["gone"]).apply()
+    assert api.calls == []
+
+
+def test_why_something_stays_is_said(removal: Callable[..., Removal]) -> None:
+    api = Api([served("gpu1", "0"), served("gpu2"), served("gpu3")], [*ACCOUNTS, "gpushare-device-plugin-gpu2"], zero_after=10**9)
+    labelled = api.nodes["gpu1"]["metadata"]
+    labelled.update(managedFields=[], annotations={"gpushare/cordon": "0", "x": "y"})
+    found = removal(api, ["gpu1"])
+    assert found.removed == ["ServiceAccount kube-system/gpushare-device-plugin-gpu1", "resource aliyun.com/gpu-mem of node gpu1"]
+    # gpu3 offers cards as well, but has no account of ours any more.
+    assert found.left == [
+        {"what": "ServiceAccount kube-system/gpushare-extender", "why": "other hosts still use it: gpu2"},
+        {"what": "ServiceAccount kube-system/gpushare-device-plugin-gpu2", "why": "other hosts still use it: gpu2"},
+        {"what": "label gpushare.kubernetes/node of node gpu1", "why": "somebody else has set it"},
+        {"what": "annotation gpushare/cordon of node gpu1", "why": "this collection does not set it"},
+    ]
+    few = removal(Api([served("gpu1", "0")], ACCOUNTS), ["gpu1"], everything=False)
+    assert few.left == [{"what": "ServiceAccount kube-system/gpushare-extender", "why": "other hosts still use it; uninstall them, too"}]
+    idle = Api([served("gpu1", "0"), served("gpu2", "0")], [*ACCOUNTS, "gpushare-device-plugin-gpu2"])
+    assert removal(idle, ["gpu1"]).left == []
+
+
+def test_a_kubelet_of_another_node_is_not_waited_for(removal: Callable[..., Removal]) -> None:
+    api = Api([served("gpu1", "0"), served("gpu2")], ACCOUNTS, zero_after=10**9)
+    found = removal(api, ["gpu1"], wait=60)
+    found.apply()
+    assert api.nodes["gpu1"]["status"] == {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}}
+    assert api.nodes["gpu2"]["status"]["capacity"] == {"cpu": "2", "aliyun.com/gpu-mem": "32"}
+    assert "resource aliyun.com/gpu-mem of node gpu1" in found.removed
+
+
+def test_kubelet_is_asked_again_after_a_pause_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = [100.0], []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(_remove_objects.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_remove_objects.time, "sleep", sleep)
+    found = Removal(Api([served("gpu1")], ACCOUNTS, zero_after=10**9), ["gpu1"], True, 5.0)  # type: ignore[arg-type]
+    found.apply()
+    assert pauses == [2.0, 2.0, 2.0]
+    assert [one["what"] for one in found.left] == ["resource aliyun.com/gpu-mem of node gpu1"]
+    pauses.clear()
+    Removal(Api([served("gpu1")], ACCOUNTS, zero_after=10**9), ["gpu1"], True, 4.0).apply()  # type: ignore[arg-type]
+    assert pauses == [2.0, 2.0, 2.0], "the deadline itself is still in time"
+    pauses.clear()
+    api = Api([served("gpu1", "0")], ACCOUNTS, zero_after=2)
+    api.nodes["gpu1"]["status"]["capacity"]["aliyun.com/gpu-mem"] = "32"
+    Removal(api, ["gpu1"], True, 60.0).apply()  # type: ignore[arg-type]
+    assert pauses == [2.0]
+
+
+def test_what_only_the_allocatable_resources_still_name_goes_as_well(removal: Callable[..., Removal]) -> None:
+    api = Api([served("gpu1", "0")], ACCOUNTS)
+    del api.nodes["gpu1"]["status"]["capacity"]["aliyun.com/gpu-mem"]
+    removal(api, ["gpu1"]).apply()
+    assert api.nodes["gpu1"]["status"]["allocatable"] == {"cpu": "2"}
+
+
+@pytest.mark.parametrize("words", ["testing path /status failed", "the test operation failed"])
+def test_a_resource_that_comes_back_meanwhile_stays(removal: Callable[..., Removal], words: str) -> None:
+    api = Api([served("gpu1", "0")], ACCOUNTS)
+    real = api.text
+
+    def text(args: list[str], data: str | None = None) -> str:
+        if args[0] == "patch":
+            raise KubectlError(words)
+        return real(args, data)
+
+    api.text = text  # type: ignore[method-assign]
+    found = removal(api, ["gpu1"], wait=0.01)
+    found.apply()
+    assert [one["what"] for one in found.left] == ["resource aliyun.com/gpu-mem of node gpu1"]
+    words = "Forbidden"
+    with pytest.raises(KubectlError, match="Forbidden"):
+        removal(api, ["gpu1"]).remove_resources()
+
+
+def test_an_api_group_that_may_be_missing_is_not_taken_for_missing_when_it_does_not_answer() -> None:
+    api = Api([], [])
+    real = api.listed
+
+    def listed(path: str) -> list[Json]:
+        if "admissionregistration" in path:
+            raise KubectlError("Unable to connect to the server")
+        return real(path)
+
+    api.listed = listed  # type: ignore[method-assign]
+    with pytest.raises(KubectlError, match="Unable to connect"):
+        Removal(api, [], True, 0.0)  # type: ignore[arg-type]
+
+
+def test_an_api_group_that_must_be_there_is_missed() -> None:
+    api = Api([], [])
+    real = api.listed
+
+    def listed(path: str) -> list[Json]:
+        if "clusterroles" in path:
+            raise KubectlError("Error from server (NotFound): x")
+        return real(path)
+
+    api.listed = listed  # type: ignore[method-assign]
+    with pytest.raises(KubectlError, match="NotFound"):
+        Removal(api, [], True, 0.0)  # type: ignore[arg-type]

@@ -154,5 +154,70 @@ def test_an_environment_that_was_not_finished_is_said(root: FakeRoot) -> None:
     assert found["state"].startswith("not whole")
 
 
+def test_everything_about_a_unit_and_a_file(root: FakeRoot) -> None:
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        known = {
+            "gpushare-pki.timer": "LoadState=loaded\n",
+            "gpushare-extender.service": "LoadState=masked\nActiveState=failed\nUnitFileState=\nFragmentPath=/dev/null\n",
+            "gpushare-device-plugin.service": "",
+        }
+        return 0, known.get(argv[2], "LoadState=not-found\n"), ""
+
+    root.file("/etc/x", "before")
+    os.chmod(root.at("/etc/x"), 0o4640)
+    change(root, "scheduler", "/etc/x", b"ours")
+    change(root, "container_runtime", "/etc/y", b"ours")
+    found = report(Layout(root=str(root)), run)
+    assert found["units"] == [
+        {"name": "gpushare-pki.timer", "active": "unknown", "enabled": "no unit file", "file": ""},
+        {"name": "gpushare-extender.service", "active": "failed", "enabled": "no unit file", "file": "/dev/null"},
+    ]
+    assert found["files"] == [
+        {"path": "/etc/x", "owner": "scheduler", "before": "6 bytes, mode 4640", "state": "as we left it", "written": None},
+        {"path": "/etc/y", "owner": "container_runtime", "before": "not there", "state": "as we left it", "written": None},
+    ]
+
+
+def test_a_file_that_we_removed_and_one_that_never_was(root: FakeRoot) -> None:
+    root.file("/etc/x", "before")
+    for path in ("/etc/x", "/etc/y"):
+        change(root, "scheduler", path, b"ours")
+        transaction = Transaction("scheduler", str(root))
+        transaction.remove(path)
+        transaction.apply()
+    assert states(root) == {"/etc/x": "as we left it", "/etc/y": "as it was before us"}
+
+
+def test_the_marker_of_an_environment_is_read_as_far_as_it_goes(root: FakeRoot) -> None:
+    for name in ("0.1.0-0123456789ab", "0.2.0-0123456789ab"):
+        root.file(f"/opt/gpushare/{name}/bin/python")
+    root.file("/opt/gpushare/notes/x")
+    marker = "/opt/gpushare/0.2.0-0123456789ab/.gpushare-complete.json"
+    unknown = {"version": "unknown", "python": "unknown", "wheel_sha256": "unknown"}
+    without = {"environment": "no environment in use", "state": "not whole: run site.yml again"}
+    older = {"older": ["0.1.0-0123456789ab", "0.2.0-0123456789ab"]}
+    for content in ("[]", "{}", '"x"', "["):
+        root.file(marker, content)
+        assert report(Layout(root=str(root)), systemctl)["runtime"] == {**without, **unknown, **older}
+    root.file(marker, '{"version": "0.2.0"}')
+    assert report(Layout(root=str(root)), systemctl)["runtime"] == {**without, **unknown, **older, "version": "0.2.0"}
+    root.link("/opt/gpushare/current", "0.1.0-0123456789ab")
+    found = report(Layout(root=str(root)), systemctl)
+    used = {"environment": ENVIRONMENT, "older": ["0.2.0-0123456789ab"], "state": without["state"]}
+    assert found["runtime"] == {**unknown, **used}
+    root.file("/usr/local/bin/kubectl-inspect-gpushare")
+    assert words(report(Layout(root=str(root)), systemctl))[:3] == [
+        f"runtime: unknown in {ENVIRONMENT}, not whole: run site.yml again",
+        "older runtimes: 0.2.0-0123456789ab",
+        "kubectl plugin: none",
+    ]
+
+
+def test_the_only_runtime_is_told_without_older_ones(root: FakeRoot) -> None:
+    root.file(f"{ENVIRONMENT}/.gpushare-complete.json", json.dumps(MARKER))
+    root.link("/opt/gpushare/current", "0.1.0-0123456789ab")
+    assert words(report(Layout(root=str(root)), systemctl))[1] == "kubectl plugin: none"
+
+
 def test_columns_stand_below_one_another() -> None:
     assert table(("A", "B"), [("long", "x"), ("y", "")]) == ["", "A     B", "long  x", "y"]

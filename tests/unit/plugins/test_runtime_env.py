@@ -99,6 +99,49 @@ def test_switching_keeps_what_was_in_use_before_and_nothing_older(tmp_path: Path
     assert os.path.realpath(tmp_path / "current") == str(tmp_path / names[2])
 
 
+def test_what_a_unit_names_or_a_process_was_started_from_is_not_removed(tmp_path: Path) -> None:
+    # Two upgrades that failed: the daemons still run from the first environment, and import from it when they need to.
+    environments = core.Environments(str(tmp_path / "opt"))
+    names = ["0.1.0-aaaaaaaaaaaa", "0.2.0-bbbbbbbbbbbb", "0.3.0-cccccccccccc", "0.4.0-dddddddddddd", "0.5.0-eeeeeeeeeeee"]
+    for name in names:
+        build(environments, name, Host({}))
+    root = tmp_path / "opt"
+    units, proc = tmp_path / "units", tmp_path / "proc"
+    units.mkdir()
+    (units / "gpushare-pki.service").write_text(f"ExecStart={root}/{names[0]}/bin/gpushare-pki ensure\n")
+    (units / "other.service").write_text(f"ExecStart={root}/{names[1]}/bin/x\n")
+    (proc / "77").mkdir(parents=True)
+    (proc / "77/cmdline").write_bytes(f"{root}/{names[2]}/bin/python\0{root}/current/bin/gpushare-extender\0".encode())
+    (proc / "self").mkdir()
+    (proc / "self/cmdline").write_bytes(f"{root}/{names[3]}/bin/python".encode())
+    used = environments.in_use(str(units), str(proc))
+    assert used == [names[0], names[2]]
+    assert environments.remove_all_but([names[4], None, *used]) == [names[1], names[3]]
+    assert environments.in_use(str(tmp_path / "none"), str(tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--index-url https://deploy:s3cr3t@nexus.corp/simple", "--index-url https://***@nexus.corp/simple"),
+        ("Looking at 'http://t0ken@x:8080/a@b' and http://a:b@c@d/", "Looking at 'http://***@x:8080/a@b' and http://***@d/"),
+        ("https://nexus.corp/simple/x@1.2 a@b", "https://nexus.corp/simple/x@1.2 a@b"),
+        ("git+https://u:p@h/r.git", "git+https://***@h/r.git"),
+    ],
+)
+def test_no_credential_of_an_index_is_shown(text: str, shown: str) -> None:
+    assert core.without_credentials(text) == shown
+
+
+def test_an_index_that_refuses_is_named_without_its_password(tmp_path: Path) -> None:
+    url = "https://deploy:s3cr3t@nexus.corp/simple"
+    host = Host({}, fails=url)
+    environments = core.Environments(str(tmp_path))
+    with pytest.raises(core.RuntimeEnvError, match=r"--index-url https://\*\*\*@nexus.corp/simple failed") as failure:
+        environments.build("0.1.0-aaaaaaaaaaaa", PYTHON, [["install", "--index-url", url]], host.run, {})
+    assert "s3cr3t" not in str(failure.value)
+
+
 def test_pip_checks_every_hash_and_asks_no_index_for_our_own_wheel() -> None:
     files, (dependencies, own) = core.pip_steps("/tmp/r.txt", "/tmp/x.whl", "h" * 64, ["--index-url", "https://mirror.example"])
     assert files == {"/tmp/x.whl.txt": f"/tmp/x.whl --hash=sha256:{'h' * 64}\n"}

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _journal, _scheduler_change, _scheduler_service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _journal, _kube_scheduler, _scheduler_change, _scheduler_service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeadm_config import PATH
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_change import Refused
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
-from unit.plugins.control_plane import CLUSTER, ControlPlane
+from unit.plugins.control_plane import CLUSTER, ControlPlane, now, parsed
 from unit.plugins.scheduler_files import MANIFEST
 
 
@@ -132,6 +137,226 @@ def test_a_scheduler_whose_manifest_does_not_change_is_restarted_all_the_same(pl
     plane.converge("absent")
     assert (plane.config.read_text(), plane.manifest.read_text()) == (original, with_config)
     assert (plane.known()["ends"], plane.known()["reads"]) == (1, original)
+
+
+# What a plan is made from.
+
+
+def pod_on(node: str, annotated: bool = True, mirrored: bool = True, program: str = "kube-scheduler") -> dict[str, Any]:
+    annotations = {**({ANNOTATION: "x"} if annotated else {}), **({"kubernetes.io/config.mirror": "x"} if mirrored else {})}
+    return {"metadata": {"annotations": annotations or None}, "spec": {"nodeName": node, "containers": [{"command": [program]}]}}
+
+
+def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
+    Journal("/").record("/theirs", "container_runtime", None, b"x")
+    fresh = plane.read("/more")
+    assert fresh == {
+        "files": {str(plane.manifest): MANIFEST, str(plane.config): None, "/more": None},
+        "journal": [],
+        "cluster": {"text": CLUSTER, "version": "1"},
+        "nodes": 3,
+        "others": [],
+        "unfinished": False,
+        "running": _kube_scheduler.shape(parsed(MANIFEST)),
+    }
+    plane.converge()
+    plane.other_pods = [
+        pod_on("cp4"),
+        pod_on("cp1"),
+        pod_on("cp2"),
+        pod_on("x", False),
+        pod_on("y", mirrored=False),
+        pod_on("z", program="sh"),
+    ]
+    known, found = plane.known(), plane.read()
+    assert (found["cluster"], found["others"]) == ({"text": known["cluster"], "version": "2"}, ["cp2", "cp4"])
+    paths = [one["path"] for one in found["journal"]]
+    assert paths == sorted(
+        [str(plane.config), str(plane.manifest), PATH, f"folder:{plane.config.parent}", "value:percentageOfNodesToScore"]
+    )
+    entries = {one["path"]: one for one in found["journal"]}
+    assert entries[str(plane.manifest)] == {
+        "path": str(plane.manifest),
+        "original": MANIFEST,
+        "mode": plane.manifest.stat().st_mode & 0o7777,
+        "left": [digest(MANIFEST.encode()), digest(plane.manifest.read_bytes())],
+        "others": False,
+    }
+    assert (entries[str(plane.config)]["original"], entries[str(plane.config)]["mode"]) == (None, None)
+    assert entries[PATH]["original"] == CLUSTER
+    assert entries["value:percentageOfNodesToScore"]["left"] == ["", digest(b"100")]
+    # A scheduler that does not run as its manifest says, a cluster of another make, and what --config names beside what it is now.
+    plane.known(cluster=None, ran=MANIFEST)
+    plane.kubelet = lambda: None  # type: ignore[method-assign]
+    plane.manifest.write_text(plane.manifest.read_text().replace("--leader-elect", "--config=/named.yaml\n    - --leader-elect"))
+    found = plane.read()
+    assert (found["running"], found["cluster"]) == (None, None)
+    assert set(found["files"]) == {str(plane.manifest), str(plane.config), "/named.yaml"}
+
+
+def test_without_a_manifest_there_is_nothing_to_run(plane: ControlPlane) -> None:
+    plane.converge()
+    plane.manifest.unlink()
+    plane.kubelet = lambda: None  # type: ignore[method-assign]
+    assert plane.read()["files"][str(plane.manifest)] is None
+
+
+# What others do meanwhile.
+
+
+def test_a_file_that_was_changed_since_the_plan_is_not_written_over(plane: ControlPlane) -> None:
+    for path in (plane.manifest, plane.config):
+        plan, _due = plane.plan("present")
+        content = path.read_bytes() if path.exists() else None
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("theirs")
+        before = plane.tree()
+        with pytest.raises(Refused, match=f"^{path} has been changed by somebody else just now, so nothing was changed: run again$"):
+            plane.carry_out(plan)
+        assert plane.tree() == before
+        path.write_bytes(content) if content is not None else path.unlink()
+
+
+@pytest.mark.parametrize("text", [CLUSTER + "# theirs\n", None])
+def test_kubeadms_part_that_was_changed_since_the_plan_is_not_written_over(plane: ControlPlane, text: str | None) -> None:
+    plan, _due = plane.plan("present")
+    plane.known(cluster=text)
+    with pytest.raises(KubectlError, match=f"^{PATH} has been changed by somebody else just now; the scheduler's own files are done: run"):
+        plane.carry_out(plan)
+    assert plane.known()["cluster"] == text
+    assert Journal("/").entry(PATH) is None
+    assert "aliyun.com" in plane.config.read_text()
+
+
+def test_kubeadms_part_is_patched_at_the_version_that_was_read(plane: ControlPlane) -> None:
+    plane.converge()
+    (patch,) = [words for words in plane.asked if words[0] == "patch"]
+    assert patch[:-1] == ["patch", "configmap", "--namespace", "kube-system", "kubeadm-config", "--type=merge", "--patch"]
+    assert json.loads(patch[-1]) == {"metadata": {"resourceVersion": "1"}, "data": {"ClusterConfiguration": plane.known()["cluster"]}}
+    entry = Journal("/").entry(PATH)
+    assert entry is not None
+    assert entry.original == FileState(CLUSTER.encode(), 0, 0, 0, None)
+    assert entry.untouched(plane.known()["cluster"].encode())
+
+
+# What must hold before.
+
+
+def test_an_extender_that_is_not_in_sync_stops_what_would_restart_a_scheduler_and_nothing_else(plane: ControlPlane) -> None:
+    words = "^the extender must be in sync before a scheduler is pointed at it, so nothing was changed: .* synced: true; it says"
+    plane.synced, before = False, plane.tree()
+    with pytest.raises(Refused, match=words):
+        plane.converge()
+    assert plane.tree() == before
+    plane.synced = True
+    assert killed(plane, "present", f"written {plane.manifest}")
+    plane.synced = False
+    plan, _due = plane.plan("present")
+    with pytest.raises(Refused, match=words):
+        plane.carry_out(plan)
+    plane.synced = True
+    plane.converge()
+    plane.synced = False
+    # Nothing is due; then only a restart is.
+    plane.carry_out(plane.plan("present")[0])
+    plane.known(since="2026-01-01T00:00:00Z")
+    with pytest.raises(Refused, match=words):
+        plane.carry_out(plane.plan("present")[0])
+    plane.known(since=now(1))
+    plane.converge("absent")
+    assert plane.manifest.read_text() == MANIFEST
+
+
+def test_plain_http_needs_no_certificates(plane: ControlPlane) -> None:
+    for name in ("tls.key", "ca.crt"):
+        (plane.pki / name).unlink()
+    with pytest.raises(Refused, match=r"has no ca.crt, tls.key, which"):
+        plane.converge()
+    plan, _due = plane.plan("present")
+    tools = _scheduler_change.Tools(Kubectl(plane.kubectl, "kubectl", "x"), plane.run, None, str(plane.folder))
+    plane.synced = False
+    with pytest.raises(Refused, match=r"^the extender must be in sync"):
+        _scheduler_change.apply(plane.host, tools, plan.for_module, "aliyun.com/gpu-mem", "", "present")
+
+
+def test_the_candidate_is_read_by_the_schedulers_own_image_with_all_that_is_mounted(plane: ControlPlane) -> None:
+    plane.converge()
+    image = "registry.k8s.io/kube-scheduler:v1.36.3"
+    assert plane.result["candidate"] == f"accepted by {image}"
+    assert plane.result.keys() == {"candidate", "warnings", "holder", "standby"}
+    assert plane.result["warnings"] == []
+    (run,) = [argv for argv in plane.asked if "run" in argv]
+    mounts = [word.split(",")[1:3] for word in run if word.startswith("--mount")]
+    # scheduler.conf and the folder of the configuration are not on this host (yet).
+    assert mounts == [
+        [f"src={plane.folder}/gpushare-candidate.yaml", "dst=/gpushare-candidate.yaml"],
+        [f"src={plane.pki}", f"dst={plane.pki}"],
+    ]
+    assert run[run.index(image) + 2] == "kube-scheduler"
+    assert plane.candidate == plane.config.read_text()
+    assert not (plane.folder / "gpushare-candidate.yaml").exists()
+    plane.carry_out(plane.plan("present")[0])
+    assert plane.result["candidate"] == "not needed"
+    plane.converge("absent")
+    assert plane.candidate == ""
+    plane.ctr = None
+    plane.converge()
+    assert plane.result["candidate"] == "the candidate was not checked: this host has no ctr (containerd)"
+    assert plane.result["warnings"] == [plane.result["candidate"]]
+
+
+def test_a_container_is_ended_by_containerd_or_not_at_all(plane: ControlPlane) -> None:
+    def tools(ctr: str | None, status: int, out: str, err: str) -> _scheduler_change.Tools:
+        def run(argv: list[str]) -> tuple[int, str, str]:
+            plane.asked.append(argv)
+            return status, out, err
+
+        return _scheduler_change.Tools(Kubectl(plane.kubectl, "kubectl", "x"), run, ctr, "/")
+
+    tools("/ctr", 0, "", "warning").end_container("c1")
+    assert plane.asked[-1] == ["/ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", "c1"]
+    for out, err in (("no\n", ""), ("yes", " no\n")):
+        with pytest.raises(OSError, match=r"^kube-scheduler's container could not be ended: no$"):
+            tools("/ctr", 1, out, err).end_container("c1")
+    with pytest.raises(OSError, match=r"^kube-scheduler must be restarted, and this host has no ctr"):
+        tools(None, 0, "", "").end_container("c1")
+
+
+# What is left behind.
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_folder_of_ours_in_which_somebody_has_put_a_file_stays(plane: ControlPlane, state: str) -> None:
+    own = plane.config.parent / "theirs"
+    if state == "absent":
+        plane.converge()
+        own.write_text("x")
+        plane.converge("absent")
+    else:
+        plane.runs_with = lambda config: "aliyun.com" not in config or own.write_text("x") == 0
+        with pytest.raises(TransactionError):
+            plane.converge()
+    assert [path.name for path in plane.config.parent.iterdir()] == ["theirs"]
+    assert [entry.path for entry in Journal("/").entries()] == []
+
+
+def test_entries_of_others_stay(plane: ControlPlane) -> None:
+    Journal("/").record("/theirs", "container_runtime", None, b"x")
+    plane.converge()
+    plane.converge("absent")
+    assert [entry.path for entry in Journal("/").entries()] == ["/theirs"]
+
+
+def test_a_change_that_could_not_be_put_back_keeps_its_folder_for_the_next_run(plane: ControlPlane) -> None:
+    def broken(point: str) -> None:
+        if point == f"written {plane.manifest}":
+            plane.manifest.unlink()
+            plane.manifest.mkdir()
+            raise OSError("no room")
+
+    with pytest.raises(TransactionError, match="putting back what was there failed as well"):
+        plane.converge(point=broken)
+    assert list(plane.config.parent.iterdir()) == []
 
 
 # Kills.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_s
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubeadm_config as kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, check_lease, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
 
 from unit.plugins.scheduler_files import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED
@@ -340,3 +341,305 @@ def test_two_schedulers_that_would_be_active_at_once_are_refused() -> None:
         check_lease("infra/mine", "kube-system/kube-scheduler", 3, "cp1")
     with pytest.raises(core.SchedulerError, match=r"runs without leader election, .* set gpushare_scheduler_lease: none"):
         check_lease("none", "kube-system/kube-scheduler", 1, "cp1")
+
+
+# kubeadm's part, value by value.
+
+OURS = core.merge_manifest(yaml.safe_load(MANIFEST), core.Location(CONFIG_PATH, CONFIG_PATH), "x", TLS.tls_dir)
+PLAIN = core.merge_manifest(yaml.safe_load(MANIFEST), core.Location(CONFIG_PATH, CONFIG_PATH), "x")
+ARGUMENT = {"name": "config", "value": CONFIG_PATH}
+FOLDER = "/etc/kubernetes/gpushare"
+VOLUME = {"name": core.VOLUME, "hostPath": FOLDER, "mountPath": FOLDER, "readOnly": True, "pathType": "DirectoryOrCreate"}
+PKI = {"name": core.TLS_VOLUME, "hostPath": TLS.tls_dir, "mountPath": TLS.tls_dir, "readOnly": True, "pathType": "Directory"}
+OTHER = {"name": "other", "hostPath": "/x", "mountPath": "/x"}
+
+
+def cluster(release: str = "v1beta4", **scheduler: Any) -> dict[str, Any]:
+    return {"kind": "ClusterConfiguration", "apiVersion": f"kubeadm.k8s.io/{release}", "scheduler": scheduler}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (None, None),
+        ({"v": "4"}, None),
+        ({"config": "/a"}, "/a"),
+        ([{"name": "v", "value": "4"}], None),
+        ([{"name": "config", "value": "/a"}, {"name": "config", "value": "/b"}, {"name": "v"}], "/b"),
+    ],
+)
+def test_kubeadms_last_argument_counts(arguments: Any, found: str | None) -> None:
+    assert kubeadm.config_argument(cluster(extraArgs=arguments)) == found
+    assert kubeadm.config_argument({"scheduler": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "pod", "after"),
+    [
+        (cluster(), OURS, cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME, PKI])),
+        (cluster(extraArgs=[], extraVolumes=None), PLAIN, cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME])),
+        *((cluster(one), PLAIN, cluster(one, extraArgs={"config": CONFIG_PATH}, extraVolumes=[VOLUME])) for one in ("v1beta1", "v1beta2")),
+        (
+            cluster("v1beta3", extraArgs={"v": "4"}),
+            PLAIN,
+            cluster("v1beta3", extraArgs={"v": "4", "config": CONFIG_PATH}, extraVolumes=[VOLUME]),
+        ),
+        (cluster(extraArgs=[{"name": "v"}]), PLAIN, cluster(extraArgs=[{"name": "v"}, ARGUMENT], extraVolumes=[VOLUME])),
+        (
+            cluster(extraArgs=[{"name": "config", "value": "/a"}]),
+            PLAIN,
+            cluster(extraArgs=[{"name": "config", "value": "/a"}], extraVolumes=[VOLUME]),
+        ),
+        # Ours is put right in its place, goes where it is not needed, and does not mount what is mounted already.
+        (
+            cluster(extraVolumes=[{**PKI, "hostPath": "/old"}, OTHER]),
+            OURS,
+            cluster(extraArgs=[ARGUMENT], extraVolumes=[PKI, OTHER, VOLUME]),
+        ),
+        (cluster(extraVolumes=[PKI, OTHER]), PLAIN, cluster(extraArgs=[ARGUMENT], extraVolumes=[OTHER, VOLUME])),
+        (
+            cluster(extraVolumes=[{**OTHER, "mountPath": FOLDER}]),
+            PLAIN,
+            cluster(extraArgs=[ARGUMENT], extraVolumes=[{**OTHER, "mountPath": FOLDER}]),
+        ),
+        # A manifest without our configuration.
+        (cluster(extraVolumes=[PKI]), yaml.safe_load(MANIFEST), cluster()),
+    ],
+)
+def test_kubeadm_is_told_what_its_manifest_needs(before: dict[str, Any], pod: dict[str, Any], after: dict[str, Any]) -> None:
+    kept = copy.deepcopy(before)
+    assert kubeadm.merge(before, pod) == after
+    assert kubeadm.merge(after, pod) == after
+    assert before == kept
+    if pod is not OURS and pod is not PLAIN:
+        return
+    without_scheduler = {key: value for key, value in before.items() if key != "scheduler"}
+    assert kubeadm.merge(without_scheduler, pod)["scheduler"]["extraVolumes"] == ([VOLUME, PKI] if pod is OURS else [VOLUME])
+
+
+def test_only_volumes_of_the_host_that_carry_our_files_are_told() -> None:
+    pod = yaml.safe_load(MANIFEST)
+    container = pod["spec"]["containers"][0]
+    container["command"].append("--config=/c/d/e.yaml")
+    places = {"deep": "/c/d/", "outer": "/c", "file": "/c/d/e.yaml", "prefix": "/c/d/e", "sub": "/c", "empty": "/c"}
+    container["volumeMounts"] = [{"name": name, "mountPath": path} for name, path in places.items()]
+    container["volumeMounts"][4]["subPath"] = "x"
+    pod["spec"]["volumes"] = [{"name": name, "hostPath": {"path": f"/{name}"}} for name in places if name != "empty"]
+    pod["spec"]["volumes"].append({"name": "empty", "emptyDir": {}})
+    assert kubeadm.merge(cluster(), pod)["scheduler"]["extraVolumes"] == [
+        {"name": name, "hostPath": f"/{name}", "mountPath": places[name]} for name in ("deep", "outer", "file")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "after"),
+    [
+        (cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME, PKI]), CONFIG_PATH, cluster()),
+        (
+            cluster(extraArgs=[{"name": "v"}, ARGUMENT], extraVolumes=[OTHER, PKI]),
+            CONFIG_PATH,
+            cluster(extraArgs=[{"name": "v"}], extraVolumes=[OTHER]),
+        ),
+        (cluster(extraArgs={"config": CONFIG_PATH, "v": "4"}), CONFIG_PATH, cluster(extraArgs={"v": "4"})),
+        (cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME, PKI]), None, cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME])),
+        (cluster(extraArgs=[ARGUMENT]), "/another", cluster(extraArgs=[ARGUMENT])),
+        (cluster(extraArgs={"config": "/a"}), "/another", cluster(extraArgs={"config": "/a"})),
+        (cluster(extraArgs=[], extraVolumes=[]), CONFIG_PATH, cluster(extraArgs=[], extraVolumes=[])),
+        ({"kind": "ClusterConfiguration", "scheduler": None}, CONFIG_PATH, {"kind": "ClusterConfiguration", "scheduler": None}),
+        ({"kind": "ClusterConfiguration"}, CONFIG_PATH, {"kind": "ClusterConfiguration"}),
+    ],
+)
+def test_kubeadms_part_without_us(before: dict[str, Any], path: str | None, after: dict[str, Any]) -> None:
+    kept = copy.deepcopy(before)
+    assert kubeadm.unmerge(before, path) == after
+    assert before == kept
+
+
+@pytest.mark.parametrize(("wrong", "words"), [({"kind": "InitConfiguration"}, "'InitConfiguration'"), (["x"], "'list'"), ({}, "None")])
+def test_another_object_is_no_configuration_of_a_cluster(wrong: Any, words: str) -> None:
+    message = f"^ConfigMap kube-system/kubeadm-config must hold a ClusterConfiguration; found {words}$"
+    with pytest.raises(core.SchedulerError, match=message):
+        kubeadm.merge(wrong, OURS)
+    with pytest.raises(core.SchedulerError, match=message):
+        kubeadm.unmerge(wrong, None)
+
+
+# The orders for the module.
+
+
+def test_the_orders_say_all_that_the_module_does() -> None:
+    plan = present(replace(UNTOUCHED, cluster_version="42"))
+    after = done(UNTOUCHED, plan)
+    texts = [after.files[path] or "" for path in (CONFIG_PATH, MANIFEST_PATH)]
+    shapes = {digest(text.encode()): core.shape(yaml.safe_load(text)) for text in (MANIFEST, texts[1])}
+    assert plan.for_module == {
+        "files": [
+            {"path": CONFIG_PATH, "content": texts[0], "mode": None, "sha256_before": ""},
+            {"path": MANIFEST_PATH, "content": texts[1], "mode": None, "sha256_before": digest(MANIFEST.encode())},
+        ],
+        "values": [["value:percentageOfNodesToScore", None, "100"]],
+        "cluster": {
+            "path": kubeadm.PATH,
+            "content": CLUSTER_WITH_US,
+            "mode": None,
+            "sha256_before": digest(CLUSTER.encode()),
+            "version": "42",
+        },
+        "shapes": shapes,
+        "scheduler": {
+            "image": "registry.k8s.io/kube-scheduler:v1.36.3",
+            "command": core.candidate_command(yaml.safe_load(texts[1])),
+            "mounts": core.host_mounts(yaml.safe_load(texts[1])),
+            "lease": {"namespace": "kube-system", "name": "kube-scheduler"},
+            "name": "default-scheduler",
+            "read_once": ["/etc/gpushare/pki/scheduler/ca.crt"],
+        },
+    }
+    assert texts[0].startswith("# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\napiVersion: ")
+    assert (plan.changed, plan.notes, plan.shape) == (True, [], shapes[digest(MANIFEST.encode())])
+    assert [one["after_header"] for one in plan.diff] == [CONFIG_PATH, MANIFEST_PATH, kubeadm.PATH]
+    assert plan.diff[0]["before"] == ""
+    again = present(after)
+    assert (again.for_module["cluster"], again.for_module["values"], again.diff, again.changed) == (None, [], [], False)
+    assert present(replace(after, cluster=CLUSTER)).changed
+
+
+def test_what_a_scheduler_reads_once_is_a_configuration_that_its_manifest_does_not_name_by_hash() -> None:
+    start = with_others_config()
+    changed = done(start, present(start, extender=EXTENDER))
+    assert present(changed, extender=EXTENDER).for_module["scheduler"]["read_once"] == []
+    assert absent(changed, EXTENDER).for_module["scheduler"]["read_once"] == ["/srv/k8s/sched-7.yaml"]
+    assert absent(done(UNTOUCHED, present(UNTOUCHED))).for_module["scheduler"]["read_once"] == []
+
+
+def test_what_the_host_has_answered_is_read() -> None:
+    journal = [
+        {"path": "/a", "original": "x", "mode": 0o600, "left": ["1", "2"], "others": True},
+        {"path": "/b", "original": None, "mode": None, "left": ["", "3"], "others": False},
+    ]
+    answer = {"files": {"/a": None}, "journal": journal, "cluster": {"text": "t", "version": "7"}, "nodes": 5, "others": ["cp2"]}
+    entries = {
+        "/a": Entry("/a", "scheduler", FileState(b"x", 0o600, 0, 0, None), ("1", "2"), True),
+        "/b": Entry("/b", "scheduler", None, ("", "3"), False),
+    }
+    assert Found.of(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"])
+    assert Found.of({**answer, "cluster": None}) == Found({"/a": None}, entries, None, "", 5, ["cp2"])
+
+
+def test_a_configuration_that_a_flag_names_must_be_there() -> None:
+    start = with_others_config()
+    with pytest.raises(core.SchedulerError, match=r"^the kube-scheduler manifest has --config=/config/scheduler.yaml, which is /srv/k8s/s"):
+        present(replace(start, files={**start.files, "/srv/k8s/sched-7.yaml": None}))
+    # One that names ours may be made.
+    named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
+    assert present(replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: None})).changed
+
+
+@pytest.mark.parametrize("setting", [-1, 0, 100])
+def test_the_ends_of_the_share_are_allowed(setting: int) -> None:
+    config = yaml.safe_load(done(UNTOUCHED, present(UNTOUCHED, setting)).files[CONFIG_PATH] or "")
+    assert config["percentageOfNodesToScore"] == (100 if setting < 0 else setting)
+
+
+# The way back, where others were there meanwhile.
+
+
+def test_every_file_of_the_journal_is_asked_for() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    for path in (MANIFEST_PATH, CONFIG_PATH):
+        known = {name: text for name, text in changed.files.items() if name != path or path == MANIFEST_PATH}
+        if path == CONFIG_PATH:
+            with pytest.raises(UnreadFile) as error:
+                absent(replace(changed, files=known))
+            assert error.value.path == CONFIG_PATH
+    moved = Entry("/old/config.yaml", "scheduler", None, ("", digest(b"ours")), False)
+    journal = {**changed.journal, "/old/config.yaml": moved}
+    with pytest.raises(UnreadFile):
+        absent(replace(changed, journal=journal))
+    plan = absent(replace(changed, journal=journal, files={**changed.files, "/old/config.yaml": "ours"}))
+    paths = [one["path"] for one in plan.for_module["files"]]
+    assert paths == [CONFIG_PATH, "/old/config.yaml", MANIFEST_PATH]
+    assert [one["content"] for one in plan.for_module["files"]] == [None, None, MANIFEST]
+
+
+def test_old_files_get_their_old_modes() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    entry = changed.journal[MANIFEST_PATH]
+    assert entry.original is not None
+    journal = {**changed.journal, MANIFEST_PATH: entry._replace(original=entry.original._replace(mode=0o600))}
+    assert [one["mode"] for one in absent(replace(changed, journal=journal)).for_module["files"]] == [None, 0o600]
+
+
+def test_a_file_that_is_no_configuration_any_more_is_left_alone() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    for text in ("kind: Pod\n", "- a list\n"):
+        plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
+        assert plan.for_module["files"][0]["content"] == text
+
+
+def test_a_configuration_that_is_gone_stays_gone() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: None}))
+    assert [one["content"] for one in plan.for_module["files"]] == [None, MANIFEST]
+
+
+def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    text = (changed.files[CONFIG_PATH] or "").replace("Score: 100", "Score: 7")
+    plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
+    assert yaml.safe_load(plan.for_module["files"][0]["content"])["percentageOfNodesToScore"] == 7
+    assert plan.notes == [
+        f"{CONFIG_PATH} was changed by somebody else since: only our part is taken out",
+        f"{CONFIG_PATH} holds settings of somebody else, so {MANIFEST_PATH} goes on naming it",
+    ]
+
+
+def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    plan = absent(forgotten(changed))
+    assert plan.notes == [
+        f"{CONFIG_PATH} is not in the journal: only our part is taken out",
+        f"{CONFIG_PATH} holds settings of somebody else, so {MANIFEST_PATH} goes on naming it",
+        f"{MANIFEST_PATH} is not in the journal: only our part is taken out",
+    ]
+    # Made when the setting was another path.
+    moved = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, "/former/config.yaml": None, CONFIG_PATH: None})
+    moved = done(moved, plan_present(MANIFEST_PATH, "/former/config.yaml", moved, TLS))
+    assert f"/former/config.yaml holds settings of somebody else, so {MANIFEST_PATH} goes on naming it" in absent(forgotten(moved)).notes
+    start = with_others_config()
+    theirs = done(start, present(start))
+    plan = absent(forgotten(theirs))
+    assert plan.notes[1:] == [f"{MANIFEST_PATH} is not in the journal: only our part is taken out"]
+    assert core.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
+
+
+def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    edited = replace(changed, cluster=CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0"))
+    plan = absent(edited)
+    assert plan.for_module["cluster"]["content"] == CLUSTER.replace("v1.36.3", "v1.37.0")
+    assert plan.notes == [f"{kubeadm.PATH} was changed by somebody else since: only our part is taken out"]
+    # As on the second control plane, whose journal does not know of it; and where no scheduler is left on this host.
+    journal = {path: entry for path, entry in changed.journal.items() if path != kubeadm.PATH}
+    for files in (changed.files, {**changed.files, MANIFEST_PATH: None}, {**changed.files, MANIFEST_PATH: MANIFEST}):
+        plan = absent(replace(changed, journal=journal, files=files))
+        assert plan.for_module["cluster"]["content"] == CLUSTER
+        assert [note for note in plan.notes if kubeadm.PATH in note] == []
+    assert absent(replace(changed, others=["a", "b"])).notes == [
+        f"{kubeadm.PATH} stays as it is for the schedulers of a, b, which still call our extender"
+    ]
+    assert absent(replace(UNTOUCHED, others=["a"])).notes == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [("clientConnection:\n  qps: 5  # ask Eve\n", False), ("clientConnection: &c\n  qps: 5  # ask Eve\nother: *c\n", True)],
+)
+def test_an_administrators_comments_are_kept_or_said_to_be_lost(settings: str, warned: bool) -> None:
+    named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
+    config = f"# ours since 2019\napiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n{settings}"
+    start = replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: config})
+    plan = present(start)
+    after = done(start, plan).files[CONFIG_PATH] or ""
+    assert ("# ours since 2019" in after and "# ask Eve" in after) is not warned
+    assert [words.startswith(f"{CONFIG_PATH} loses 2 comments: ") for words in plan.warnings] == [True] * warned

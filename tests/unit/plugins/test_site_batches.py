@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare_serial and gpushare_max_fail_percentage in playbooks/site.yml, wherever an inventory sets them."""
+"""playbooks/site.yml: in which order it works, and gpushare_serial and gpushare_max_fail_percentage, wherever an inventory sets them."""
 
 from __future__ import annotations
 
@@ -59,17 +59,34 @@ def batches(folder: Path, group_vars: dict[str, Any], *arguments: str) -> list[s
 @pytest.mark.parametrize(
     ("group_vars", "arguments", "wanted"),
     [
-        ({}, (), ["gpu1+gpu2+gpu3+gpu4"]),
+        # By default a canary, and a failure stops the run.
+        ({}, (), ["gpu1", "gpu2", "gpu3", "gpu4"]),
+        ({"broken": ["gpu2"]}, (), ["gpu1", "gpu2"]),
+        ({"gpushare_serial": "100%"}, (), ["gpu1+gpu2+gpu3+gpu4"]),
         ({"gpushare_serial": 2}, (), ["gpu1+gpu2", "gpu3+gpu4"]),
         ({"gpushare_serial": [1, "50%"]}, (), ["gpu1", "gpu2+gpu3", "gpu4"]),
         ({}, ("-e", "gpushare_serial=3"), ["gpu1+gpu2+gpu3", "gpu4"]),
         ({"gpushare_serial": 1}, ("--limit", "gpu3"), ["gpu3"]),
         ({"gpushare_serial": 1}, ("--limit", "cp1"), []),
         # A failed batch stops the run only where the percentage says so.
-        ({"gpushare_serial": 2, "broken": ["gpu1"]}, (), ["gpu1+gpu2", "gpu3+gpu4"]),
+        ({"gpushare_serial": 2, "gpushare_max_fail_percentage": 100, "broken": ["gpu1"]}, (), ["gpu1+gpu2", "gpu3+gpu4"]),
         ({"gpushare_serial": 2, "gpushare_max_fail_percentage": 0, "broken": ["gpu1"]}, (), ["gpu1+gpu2"]),
         ({"gpushare_serial": 2, "gpushare_max_fail_percentage": 50, "broken": ["gpu1"]}, (), ["gpu1+gpu2", "gpu3+gpu4"]),
     ],
 )
 def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[str, ...], wanted: list[str]) -> None:
     assert batches(tmp_path, group_vars, *arguments) == wanted
+
+
+def test_there_are_policies_before_there_is_an_account() -> None:
+    """Also where only new GPU nodes are installed; and schedulers know the extender before a node offers units."""
+    plays = yaml.safe_load((ROOT / "playbooks/site.yml").read_text())
+    tasks = [(play["hosts"], task) for play in plays if "hosts" in play for task in play["tasks"]]
+    roles = [(hosts, task["ansible.builtin.include_role"]) for hosts, task in tasks if "ansible.builtin.include_role" in task]
+    names = [(role["name"].split(".")[-1], role.get("tasks_from", "main")) for _hosts, role in roles]
+    wanted = ["admission", "extender", "scheduler", "device_plugin"]
+    order = [names.index((name, "main")) for name in wanted]
+    assert order == sorted(order)
+    assert roles[order[0]][0] == "gpushare_control_planes:gpushare_gpu_nodes"
+    # What people use is switched when the daemons run, on each host.
+    assert names.index(("runtime", "main")) < order[1] < order[3] < names.index(("runtime", "switch"))

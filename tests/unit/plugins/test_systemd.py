@@ -186,3 +186,17 @@ def test_health_is_the_key_being_true() -> None:
     assert "it says" in (unhealthy({"synced": False}, "", "synced") or "")
     assert "it says" in (unhealthy({"synced": "true"}, "", "synced") or "")
     assert unhealthy(None, "cannot be read", "synced") == "cannot be read"
+
+
+def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
+    # A daemon-reload can take the cards from containers that run: systemd closes the devices that it does not know of.
+    systemd = Systemd(tmp_path)
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    systemd.calls.clear()
+    daemon = systemd.daemon()
+    assert not daemon.is_due()
+    assert daemon.is_enabled()
+    daemon.restart_now()
+    assert daemon.problem() is None
+    assert systemd.calls == []

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ def test_a_token_says_whose_it_is_and_how_long() -> None:
         jwt({"sub": SUBJECT}),
         jwt(claims(**{"kubernetes.io": {}})),
         jwt(claims(exp=None)),
+        jwt(claims(exp=float("inf"))),
+        jwt(claims(iat=float("-inf"))),
+        jwt(claims(exp=10**400)),
+        jwt(claims(iat=-1)),
+        f"a.{base64.urlsafe_b64encode(b'[' * 200_000).decode()}.c",
         "\u00e4.\u00e4.\u00e4",
     ],
 )

@@ -11,20 +11,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import FOLDER, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service, Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Outcome, Service, Transaction, TransactionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unit.plugins.attributes import LABEL, Attributes
+
 FIRST, SECOND = "/etc/kubernetes/manifests/scheduler.yaml", "/etc/gpushare/scheduler.yaml"
+THIRD = "/etc/gpushare.token"
 
 
 class Daemon(Service):
     """A daemon that has read FIRST at its last start; `breaks` says with which content it is not healthy."""
 
     def __init__(self, root: Path, breaks: bytes = b"\0") -> None:
-        self.root, self.breaks, self.starts = root, breaks, 0
+        self.root, self.breaks, self.starts, self.asked = root, breaks, 0, 0
         self.running = self.on_disk()
         super().__init__(self.is_due, self.start, self.health)
 
@@ -40,6 +43,7 @@ class Daemon(Service):
         self.running = self.on_disk()
 
     def health(self) -> str | None:
+        self.asked += 1
         return "the daemon says: no" if self.running == self.breaks else None
 
 
@@ -96,10 +100,32 @@ def test_planning_writes_nothing_and_shows_what_would_change(host: Path) -> None
     assert [(d["before_header"], d["before"], d["after"]) for d in shown] == [(SECOND, "", "config"), (FIRST, "old", "new")]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (b"", b"new", ("", "new")),
+        (b"old", b"", ("old", "")),
+        (b"old", None, ("old", "")),
+        (b"old", b"\xff", ("old", f"(content with sha256 {digest(bytes([255]))[:16]})\n")),
+    ],
+)
+def test_what_is_shown_of_a_change(host: Path, before: bytes, after: bytes | None, shown: tuple[str, str]) -> None:
+    (host / FIRST.lstrip("/")).write_bytes(before)
+    transaction = Transaction("runtime", str(host))
+    transaction.write(FIRST, after) if after is not None else transaction.remove(FIRST)
+    assert transaction.diff() == [{"before_header": FIRST, "after_header": FIRST, "before": shown[0], "after": shown[1]}]
+
+
 def test_secrets_are_not_shown(host: Path) -> None:
     transaction = Transaction("runtime", str(host))
     transaction.write("/etc/gpushare/kubeconfig", b"token: very-secret", mode=0o600, secret=True)
-    assert "very-secret" not in str(transaction.diff())
+    transaction.write(FIRST, b"", secret=True)
+    transaction.remove(FIRST, secret=True)
+    made, emptied, removed = transaction.diff()
+    was = f"(content with sha256 {digest(b'old')[:16]})\n"
+    assert (made["before"], made["after"]) == ("", f"(content with sha256 {digest(b'token: very-secret')[:16]})\n")
+    assert (emptied["before"], emptied["after"]) == (was, f"(content with sha256 {digest(b'')[:16]})\n")
+    assert (removed["before"], removed["after"]) == (was, "")
 
 
 def test_nothing_is_ever_staged_in_a_folder_that_others_read_whole(host: Path) -> None:
@@ -118,20 +144,179 @@ def test_bad_health_puts_everything_back_and_says_why(host: Path) -> None:
 
 
 def test_a_failing_restart_puts_everything_back(host: Path) -> None:
-    before = tree(host)
+    before, attempts = tree(host), []
 
     def fail() -> None:
+        attempts.append(content(host, FIRST))
         raise OSError("systemctl is not there")
 
-    with pytest.raises(TransactionError, match="systemctl is not there"):
+    with pytest.raises(TransactionError) as error:
         plan(host).apply(Service(lambda: content(host, FIRST) == b"new", fail, lambda: None))
+    assert (str(error.value), error.value.restored) == ("OSError: systemctl is not there; put back what was there", True)
     assert tree(host) == before
+    # With nothing to put back there is nothing to try again.
+    with pytest.raises(TransactionError, match=r"^OSError: systemctl is not there; put back what was there$"):
+        Transaction("scheduler", str(host)).apply(Service(lambda: True, fail, lambda: None))
+    assert attempts == [b"new", b"old"]
 
 
 def test_when_even_putting_back_does_not_help_both_reasons_are_told(host: Path) -> None:
-    daemon = Daemon(host)
-    with pytest.raises(TransactionError, match="broken for good; put back what was there, but: broken for good"):
+    before, daemon = tree(host), Daemon(host)
+    with pytest.raises(TransactionError) as error:
         plan(host).apply(Service(daemon.is_due, daemon.start, lambda: "broken for good"))
+    assert (str(error.value), error.value.restored) == ("broken for good; put back what was there, but: broken for good", True)
+    assert tree(host) == before
+    assert daemon.running == b"old"
+
+
+def test_when_putting_back_fails_the_originals_are_named_and_the_next_run_puts_them_back(host: Path) -> None:
+    before, first = tree(host), host / FIRST.lstrip("/")
+
+    def fail() -> None:
+        first.unlink()
+        first.mkdir()
+        raise OSError("no room")
+
+    transaction = plan(host)
+    with pytest.raises(TransactionError) as error:
+        transaction.apply(Service(lambda: True, fail, lambda: None))
+    assert str(error.value) == (
+        "OSError: no room; putting back what was there failed as well: OSError: [Errno 22] expected a regular file, found something "
+        f"else: '{first}'; the originals are in {host / FOLDER}"
+    )
+    assert not error.value.restored
+    assert transaction.unfinished
+    first.rmdir()
+    first.write_bytes(b"new")
+    with pytest.raises(TransactionError, match="put back what was there before it"):
+        plan(host).apply(Daemon(host, breaks=b"new"))
+    assert tree(host) == before
+
+
+def test_without_a_service_a_change_that_fails_is_put_back_as_well(host: Path) -> None:
+    before, inode = tree(host), (host / FIRST.lstrip("/")).stat().st_ino
+
+    def stop(point: str) -> None:
+        if point == f"before {FIRST}":
+            raise OSError("no room")
+
+    with pytest.raises(TransactionError, match=r"^OSError: no room; put back what was there$"):
+        plan(host, stop).apply()
+    assert tree(host) == before
+    # What the change has not reached yet is not written again.
+    assert (host / FIRST.lstrip("/")).stat().st_ino == inode
+
+
+@pytest.mark.parametrize(("planned", "due", "asked"), [(False, False, 0), (False, True, 1), (True, False, 1), (True, True, 1)])
+def test_health_is_asked_once_and_only_after_something_was_done(host: Path, planned: bool, due: bool, asked: int) -> None:
+    daemon = Daemon(host)
+    transaction = Transaction("scheduler", str(host))
+    if planned:
+        transaction.write(SECOND, b"config")
+    daemon.running = b"former" if due else b"old"
+    before = tree(host)
+    assert transaction.apply(daemon) == Outcome(planned or due, due)
+    assert (daemon.asked, daemon.starts) == (asked, due)
+    if not planned:
+        assert tree(host) == before
+        assert not (host / "var").exists()
+
+
+def test_a_mode_alone_is_a_change_and_a_new_file_is_readable_by_all_unless_said(host: Path) -> None:
+    transaction = Transaction("scheduler", str(host))
+    transaction.write(FIRST, b"old")
+    transaction.write(FIRST, b"old", 0o600)
+    transaction.note("value:x", b"1", b"1")
+    assert transaction.changes == []
+    transaction.write(FIRST, b"old", 0o400)
+    transaction.write("/etc/new", b"")
+    assert transaction.apply() == Outcome(True, False)
+    assert [oct((host / path).stat().st_mode & 0o7777) for path in (FIRST.lstrip("/"), "etc/new")] == ["0o400", "0o644"]
+    assert content(host, FIRST) == b"old"
+
+
+def four(root: Path, point: Callable[[str], None] = lambda _: None) -> Transaction:
+    """A file that is made, one that goes, a value, and one that changes."""
+    transaction = Transaction("scheduler", str(root), point)
+    transaction.write(SECOND, b"config", mode=0o640)
+    transaction.remove(THIRD)
+    transaction.note("value:x", b"1", b"2")
+    transaction.write(FIRST, b"new")
+    return transaction
+
+
+def states(root: Path) -> dict[str, FileState | None]:
+    return {str(path.relative_to(root)): read_state(str(path)) for path in root.rglob("*") if path.is_file()}
+
+
+class Killed(BaseException):
+    """As a kill: nothing of the run comes after it."""
+
+
+def test_stopped_anywhere_every_file_ends_with_the_mode_the_owner_and_the_label_that_it_shall_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attributes = Attributes(monkeypatch)
+
+    def fresh(name: str) -> Path:
+        for number, (path, mode) in enumerate(((FIRST, 0o600), (THIRD, 0o444))):
+            file = tmp_path / name / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"old")
+            file.chmod(mode)
+            attributes.give(file, 1001 + number, 2001, LABEL)
+        return tmp_path / name
+
+    host = fresh("undisturbed")
+    before, passed = states(host), []
+    four(host, passed.append).apply(Daemon(host))
+    wanted = states(host)
+    entry = Journal(str(host)).entry("value:x")
+    assert entry is not None
+    assert entry.original == FileState(b"1", 0, 0, 0, None)
+    files = {name.lstrip("/"): wanted[name.lstrip("/")] for name in (FIRST, SECOND)}
+    assert files == {
+        FIRST.lstrip("/"): FileState(b"new", 0o600, 1001, 2001, LABEL),
+        SECOND.lstrip("/"): FileState(b"config", 0o640, *attributes.ours, None),
+    }
+    assert wanted.keys() - files.keys() == {f"{FOLDER}/{digest(name.encode())[:24]}.json" for name in (FIRST, SECOND, THIRD, "value:x")}
+    assert {wanted[name][1:] for name in wanted.keys() - files.keys()} == {(0o600, *attributes.ours, None)}  # type: ignore[index]
+    assert len(passed) == 13
+    for victim in passed:
+        for breaks in (b"\0", b"new"):
+            host = fresh(f"{victim}-{breaks!r}".replace("/", "_"))
+
+            def stop(point: str, victim: str = victim) -> None:
+                if point == victim:
+                    raise Killed
+
+            with pytest.raises(Killed):
+                four(host, stop).apply(Daemon(host))
+            if victim == "done":
+                assert states(host) == wanted
+                continue
+            again, daemon = four(host), Daemon(host, breaks)
+            daemon.running = b"old"
+            if breaks == b"\0":
+                assert again.apply(daemon) == Outcome(True, True)
+                assert (states(host), daemon.running) == (wanted, b"new"), victim
+            else:
+                with pytest.raises(TransactionError):
+                    again.apply(daemon)
+                assert (states(host), daemon.running) == (before, b"old"), victim
+
+
+def test_what_a_killed_run_left_unproven_is_proven_even_if_nothing_else_is_to_be_done(host: Path) -> None:
+    def stop(point: str) -> None:
+        if point == f"written {FIRST}":
+            raise Killed
+
+    with pytest.raises(Killed):
+        plan(host, stop).apply()
+    again, daemon = plan(host), Daemon(host)
+    assert (again.changes, again.unfinished) == ([], True)
+    assert again.apply(daemon) == Outcome(True, False)
+    assert (daemon.asked, plan(host).unfinished) == (1, False)
 
 
 def test_a_bad_change_after_a_good_one_goes_back_to_the_good_one_and_undo_still_knows_the_original(host: Path) -> None:

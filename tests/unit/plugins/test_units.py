@@ -7,15 +7,22 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import Environments, Interpreter
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
 from gpushare_runtime.device_plugin import main as plugin
 from gpushare_runtime.extender import main as extender
+from unit.plugins.test_systemd import Systemd
 
 ROOT = Path(__file__).resolve().parents[3]
 # Host to its variables.
@@ -33,6 +40,7 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_scheduler_lease": "infra/mine",
     },
     "six": {"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 9501, "gpushare_extender_tls": False},
+    "next": {"__gpushare_runtime_installed": {"environment": "/opt/gpushare/0.2.0-bbbbbbbbbbbb"}},
     "half": {"gpushare_metrics_address": "127.0.0.1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_token": "0123456789abcdef"},
 }
 PLAY = """
@@ -44,13 +52,14 @@ PLAY = """
     - {roles}/device_plugin/defaults/main.yml
     - {roles}/device_plugin/vars/main.yml
   vars:
+    __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
     __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
   tasks:
     - ansible.builtin.copy:
         content: "{{{{ lookup('ansible.builtin.template', '{roles}/' ~ item ~ '.service.j2') }}}}"
         dest: "{folder}/{{{{ inventory_hostname }}}}.{{{{ item | basename }}}}"
         mode: "0600"
-      loop: [extender/templates/gpushare-extender, device_plugin/templates/gpushare-device-plugin]
+      loop: [extender/templates/gpushare-extender, extender/templates/gpushare-pki, device_plugin/templates/gpushare-device-plugin]
 """
 
 
@@ -87,7 +96,7 @@ def arguments(units: Path, host: str, name: str) -> list[str]:
     """What systemd starts it with."""
     text = unit(units, host, name).replace("\\\n", " ")
     (line,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
-    return shlex.split(line.partition("=")[2].replace("${RUNTIME_DIRECTORY}", "/run/gpushare-extender"))[1:]
+    return shlex.split(line.partition("=")[2])[1:]
 
 
 @pytest.mark.parametrize(
@@ -131,4 +140,93 @@ def test_the_extender_reads_its_options(
     # The process may not read the original: it gets a copy, made anew at each reload.
     copies = [line for line in unit(units, host, "extender").splitlines() if line.startswith("ExecStartPre=")]
     assert ("/etc/gpushare/extender-metrics.token" in copies[0]) == token
-    assert ("/run/gpushare-extender/extender-metrics.token" in given) == token
+    assert ("/run/gpushare-extender-copies/extender-metrics.token" in given) == token
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_extenders_copies_are_its_own_and_their_folder_is_not(units: Path, tmp_path: Path) -> None:
+    """Run what the unit runs as root, while whoever has the extender lays links where root wrote before."""
+    text = unit(units, "plain", "extender").replace("\\\n", " ")
+    (command,) = (line for line in text.splitlines() if line.startswith("ExecStartPre="))
+    sources = tmp_path / "etc"
+    sources.mkdir()
+    (sources / "extender.token").write_text("secret")
+    own = tmp_path / "own"
+    own.mkdir()
+    os.chown(own, 65534, 65534)
+    victim = tmp_path / "victim"
+    victim.write_text("x")
+    victim.chmod(0o644)
+    for name in ("extender.token", "extender.token.new", "ca.crt"):
+        (own / name).symlink_to(victim)
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "copies/ca.crt").write_text("of yesterday")
+    argv = shlex.split(command.partition("=+")[2].replace("%%", "%").replace("/run/gpushare-extender-copies", str(tmp_path / "copies")))
+    argv[-1] = argv[-1].replace("/etc/gpushare/pki", str(sources)).replace("/etc/gpushare", str(sources))
+    for _again in range(2):
+        subprocess.run(argv, env={"PATH": os.environ["PATH"], "RUNTIME_DIRECTORY": str(own)}, check=True)
+    copies = tmp_path / "copies"
+    assert (copies.stat().st_uid, stat.S_IMODE(copies.stat().st_mode)) == (0, 0o711)
+    assert os.listdir(copies) == ["extender.token"]
+    copy = copies / "extender.token"
+    assert (copy.read_text(), copy.stat().st_uid, stat.S_IMODE(copy.stat().st_mode)) == ("secret", 65534, 0o400)
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("x", 0o644)
+
+
+@pytest.mark.parametrize("name", ["extender", "device-plugin", "pki"])
+def test_what_a_unit_starts_is_of_one_release(units: Path, name: str) -> None:
+    for host, environment in (("plain", "/opt/gpushare/0.1.0-aaaaaaaaaaaa"), ("next", "/opt/gpushare/0.2.0-bbbbbbbbbbbb")):
+        (line,) = (line for line in unit(units, host, name).splitlines() if line.startswith("ExecStart="))
+        assert line.split()[0] == f"ExecStart={environment}/bin/gpushare-{name}"
+        assert "/current/" not in unit(units, host, name)
+
+
+class Host(Systemd):
+    """A host whose systemd really starts what the unit names, below `root`; builds environments whose plugin is a script."""
+
+    def __init__(self, root: Path) -> None:
+        (root / "units").mkdir(parents=True)
+        super().__init__(root / "units")
+        self.root, self.script = root, ""
+        self.path = root / "units/gpushare-device-plugin.service"
+        self.environments = Environments(str(root / "opt/gpushare"))
+
+    def build(self, name: str, script: str) -> None:
+        def run(argv: list[str]) -> tuple[int, str, str]:
+            folder = Path(self.environments.path(name), "bin")
+            if argv[1:3] == ["-m", "venv"]:
+                folder.mkdir(parents=True)
+                (folder / "python").touch(mode=0o755)
+            else:
+                (folder / "gpushare-device-plugin").write_text(f"#!/bin/sh\n{script}\n")
+                (folder / "gpushare-device-plugin").chmod(0o755)
+            return 0, "", ""
+
+        self.environments.build(name, Interpreter("/usr/bin/python3", "3.11"), [["install", "wheel"]], run, {})
+
+    def on_restart(self) -> tuple[int, str, str]:
+        (line,) = (line for line in (self.loaded or "").splitlines() if line.startswith("ExecStart="))
+        done = subprocess.run([str(self.root) + line.split()[0].partition("=")[2]], capture_output=True, text=True, check=False)
+        self.running = self.loaded if done.returncode == 0 else None
+        self.said = done.stdout.strip()
+        return (0, "", "") if done.returncode == 0 else (1, "", "Job failed.")
+
+    def install(self, text: str) -> None:
+        """As the role does it."""
+        wanted = Wanted("gpushare-device-plugin", text, str(self.root / "etc/kubeconfig"), kubeconfig_content="server: a\n")
+        (self.root / "etc").mkdir(exist_ok=True)
+        daemon = Daemon("gpushare-device-plugin", Health(None, "synced", 0), self, self.environ, str(self.path.parent))
+        plan(wanted, daemon).apply(daemon)
+
+
+def test_a_release_whose_plugin_exits_is_put_back_with_its_code(units: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_journal, "FOLDER", str(tmp_path / "journal"))
+    host = Host(tmp_path / "root")
+    host.build("0.1.0-aaaaaaaaaaaa", "echo 0.1.0")
+    host.install(unit(units, "plain", "device-plugin"))
+    host.environments.switch("0.1.0-aaaaaaaaaaaa")
+    host.build("0.2.0-bbbbbbbbbbbb", "echo 0.2.0; exit 1")
+    with pytest.raises(TransactionError, match="put back what was there"):
+        host.install(unit(units, "next", "device-plugin"))
+    assert (host.said, host.running is not None) == ("0.1.0", True)
+    assert host.environments.current() == "0.1.0-aaaaaaaaaaaa"

@@ -100,7 +100,7 @@ def test_playbooks_and_examples_know_no_other_names(role: Path, tmp_path: Path) 
 def test_the_document_has_a_row_for_each(role: Path) -> None:
     rows = [line for line in checker.document().splitlines() if line.startswith("| `gpushare_")]
     assert rows == [
-        "| `gpushare_a` | int | `1` | r | The first. |",
-        "| `gpushare_b` | list of str | `[]` | r | The second. |",
-        "| `gpushare_must` | str | required | r | Required. |",
+        "| `gpushare_a` | int | `1` | host | r | The first. |",
+        "| `gpushare_b` | list of str | `[]` | host | r | The second. |",
+        "| `gpushare_must` | str | required | host | r | Required. |",
     ]

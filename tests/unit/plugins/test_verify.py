@@ -49,6 +49,47 @@ def test_what_says_the_same_is_one_finding() -> None:
     assert [(one.host, one.found) for one in merged] == [("g", "8, 9"), ("h", "8")]
 
 
+def test_what_differs_in_how_bad_it_is_or_in_what_was_expected_is_said_in_full() -> None:
+    both = merge([error("g", "x", "8"), error("g", "x", "9", severity="warning")])
+    assert [(one.severity, one.found) for one in both] == [("error", "8"), ("warning", "9")]
+    (one,) = merge([Finding("g", "x", "error", "8", "a", "first"), Finding("g", "x", "error", "8", "b", "second")])
+    assert (one.found, one.expected, one.cure) == ("8", "a, b", "first")
+
+
+def test_errors_come_before_warnings_and_notes_and_causes_before_what_follows() -> None:
+    found = verdict(
+        [
+            error("a", "z", severity="note"),
+            error("b", "y", severity="warning"),
+            error("a", "capacity_short"),
+            error("b", "w"),
+            error("a", "x"),
+            error("a", "plugin_stopped"),
+            error("", "v"),
+        ],
+        {},
+    )
+    assert [(one.host, one.check) for one in found.findings] == [
+        ("", "v"),
+        ("a", "plugin_stopped"),
+        ("a", "x"),
+        ("b", "w"),
+        ("a", "capacity_short"),
+        ("b", "y"),
+        ("a", "z"),
+    ]
+    assert [(one.host, one.check) for one in found.causes] == [("", "v"), ("a", "plugin_stopped"), ("a", "x"), ("b", "w")]
+
+
+def test_the_verdict_in_words_leaves_out_what_is_no_error_and_counts_in_good_english() -> None:
+    warned = verdict([error("b", "w", severity="warning")], {"hosts": 1, "GPU nodes": 0})
+    assert warned.words == "verified: 1 host, 0 GPU nodes"
+    one = verdict([error("", "v"), error("b", "w", severity="warning")], {})
+    assert one.words == "not as it should be, for 1 reason:\ncluster: v: found x; expected y; do z"
+    heading = verdict([error("a", check) for check in ("plugin_stopped", "capacity_short", "annotation_wrong")], {}).words.splitlines()[0]
+    assert heading == "not as it should be, for 1 reason (and 2 more findings that follow):"
+
+
 def test_the_verdict_in_words_has_causes_first_and_one_line_for_all_hosts() -> None:
     found = verdict(
         [error("b", "capacity_short"), error("a", "runtime_differs"), error("b", "plugin_stopped"), error("b", "runtime_differs")],
@@ -63,7 +104,10 @@ def test_the_verdict_in_words_has_causes_first_and_one_line_for_all_hosts() -> N
 
 
 def test_the_report_is_json_with_a_version() -> None:
-    report = json.loads(verdict([error("", "rbac_differs")], {"hosts": 2}).as_json())
+    text = verdict([error("", "rbac_differs")], {"hosts": 2}).as_json()
+    assert text.startswith('{\n  "findings": [\n    {\n      "because": "",\n')
+    assert text.endswith('  "ok": false,\n  "v": 1\n}\n')
+    report = json.loads(text)
     assert report == {
         "v": 1,
         "ok": False,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +14,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_probe import Probes, name, probe_pod, settled
 
-from unit.plugins.verify_seen import node
+from unit.plugins.test_cluster_change import ApiServer, thing
+from unit.plugins.verify_seen import mirror, node
 
 Json = dict[str, Any]
 MEMORY = "aliyun.com/gpu-mem"
@@ -77,6 +79,116 @@ def test_pods_come_in_pages_and_only_those_that_concern_us() -> None:
     assert found[0]["annotations"] == {"gpushare/recalled": "x"}
 
 
+def test_the_server_leaves_out_pods_that_have_ended_and_pages_are_large() -> None:
+    api = Api([])
+    assert _verify_cluster.pods(kubectl(api)) == []
+    address = urlsplit(api.asked[0][2])
+    assert address.path == "/api/v1/pods"
+    assert parse_qs(address.query) == {"limit": ["500"], "fieldSelector": ["status.phase!=Succeeded,status.phase!=Failed"]}
+    nothing = Kubectl(lambda argv, data: (0, json.dumps({"items": None, "metadata": {}}), ""), "kubectl", "admin.conf")
+    assert _verify_cluster.pods(nothing) == []
+
+
+def asking(name: str, **parts: Any) -> Json:
+    return {"metadata": {"name": name, "annotations": parts.pop("annotations", None)}, "spec": parts, "status": None}
+
+
+CARD = {"name": "c", "resources": {"limits": {"aliyun.com/gpu-count": "1"}}}
+NO_CARD = {"name": "n", "resources": {"limits": {"cpu": "500m", "aliyun.com/gpu-count": "0"}}}
+
+
+def test_a_pod_is_ours_by_any_of_its_containers_resources_or_annotations() -> None:
+    ours = [
+        asking("cards", containers=[NO_CARD, CARD]),
+        asking("first", containers=[NO_CARD], initContainers=[{**CARD, "name": "init"}]),
+        asking("only init", containers=None, initContainers=[CARD]),
+        asking("recalled", containers=[NO_CARD], annotations={"note": "y", "gpushare/recalled": "x"}),
+        asking("original", containers=[{"name": "n"}], annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}),
+        asking("shared", containers=[NO_CARD], annotations={"scheduler.framework.gpushare.allocation": "{}"}),
+    ]
+    others = [
+        asking("others", containers=[NO_CARD], annotations={"note": "y"}),
+        asking("bare", containers=[{"name": "n", "resources": None}]),
+        asking("odd", containers=[{"name": "n", "resources": {"limits": {MEMORY: "1Gi"}}}, {"name": "m", "resources": {"limits": None}}]),
+    ]
+    found = _verify_cluster.pods(kubectl(Api([*others, *ours], page=4)))
+    assert [one["name"] for one in found] == [one["metadata"]["name"] for one in ours]
+
+
+def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
+    item = {
+        "metadata": {
+            "name": "p",
+            "namespace": "ns",
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"gpushare.kubernetes/probe": "verify"},
+            "annotations": {
+                "gpushare/recalled": "x",
+                "ALIYUN_COM_GPU_MEM_IDX": "1",
+                "scheduler.framework.gpushare.allocation": "{}",
+                "n": "y",
+            },
+        },
+        "spec": {
+            "nodeName": "gpu1",
+            "containers": [{"name": "main", "resources": {"limits": {MEMORY: "3", "aliyun.com/gpu-count": "2"}}}],
+            "initContainers": [{"name": "first", "securityContext": {"privileged": True}}],
+        },
+        "status": {
+            "phase": "Pending",
+            "message": "out of disk",
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}],
+            "containerStatuses": [
+                {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}},
+                {"name": "other", "state": {"waiting": {"reason": "Creating"}}},
+                {"name": "ended", "state": {"terminated": {}}},
+                {"name": "new", "state": None},
+            ],
+            "initContainerStatuses": [
+                {"name": "first", "containerID": "cri-o://def", "state": {"running": {"startedAt": "1970-01-01T00:01:40Z"}}},
+                {"name": "odd", "state": {"running": {"startedAt": "1970-01-01T00:01:40.5Z"}}},
+            ],
+        },
+    }
+    assert _verify_cluster.pod(item) == {
+        "namespace": "ns",
+        "name": "p",
+        "node": "gpu1",
+        "phase": "Pending",
+        "message": "out of disk",
+        "deleted": True,
+        "probe": True,
+        "annotations": {"gpushare/recalled": "x", "ALIYUN_COM_GPU_MEM_IDX": "1", "scheduler.framework.gpushare.allocation": "{}"},
+        "containers": [
+            {"index": 0, "name": "main", "units": 3, "cards": 2, "privileged": False},
+            {"index": -1, "name": "first", "units": 0, "cards": 0, "privileged": True},
+        ],
+        "running": [{"name": "first", "id": "def", "started": 100.0}, {"name": "odd", "id": "", "started": 100.5}],
+        "waiting": ["ImagePullBackOff no such image", "Creating"],
+        "scheduling": "0/1 nodes",
+    }
+    bare = {
+        "namespace": "",
+        "name": "p",
+        "node": "",
+        "phase": "",
+        "message": "",
+        "deleted": False,
+        "probe": False,
+        "annotations": {},
+        "containers": [],
+        "running": [],
+        "waiting": [],
+        "scheduling": "the scheduler has not looked at it",
+    }
+    assert _verify_cluster.pod({"metadata": {"name": "p"}, "spec": {}}) == bare
+    lists = {"containerStatuses": None, "initContainerStatuses": None}
+    empty = {"metadata": {"name": "p", "labels": {"a": "b"}, "annotations": None}, "spec": {"containers": None}, "status": lists}
+    assert _verify_cluster.pod(empty) == bare
+    other = {"metadata": {"name": "p", "labels": {"gpushare.kubernetes/probe": "scheduler"}}, "spec": {}}
+    assert _verify_cluster.pod(other)["probe"] is False
+
+
 def test_init_containers_count_down_from_minus_one() -> None:
     item = api_pod("a", memory=2)
     item["spec"]["initContainers"] = [{"name": "first"}, {"name": "second", "securityContext": {"privileged": True}}]
@@ -86,45 +198,151 @@ def test_init_containers_count_down_from_minus_one() -> None:
 
 def test_nodes_of_these_names_cut_down() -> None:
     item = {
-        "metadata": {"name": "gpu1", "labels": {"gpushare": "true"}, "annotations": {"gpushare/cards": "{}", "other": "x"}},
+        "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/cards": "{}", "other": "x"}},
         "status": {
             "capacity": {"cpu": "4", MEMORY: "32"},
+            "allocatable": {"cpu": "4", MEMORY: "31", "aliyun.com/gpu-count": "2"},
             "conditions": [{"type": "Ready", "status": "True", "message": "m"}, {"type": "DiskPressure", "status": "False"}],
         },
     }
-    (found,) = _verify_cluster.nodes(kubectl(Api([item, {"metadata": {"name": "other"}}])), ["gpu1"])
-    assert found["metadata"]["annotations"] == {"gpushare/cards": "{}"}
-    assert found["status"] == {"capacity": {MEMORY: "32"}, "allocatable": {}, "conditions": [{"type": "Ready", "status": "True"}]}
-    assert _verify_cluster.nodes(kubectl(Api([])), []) == []
+    found = _verify_cluster.nodes(kubectl(Api([item, {"metadata": {"name": "other"}}, {"metadata": {"name": "gpu2"}}])), ["gpu1", "gpu2"])
+    assert found == [
+        {
+            "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/cards": "{}"}},
+            "status": {
+                "capacity": {MEMORY: "32"},
+                "allocatable": {MEMORY: "31", "aliyun.com/gpu-count": "2"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        },
+        {"metadata": {"name": "gpu2", "labels": {}, "annotations": {}}, "status": {"capacity": {}, "allocatable": {}, "conditions": []}},
+    ]
+
+
+def test_no_name_asks_for_no_node_few_for_each_and_many_for_all() -> None:
+    for count, named in ((0, None), (1, True), (20, True), (21, False)):
+        api, names = Api([]), [f"n{number:02}" for number in range(count)]
+        assert _verify_cluster.nodes(kubectl(api), names[::-1]) == []
+        command = ["get", "nodes", *(names if named else []), "--ignore-not-found", "-o", "json"]
+        assert api.asked == ([] if named is None else [command])
+
+
+NO_CARDS = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
+
+
+def cards_of(settling: Json, *healths: str) -> None:
+    """Give the node's cards these healths."""
+    content = json.loads(settling["metadata"]["annotations"]["gpushare/cards"])
+    for card, health in zip(content["cards"], healths, strict=True):
+        card["health"] = health
+    settling["metadata"]["annotations"]["gpushare/cards"] = json.dumps(content)
 
 
 def test_a_node_has_settled_once_kubelet_offers_what_is_published() -> None:
-    assert _verify_cluster.settled(node())
-    for change in ({"allocatable": {MEMORY: "0"}}, {"conditions": [{"type": "Ready", "status": "Unknown"}]}):
+    settling = node()
+    assert _verify_cluster.settled(settling) is True
+    ready, not_ready = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}
+    settling["status"]["conditions"] = [not_ready, ready]
+    assert _verify_cluster.settled(settling) is True
+    changes: list[Json] = [{"allocatable": {MEMORY: "32"}}, {"allocatable": {**NO_CARDS, MEMORY: "32"}}, {"conditions": [not_ready]}]
+    changes += [{"allocatable": {}}, {"allocatable": NO_CARDS}, {"conditions": []}]
+    for change in changes:
         unsettled = node()
         unsettled["status"].update(change)
-        assert not _verify_cluster.settled(unsettled)
-    bare = node()
-    bare["metadata"]["annotations"].clear()
-    assert not _verify_cluster.settled(bare)
+        assert _verify_cluster.settled(unsettled) is False
+    cards_of(settling, "ok", "Xid 79")
+    assert _verify_cluster.settled(settling) is False
+    settling["status"]["allocatable"] = {MEMORY: "16", "aliyun.com/gpu-count": "1"}
+    assert _verify_cluster.settled(settling) is True
+    cards_of(settling, "Xid 79", "Xid 79")
+    settling["status"]["allocatable"] = {}
+    assert _verify_cluster.settled(settling) is True, "what kubelet does not know yet it does not offer"
+    for unreadable in ({}, {"gpushare/cards": "no JSON"}):
+        bare = node()
+        bare["metadata"]["annotations"] = unreadable
+        assert _verify_cluster.settled(bare) is False
+
+
+def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
+    wanted = mirror()
+    wanted["metadata"]["annotations"]["other"] = "x"
+    beside = [{"name": "sidecar", "command": ["/bin/sh"]}]
+    item = copy.deepcopy(wanted)
+    item["spec"]["containers"] = [*beside, {**item["spec"]["containers"][0], "args": ["--v=2"], "env": [{"name": "X"}]}]
+    item["spec"]["volumes"].append({"name": "token", "projected": {}})
+    del wanted["metadata"]["annotations"]["other"]
+    wanted["spec"]["containers"][0]["args"] = ["--v=2"]
+    bare = {
+        "metadata": {"name": "kube-scheduler-cp3", "annotations": {"kubernetes.io/config.mirror": "x"}},
+        "spec": {"containers": [{"command": ["kube-scheduler"]}], "volumes": None},
+    }
+    api = Api([item], [api_pod("coredns")], [bare])
+    found = _verify_cluster.schedulers(kubectl(api), {"cp3", "cp1", "cp2"})
+    assert found == {
+        "cp1": wanted,
+        "cp2": None,
+        "cp3": {
+            "kind": "Pod",
+            "metadata": bare["metadata"],
+            "spec": {"containers": [{"command": ["kube-scheduler"]}], "volumes": []},
+            "status": {"containerStatuses": []},
+        },
+    }
+    command = ["get", "pods", "--namespace", "kube-system", "--field-selector"]
+    assert api.asked == [[*command, f"spec.nodeName={name}", "-o", "json"] for name in ("cp1", "cp2", "cp3")]
+
+
+def test_our_accounts_and_nobody_elses() -> None:
+    api = Api([{"metadata": {"name": name, "uid": f"uid-of-{name}"}} for name in ("gpushare-extender", "default", "not-gpushare-")])
+    assert _verify_cluster.accounts(kubectl(api)) == {"gpushare-extender": "uid-of-gpushare-extender"}
+    assert api.asked == [["get", "serviceaccounts", "--namespace", "kube-system", "-o", "json"]]
+
+
+def test_objects_that_are_missing_that_differ_and_that_the_server_does_not_have() -> None:
+    same, lost, other = thing("same"), thing("lost"), thing("other", data={"k": "w"})
+    policy = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")
+    server = ApiServer(same, thing("other", data={"k": "v"}), served={"v1": ["ConfigMap"]})
+    found = _verify_cluster.objects(Kubectl(server, "kubectl", "admin.conf"), [same, lost, other, policy])
+    assert found == {"missing": ["ConfigMap lost"], "differs": ["ConfigMap other"], "skipped": ["ValidatingAdmissionPolicy p"]}
+    assert server.writes == []
 
 
 def test_a_probe_pod_may_go_to_one_node_only_whatever_taints_it_has() -> None:
-    pod = probe_pod("gpu1", "pause:3", MEMORY, "default-scheduler")
+    pod = probe_pod("gpu1", "pause:3", MEMORY, "gpus")
+    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
+    labels = {"app.kubernetes.io/part-of": "gpushare", "gpushare.kubernetes/probe": "verify"}
+    assert pod["metadata"] == {"name": "gpushare-verify-gpu1", "namespace": "kube-system", "labels": labels}
+    spec = {key: pod["spec"][key] for key in set(pod["spec"]) - {"affinity", "tolerations", "containers"}}
+    assert spec == {
+        "schedulerName": "gpus",
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+    }
     (term,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu1"]}]}
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
     (container,) = pod["spec"]["containers"]
     assert (container["resources"], container["imagePullPolicy"]) == ({"limits": {MEMORY: "1"}}, "Never")
-    assert len(name("n" * 253)) <= 253
+    assert (container["name"], container["image"]) == ("probe", "pause:3")
+
+
+def test_a_probe_pods_name_is_its_nodes_unless_that_is_too_long() -> None:
+    assert name("n" * 200) == "gpushare-verify-" + "n" * 200
+    long = [name("n" * length) for length in (201, 202, 253)]
+    assert len({*long}) == 3
+    assert {len(one) for one in long} == {len("gpushare-verify-") + 16}
 
 
 class Clock:
+    """Began long ago; `now` is the time since it is watched."""
+
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
-        return self.now
+        return 1000.0 + self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -158,12 +376,12 @@ def test_probe_pods_are_waited_for_until_they_run() -> None:
 def test_a_refusal_that_lasts_is_not_waited_out(node: str, status: Json) -> None:
     found, clock, _api = place([api_pod(name("gpu1"), node=node, **status)])
     assert found[name("gpu1")] is not None
-    assert 15 < clock.now < 20
+    assert clock.now == 15.5, "the first look after 15 seconds"
 
 
 def test_a_probe_pod_that_only_waits_has_the_whole_time_and_one_that_is_gone_none() -> None:
     _found, clock, _api = place([api_pod(name("gpu1"), phase="Pending")], timeout=40)
-    assert 40 < clock.now < 42
+    assert clock.now == 40.5
     found, clock, _api = place([])
     assert (found, clock.now) == ({name("gpu1"): None}, 0.0)
 
@@ -173,13 +391,32 @@ def test_what_settles_at_once() -> None:
     assert settled(_verify_cluster.pod(api_pod("p", phase="Failed")), False)
     assert not settled(_verify_cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), False)
     assert not settled(_verify_cluster.pod(api_pod("p", **waiting("ContainerCreating"))), True)
+    assert not settled(_verify_cluster.pod(api_pod("p", **waiting("PodInitializing"))), True)
+    assert settled(_verify_cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), True)
+    assert settled(_verify_cluster.pod(api_pod("p", phase="Succeeded")), False)
+    assert settled(_verify_cluster.pod(api_pod("p", **RUNNING)), False)
+    nowhere = _verify_cluster.pod(api_pod("p", node="", phase="Pending"))
+    assert (settled(nowhere, False), settled(nowhere, True)) == (False, True)
+    both = {**_verify_cluster.pod(api_pod("p")), "waiting": ["ContainerCreating", "ErrImageNeverPull x"]}
+    assert (settled(both, False), settled(both, True)) == (False, True)
 
 
 def test_probe_pods_are_removed_only_where_there_are_any() -> None:
     api = Api([])
     assert Probes(kubectl(api)).remove(5) == []
-    assert [arguments[0] for arguments in api.asked] == ["get"]
-    api = Api([api_pod("gpushare-verify-gpu1")])
-    assert Probes(kubectl(api)).remove(5) == ["gpushare-verify-gpu1"]
-    assert api.asked[1][:2] == ["delete", "pods"]
-    assert "gpushare.kubernetes/probe=verify" in api.asked[1]
+    select = ["--namespace", "kube-system", "--selector", "gpushare.kubernetes/probe=verify"]
+    assert api.asked == [["get", "pods", *select, "-o", "json"]]
+    api = Api([api_pod("gpushare-verify-gpu2"), api_pod("gpushare-verify-gpu1")])
+    assert Probes(kubectl(api)).remove(5) == ["gpushare-verify-gpu1", "gpushare-verify-gpu2"]
+    assert api.asked[1:] == [["delete", "pods", *select, "--ignore-not-found", "--now", "--wait=true", "--timeout=5s"]]
+
+
+def test_all_probe_pods_are_waited_for_and_others_are_not_told() -> None:
+    nodes = ("gpu1", "gpu2")
+    slow = api_pod(name("gpu2"), phase="Pending")
+    api, clock = Api([api_pod(name("gpu1"), **RUNNING), slow, api_pod("other", phase="Pending")]), Clock()
+    pods = [probe_pod(node, "pause:3", MEMORY, "default-scheduler") for node in nodes]
+    found = Probes(kubectl(api), clock, clock.sleep).place(pods, 3)
+    assert set(found) == {name(node) for node in nodes}
+    assert clock.now == 3.5
+    assert api.asked[0] == ["create", "-f", "-"]

@@ -206,6 +206,66 @@ def test_a_host_or_a_cluster_that_was_not_looked_at_is_an_error(world: World) ->
     assert causes(world) == {("", "not_looked")}
 
 
+def test_what_was_not_looked_at_is_named_and_the_rest_judged(world: World) -> None:
+    world.more = {"hosts": {"cp1": "no route", "gpu1": world.gpu, "gpu2": "no connection"}, "cluster": "kubectl failed"}
+    world.gpu["places"]["memory_unit"] = "no unit"
+    world.gpu["gpu"]["tokens"]["own"]["claims"]["uid"] = "of-another"
+    found = judge(world.evidence())
+    assert [(one.host, one.check, one.found) for one in found.findings] == [
+        ("", "not_looked", "nothing in the API, because kubectl failed"),
+        ("cp1", "not_looked", "nothing, because no route"),
+        ("gpu2", "not_looked", "nothing, because no connection"),
+    ]
+    assert found.looked_at == {"hosts": 1, "GPU nodes": 1, "containers": 0, "probe pods": 0}
+
+
+def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) -> None:
+    world.more = {"cluster": "kubectl failed"}
+    world.cp["plane"]["tokens"]["own"]["claims"]["uid"] = "of-another"
+    assert causes(world) == {("", "not_looked")}
+    world.cp["plane"]["scheduler"]["configs"].clear()
+    assert causes(world) == {("", "not_looked"), ("cp1", "scheduler_not_configured")}
+
+
+def test_objects_that_are_gone_or_changed_are_told_apart(world: World) -> None:
+    world.cluster["objects"].update(
+        missing=["ValidatingAdmissionPolicy b", "ClusterRole a"], differs=["ClusterRole c"], skipped=["Policy d", "Policy e"]
+    )
+    found = [(one.check, one.severity, one.found, one.expected) for one in judge(world.evidence()).findings]
+    assert found == [
+        ("policy_differs", "error", "ValidatingAdmissionPolicy b gone", "the policy that the roles apply"),
+        ("rbac_differs", "error", "ClusterRole a gone, ClusterRole c changed by somebody else", "the rights that the roles apply"),
+        ("policies_not_served", "note", "an API server without Policy d, Policy e", "admission policies"),
+    ]
+
+
+def test_containers_of_other_nodes_and_probe_pods_are_not_this_nodes(world: World) -> None:
+    other, probe = seen.pod("elsewhere", "f" * 64), seen.pod("gpushare-verify-node-1", "f" * 64)
+    world.cluster["pods"] += [{**other, "node": "node-2"}, {**probe, "probe": True}, seen.pod("second", card=0)]
+    found = judge(world.evidence())
+    assert (found.findings, found.looked_at["containers"]) == ((), 2)
+
+
+def test_without_an_answer_of_the_driver_no_container_is_judged(world: World) -> None:
+    smi_problem(world)
+    world.gpu["gpu"]["containers"] = {}
+    found = judge(world.evidence())
+    assert {one.check for one in found.causes} == {"driver_mismatch"}
+    assert found.looked_at["containers"] == 0
+
+
+def test_two_gpu_nodes_are_both_judged_and_counted(world: World) -> None:
+    second = json.loads(json.dumps(world.gpu))
+    second["node_name"] = "node-2"
+    second["runtime"]["environment"] = ""
+    world.more = {"hosts": {"cp1": world.cp, "gpu1": world.gpu, "gpu2": second}}
+    world.cluster["nodes"].append({**seen.node(), "metadata": {**seen.node()["metadata"], "name": "node-2"}})
+    world.cluster["pods"].append({**seen.pod("b"), "node": "node-2"})
+    found = judge(world.evidence())
+    assert {(one.host, one.check) for one in found.causes} == {("gpu2", "runtime_missing")}
+    assert found.looked_at == {"hosts": 3, "GPU nodes": 2, "containers": 2, "probe pods": 0}
+
+
 def test_what_may_be_wanted_is_no_error(world: World) -> None:
     annotated(world, lambda cards: cards[1].update(cordoned=True))
     world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
@@ -280,6 +340,110 @@ def test_a_probe_pod_that_proves_the_opposite(
     assert causes(world) == expected
 
 
+PROBE = "probe pod default/gpushare-verify-node-1"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: p.update(node="", running=[], scheduling="0/2 nodes"), f"{PROBE} not placed: 0/2 nodes"),
+        (
+            lambda p: p.update(running=[], message="evicted", waiting=["ErrImage no", "Creating"]),
+            f"{PROBE} placed and not running: evicted; ErrImage no; Creating",
+        ),
+        (lambda p: p.update(running=[], waiting=["ErrImage no"]), f"{PROBE} placed and not running: ErrImage no"),
+        (lambda p: p.update(running=[], phase="Pending"), f"{PROBE} placed and not running: its phase is Pending"),
+    ],
+)
+def test_why_a_probe_pod_does_not_run_is_said(world: World, change: Callable[[Any], Any], words: str) -> None:
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    change(probe)
+    probed(world, probe)
+    found = judge(world.evidence())
+    assert [(one.host, one.found) for one in found.causes] == [("gpu1", words)]
+    assert found.looked_at["probe pods"] == 0
+
+
+@pytest.mark.parametrize("second", [None, {}, {"gpu": None, "plane": None}])
+def test_a_probe_pod_whose_node_was_not_seen_again_proves_nothing(world: World, second: dict[str, Any] | None) -> None:
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    world.more["probed"].pop("gpu1")
+    if second is not None:
+        world.more["probed"]["gpu1"] = second
+    found = judge(world.evidence())
+    assert [(one.host, one.check, one.found) for one in found.causes] == [("gpu1", "not_looked", f"nothing of {PROBE}")]
+    assert found.looked_at["probe pods"] == 0
+
+
+@pytest.mark.parametrize("change", [{"deleted": True}, {"containers": []}])
+def test_a_probe_pod_that_could_not_be_looked_into_proves_nothing(world: World, change: dict[str, Any]) -> None:
+    probed(world, {**seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1), **change})
+    found = judge(world.evidence())
+    assert (found.findings, found.looked_at["probe pods"]) == ((), 0)
+
+
+def test_a_probe_pod_that_is_as_young_as_can_be_is_looked_at(world: World) -> None:
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probe["running"][0]["started"] = NOW + 100
+    probed(world, probe)
+    assert judge(world.evidence()).looked_at["probe pods"] == 1
+    probed(world, probe, nodes=["nvidia0"])
+    found = judge(world.evidence())
+    assert ([one.check for one in found.causes], found.looked_at["probe pods"]) == (["wrong_card"], 0)
+
+
+def test_every_probe_pod_is_judged_and_those_of_unknown_nodes_are_the_clusters(world: World) -> None:
+    good = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probed(world, good)
+    world.more["probes"] = {"node-9": None, "node-1": good, "node-8": None}
+    world.more["unproven"] = {"node-7": "no free unit"}
+    found = judge(world.evidence())
+    assert [(one.host, one.check, one.severity, one.found) for one in found.findings] == [
+        ("", "probe_failed", "error", "the probe pod of node-9 gone, the probe pod of node-8 gone"),
+        ("", "not_proven", "note", "not proven: no free unit"),
+    ]
+    assert found.looked_at["probe pods"] == 1
+
+
+def said_of_calls(world: World, *reports: tuple[dict[str, Any] | None, dict[str, Any] | None]) -> list[str]:
+    """What is said of the calls, when each control plane's extender reported this (before, after) the probe."""
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    world.more["hosts"], world.more["probed"] = {"gpu1": world.gpu}, {"gpu1": world.more["probed"]["gpu1"]}
+    for number, (before, after) in enumerate(reports):
+        plane = json.loads(json.dumps(world.cp))
+        plane["plane"]["health"]["report"] = None if before is None else {"synced": True, **before}
+        world.more["hosts"][f"plane{number}"] = plane
+        health = {"report": after, "why": f"why {number}"}
+        world.more["probed"][f"plane{number}"] = {"gpu": None, "plane": {"health": health}}
+    return [one.found for one in judge(world.evidence()).findings if one.check == "probe_not_called"]
+
+
+NOT_ASKED = "the extender has not been asked (filter_calls is 3)"
+OF_STRANGERS = ", and has refused 1 calls that came without the scheduler's client certificate"
+
+
+def test_one_extender_that_was_asked_is_enough(world: World) -> None:
+    three, four = {"filter_calls": 3}, {"filter_calls": 4}
+    assert said_of_calls(world) == []
+    assert said_of_calls(world, (three, three), (three, four)) == []
+    assert said_of_calls(world, (three, four), (three, three)) == []
+    assert said_of_calls(world, (three, three), (three, three)) == [f"{NOT_ASKED}; {NOT_ASKED}"]
+    assert said_of_calls(world, (three, three), (three, None)) == [f"{NOT_ASKED}; why 1"]
+    assert said_of_calls(world, ({}, {"filter_calls": 1})) == []
+    assert said_of_calls(world, (None, {"filter_calls": 1})) == []
+    assert said_of_calls(world, ({}, {"filter_calls": 0})) == [NOT_ASKED.replace("3", "0")]
+    for before, after, words in ((2, 3, NOT_ASKED + OF_STRANGERS), (3, 3, NOT_ASKED), (4, 3, NOT_ASKED), (0, 1, NOT_ASKED + OF_STRANGERS)):
+        assert said_of_calls(world, ({**three, "refused_calls": before}, {**three, "refused_calls": after})) == [words]
+    assert said_of_calls(world, ({**three, "refused_calls": 2}, {**four, "refused_calls": 9})) == []
+    said_of_calls(world, (three, three))
+    for probes in ({}, None):
+        world.more["probes"] = probes
+        assert judge(world.evidence()).findings == ()
+    said_of_calls(world, (three, three))
+    del world.more["probed"]["plane0"]
+    assert judge(world.evidence()).findings == ()
+
+
 def test_calls_without_the_client_certificate_are_named(world: World) -> None:
     probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1), calls=3)
     world.more["probed"]["cp1"]["plane"]["health"]["report"]["refused_calls"] = 2
@@ -308,6 +472,20 @@ def test_where_a_probe_pod_has_room(world: World) -> None:
     assert (note.host, note.check, note.severity, note.found) == ("gpu1", "not_proven", "note", "not proven: no free unit on node-1")
 
 
+def test_a_probe_pod_has_room_where_a_single_unit_is_free(world: World) -> None:
+    world.gpu["gpu"]["images"] = ["first", "second"]
+    world.cluster["pods"] = [seen.pod(card=0, units=16), seen.pod(card=1, units=15)]
+    assert placeable(world.evidence(), "") == ({"node-1": "first"}, {})
+    world.cluster["pods"][1] = seen.pod(card=1, units=16)
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "no free unit on node-1"})
+    world.cluster["nodes"][0]["metadata"]["annotations"].clear()
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "the cards of node-1 are not known"})
+    world.cluster["nodes"].clear()
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "the cards of node-1 are not known"})
+    world.more = {"cluster": "kubectl failed"}
+    assert placeable(world.evidence(), "") == ({}, {})
+
+
 def test_free_units_without_what_others_hold() -> None:
     node = seen.node()
     assert free_units(node, []) == 32
@@ -324,6 +502,21 @@ def test_the_scheduler_that_was_configured_places_the_probe_pods(world: World) -
     assert scheduler_name(world.evidence()) == "default-scheduler"
     configured(world, CONFIG + "profiles:\n- schedulerName: gpus\n")
     assert scheduler_name(world.evidence()) == "gpus"
+    lost = json.loads(json.dumps(world.cp))
+    for change in (
+        {"manifest": None},
+        {"manifest": "{"},
+        {"manifest": "a: b"},
+        {"configs": {CONFIG_PATH: {"text": "{"}}},
+        {"configs": {CONFIG_PATH: {"text": "- a"}}},
+        {"configs": {CONFIG_PATH: None}},
+        {"configs": {}},
+    ):
+        lost["plane"]["scheduler"] = {**world.cp["plane"]["scheduler"], **change}
+        world.more = {"hosts": {"gpu1": world.gpu, "cp0": lost, "cp1": world.cp}}
+        assert scheduler_name(world.evidence()) == "gpus"
+        world.more = {"hosts": {"cp0": lost, "cp1": "not seen"}}
+        assert scheduler_name(world.evidence()) == "default-scheduler"
 
 
 ADDRESS = "10.0.0.5:9440"

@@ -73,7 +73,7 @@ def unit(name: str, pid: int, *arguments: str) -> Json:
         "says": "",
         "pid": pid,
         "with_token": True,
-        "arguments": [f"/opt/gpushare/current/bin/{name}", *arguments],
+        "arguments": ["/opt/gpushare/0.1.0-0123456789ab/bin/python", f"/opt/gpushare/0.1.0-0123456789ab/bin/{name}", *arguments],
         "file_generation": "0123456789abcdef",
         "process_generation": "0123456789abcdef",
     }
@@ -208,7 +208,7 @@ def node() -> Json:
     return {
         "metadata": {
             "name": "node-1",
-            "labels": {"gpushare": "true"},
+            "labels": {"gpushare.kubernetes/node": "true"},
             "annotations": {"gpushare/cards": json.dumps({"v": 1, "unit": "GiB", "cards": cards})},
         },
         "status": {"capacity": amounts, "allocatable": dict(amounts), "conditions": [{"type": "Ready", "status": "True"}]},

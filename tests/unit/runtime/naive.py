@@ -8,7 +8,10 @@ at every question.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 MEMORY, WHOLE, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
@@ -28,6 +31,24 @@ def effective(pod: dict[str, Any], resource: str) -> int:
     return max(most, apps + sidecars)
 
 
+def shapes(resource: str, several: int = 1, most: int = 3, amounts: tuple[int, ...] = (1, 2, 3)) -> Iterator[dict[str, Any]]:
+    """Every pod of up to `most` containers, of which each asks for a little of one resource: c0, c1, … and before them i0, i1, …"""
+    labels = {WHOLE: str(several)} if several > 1 else {}
+    for count in range(1, most + 1):
+        for kinds in product(("init", "sidecar", "app"), repeat=count):
+            if list(kinds) != sorted(kinds, key="app".__eq__):
+                continue
+            for asked in product(amounts, repeat=count):
+                init: list[dict[str, Any]] = []
+                apps: list[dict[str, Any]] = []
+                for kind, amount in zip(kinds, asked, strict=True):
+                    to = apps if kind == "app" else init
+                    name = f"{'c' if kind == 'app' else 'i'}{len(to)}"
+                    always = {"restartPolicy": "Always"} if kind == "sidecar" else {}
+                    to.append({"name": name, "resources": {"limits": {resource: str(amount * several)}}, **always})
+                yield {"metadata": {"labels": labels, "annotations": {}}, "spec": {"containers": apps, "initContainers": init}}
+
+
 def pairs(text: str) -> list[tuple[str, str]]:
     """A selector's text."""
     return [(a, b) for a, b in (part.split("=") for part in text.split(",") if part)]
@@ -41,19 +62,19 @@ class NaivePod:
     node: str
     cards: dict[int, int] | None
 
-    @property
+    @cached_property
     def several(self) -> int:
         return int(self.raw["metadata"]["labels"].get(WHOLE, 1))
 
-    @property
+    @cached_property
     def per_card(self) -> int:
         return effective(self.raw, MEMORY) // self.several
 
-    @property
+    @cached_property
     def whole(self) -> int:
         return effective(self.raw, WHOLE)
 
-    @property
+    @cached_property
     def core(self) -> int:
         return effective(self.raw, CORE)
 
@@ -105,8 +126,6 @@ class Naive:
         units, core, empty = card.units, self.core, True
         for pod in self.on(node):
             cards = self.known(pod)
-            if cards is None and not pod.whole and pod.per_card > card.units:
-                continue
             if cards is not None and index not in cards:
                 continue
             empty = False
@@ -144,6 +163,13 @@ class Naive:
     def fits(self, pod: NaivePod, node: str) -> bool:
         return sum(self.takes(pod, node, index) for index in range(len(self.nodes[node]))) >= (pod.whole or pod.several)
 
+    def left(self, pod: NaivePod, node: str) -> int | None:
+        """What stays free on the fullest cards that take it, or how many cards stay empty; None if it does not fit."""
+        if not self.fits(pod, node):
+            return None
+        frees = sorted(self.free(node, index)[0] for index in range(len(self.nodes[node])) if self.takes(pod, node, index))
+        return len(frees) - pod.whole if pod.whole else sum(frees[: pod.several]) - pod.per_card * pod.several
+
     def sound(self) -> bool:
         """Whether no card is given twice: of what is known and held."""
         for name, cards in self.nodes.items():
@@ -152,3 +178,57 @@ class Naive:
                 if sum(card.units if pod.whole else pod.per_card for pod in here) > card.units or sum(pod.core for pod in here) > self.core:
                     return False
         return True
+
+
+@dataclass
+class NaiveLife:
+    """What is held for one pod, as the ledger's methods promise it. how: "" (nothing), "reserved", "assumed" or "bound"."""
+
+    how: str = ""
+    node: str = ""
+    until: float = 0.0
+    lingers: float | None = None
+    expired: int = 0
+
+    def end(self) -> None:
+        self.how, self.node, self.lingers = "", "", None
+
+    def hold(self, how: str, node: str) -> None:
+        if node != self.node:
+            self.end()
+        self.how, self.node = how, node
+
+    def reserve(self, node: str, until: float) -> None:
+        if self.how in ("", "reserved"):
+            self.hold("reserved", node)
+            self.until = until
+
+    def seen(self, node: str) -> None:
+        self.hold("bound", node)
+        self.lingers = None
+
+    def give_up(self, how: str) -> None:
+        if self.how == how:
+            self.end()
+
+    def linger(self, until: float) -> None:
+        if self.how and self.lingers is None:
+            self.lingers = until
+
+    def listed(self, node: str, exists: bool) -> None:
+        if node:
+            self.seen(node)
+        elif self.lingers is None and not (exists and self.how in ("assumed", "reserved")):
+            self.end()
+
+    def node_speaks(self, node: str) -> None:
+        if self.lingers is not None and self.node == node:
+            self.end()
+
+    def expire(self, clock: float) -> bool:
+        ran_out = self.how == "reserved" and self.until <= clock
+        over = ran_out or (self.lingers is not None and self.lingers <= clock)
+        self.expired += ran_out
+        if over:
+            self.end()
+        return over

@@ -5,12 +5,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from dataclasses import replace
+from itertools import combinations
+from typing import Any, Final
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpushare_runtime.allocation import Allocation
 from gpushare_runtime.extender.pods import PodReader
 from gpushare_runtime.held import Held, HeldEntry
 from gpushare_runtime.inventory import Inventory
@@ -74,6 +78,7 @@ class Events(RuleBasedStateMachine):
         self.asked: dict[object, Request] = {}
         self.forged = False
         self.clock = 0.0
+        self.unknown_since: dict[str, float] = {}
         for name in SIZES:
             self.tell(name)
 
@@ -208,10 +213,10 @@ class Events(RuleBasedStateMachine):
         seen = [h for uid in self.naive.pods if uid not in self.tentative and (h := self.ledger.holder(uid))]
         self.ledger.replace(seen, set(self.naive.pods))
 
-    @rule(what=st.sampled_from(["time", "card", "node"]), node=st.sampled_from(list(SIZES)), index=st.integers(0, 3))
+    @rule(what=st.sampled_from(["time", "long time", "card", "node"]), node=st.sampled_from(list(SIZES)), index=st.integers(0, 3))
     def changes(self, what: str, node: str, index: int) -> None:
-        if what == "time":
-            self.time_passes()
+        if "time" in what:
+            self.time_passes(16 if what == "long time" else 2)
             return
         cards = self.naive.nodes[node]
         if what == "card":
@@ -220,10 +225,14 @@ class Events(RuleBasedStateMachine):
             self.ledger.set_node(NodeRecord(node, None))
         self.tell(node)
 
-    def time_passes(self) -> None:
-        self.clock += 2
+    def time_passes(self, seconds: int) -> None:
+        self.clock += seconds
+        for uid, pod in self.naive.pods.items():
+            # It counts against every card for a quarter of a minute, and then with what its node says: here that is nothing.
+            if self.naive.known(pod) is None and self.clock - self.unknown_since.setdefault(uid, self.clock) >= 15:
+                pod.cards = {}
         before = {uid for uid, how in self.tentative.items() if how == "reserve"}
-        self.ledger.expire(0.0, self.clock)
+        self.ledger.expire(self.clock)
         for uid in before:
             if not self.ledger.is_reserved(uid):
                 del self.tentative[uid], self.naive.pods[uid]
@@ -269,4 +278,65 @@ class Forging(Events):
 
 TestEvents = Events.TestCase
 TestForging = Forging.TestCase
-TestEvents.settings = TestForging.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestEvents.settings = TestForging.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+
+
+def raw(amount: int, core: int = 0, several: int = 1, whole: bool = False, app: str = "other", **rules: str) -> dict[str, Any]:
+    """A pod of one container, as a user writes it."""
+    limits = {WHOLE: amount} if whole else {MEMORY: amount, CORE: core}
+    metadata = {
+        "namespace": "x",
+        "labels": {"app": app} | ({WHOLE: str(several)} if several > 1 else {}),
+        "annotations": {f"gpushare.request/{key.replace('_', '-')}": value for key, value in rules.items()},
+    }
+    return {"metadata": metadata, "spec": {"containers": [container("c0", limits)]}}
+
+
+SMALL: Final = (NaiveCard(4, "T4"), NaiveCard(6, "A10"))
+THERE: Final[tuple[tuple[dict[str, Any], dict[int, int] | None], ...]] = (
+    (raw(2), {0: 2}), (raw(4), {0: 4}), (raw(3, core=60), {1: 3}), (raw(4, several=2), {0: 2, 1: 2}), (raw(1, whole=True), {0: 4}),
+    (raw(1, whole=True), {1: 6}), (raw(2), None), (raw(5, core=60), None), (raw(1, whole=True), None), (raw(1), {7: 1}), (raw(5), {0: 5}),
+    (raw(1, not_with="app=red"), {0: 1}), (raw(1, app="red"), {1: 1}), (raw(1, app="red"), None),
+)  # fmt: skip
+"""Pods that are there, with the cards that they name."""
+ASKING: Final = (
+    raw(1), raw(2), raw(4), raw(5), raw(6), raw(7), raw(4, several=2), raw(8, several=2), raw(10, several=2), raw(3, several=3),
+    raw(1, whole=True), raw(2, whole=True), raw(3, whole=True), raw(1, core=40), raw(1, core=45), raw(1, core=100),
+    raw(1, not_with="app=red"), raw(1, app="red"), raw(1, same_card_as="app=red"), raw(1, app="red", same_card_as="app=red"),
+    raw(1, models="T4"), raw(5, models="T4"), raw(1, models_refused="T4"), raw(1, whole=True, models="A10"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("good", [(True, True), (False, True)])
+def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good: tuple[bool, bool]) -> None:
+    """Two cards with up to two pods and with units that a pod has left behind, asked about by each kind of pod."""
+    left_behind = ((), (Ghost("gone", "n", 0, 2, False),), (Ghost("gone", "n", 1, 6, True),))
+    asking = [(NaivePod(one, "n", None), parse_request(one)) for one in ASKING]
+    health = ["ok" if usable else "lost" for usable in good]
+    cards = tuple(card(i, c.units, model=f"NVIDIA {c.model}-X", health=health[i]) for i, c in enumerate(SMALL))
+    for there in [(), *((one,) for one in THERE), *combinations(THERE, 2)]:
+        for ghosts in left_behind if len(there) < 2 else left_behind[:1]:
+            naive = Naive({"n": [replace(c, usable=usable) for c, usable in zip(SMALL, good, strict=True)]}, ghosts=list(ghosts))
+            ledger = Ledger()
+            held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, "x/gone", g.units, "leaving", g.whole) for g in ghosts))
+            ledger.set_node(NodeRecord("n", Inventory(GIB, cards, core=100), "", held))
+            node = ledger.nodes["n"]
+            for number, (pod, on) in enumerate(there):
+                naive.pods[str(number)] = NaivePod(pod, "n", on)
+                request = parse_request(pod)
+                assert request is not None
+                allocation = None if on is None else Allocation.of({0: on})
+                ledger.apply(Holder(str(number), "x", f"p{number}", "n", request, allocation, labels_of(pod["metadata"])))
+            counted = [naive.free("n", index) for index in range(2)]
+            assert [(state.free, state.core, state.empty) for state in node.cards] == counted, there
+            frees = [free for (free, _, _), usable in zip(counted, good, strict=True) if usable]
+            empty = [empty for (_, _, empty), usable in zip(counted, good, strict=True) if usable]
+            assert (node.free, node.largest_free(), node.empty_cards()) == (sum(frees), max(frees), sum(empty)), there
+            assert naive.sound() or node.problems(), there
+            for asked, request in asking:
+                assert request is not None
+                named = ledger.asked_by(request, "x", labels_of(asked.raw["metadata"]))
+                takers = [index for index in range(2) if naive.takes(asked, "n", index)]
+                assert node.leftover(named) == naive.left(asked, "n"), (there, asked)
+                assert [state.card.index for state in node.candidates(named)] == (takers if naive.fits(asked, "n") else []), (there, asked)
+                assert [node.against(named, state) == "" for state in node.cards] == [index in takers for index in range(2)], (there, asked)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime import metrics_server
+from gpushare_runtime.listener import Seldom
 from gpushare_runtime.metrics_server import MetricsAddress, MetricsServer
 from unit.runtime.kube.fake_api import until
 
@@ -44,7 +46,8 @@ def test_the_page_and_nothing_else() -> None:
             text = await get(server.port)
             assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 8\r\n")
             assert text.endswith("\r\n\r\na 1\nb 2\n")
-            for line in ("GET / HTTP/1.1", "POST /metrics HTTP/1.1", "GET /metrics/x HTTP/1.1", "x"):
+            assert (await get(server.port, line="GET /metrics?x=1 HTTP/1.1")).startswith("HTTP/1.1 200 OK\r\n")
+            for line in ("GET / HTTP/1.1", "GET /?/metrics HTTP/1.1", "POST /metrics HTTP/1.1", "GET /metrics/x HTTP/1.1", "x"):
                 assert (await get(server.port, line=line)).startswith("HTTP/1.1 404 ")
 
     asyncio.run(run())
@@ -64,8 +67,68 @@ def test_only_who_shows_the_token_as_it_is_now(tmp_path: Path) -> None:
             assert (await get(server.port, "Authorization: Bearer secret")).startswith("HTTP/1.1 401 ")
             token.write_text("")
             assert (await get(server.port, "Authorization: Bearer ")).startswith("HTTP/1.1 401 ")
+            token.write_bytes(b"\xff\xfe")
+            assert (await get(server.port, "Authorization: Bearer ")).startswith("HTTP/1.1 503 ")
             token.unlink()
             assert (await get(server.port, "Authorization: Bearer other")).startswith("HTTP/1.1 503 ")
+
+    asyncio.run(run())
+
+
+def test_a_page_that_cannot_be_made_is_a_failure_of_the_server(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(metrics_server._at_requests, "filters", [Seldom(3)])
+
+    def pieces() -> Iterable[str]:
+        yield "a 1\n"
+        raise LookupError("broken")
+
+    async def run() -> None:
+        async with serving(pieces) as server:
+            for _ in range(50):
+                answer = await get(server.port)
+                assert answer.startswith("HTTP/1.1 500 ")
+                assert "a 1" not in answer
+
+    asyncio.run(run())
+    # Whoever asks again and again does not fill the log.
+    assert len([record for record in caplog.records if "could not be made" in record.getMessage()]) == 3
+
+
+def test_who_asks_for_nothing_keeps_nobody_away_and_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 0.5)
+
+    async def run() -> None:
+        (tmp_path / "token").write_text("secret")
+        async with serving(lambda: ["a 1\n"], tmp_path / "token") as server:
+            before = len(os.listdir("/proc/self/fd"))
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
+            assert (await get(server.port, "Authorization: Bearer secret")).endswith("a 1\n")
+            # Both ends are in this process.
+            assert len(os.listdir("/proc/self/fd")) - before < 200 + metrics_server._STRANGERS + 10
+            for reader, _ in silent:
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            await until(lambda: len(os.listdir("/proc/self/fd")) - before <= 200)
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_no_more_than_some_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 2.0)
+        # More than the kernel takes without a reader.
+        page = "a 1\n" * 4_000_000
+        async with serving(lambda: [page]) as server:
+            asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(metrics_server._MOST)]
+            for _, writer in asking:
+                writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await until(lambda: server._answering == metrics_server._MOST)
+            assert (await get(server.port)).startswith("HTTP/1.1 503 ")
+            # They do not read, and so they have to go.
+            await until(lambda: not server._answering)
+            for _, writer in asking:
+                writer.close()
 
     asyncio.run(run())
 

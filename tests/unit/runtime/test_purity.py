@@ -12,12 +12,12 @@ import pytest
 import gpushare_runtime
 
 PURE = (
-    "protocol", "quantity", "reuse", "rules", "request", "inventory", "allocation", "held", "holding", "node_ledger", "ledger",
+    "protocol", "bounds", "quantity", "reuse", "rules", "request", "inventory", "allocation", "held", "holding", "node_ledger", "ledger",
     "fragmentation", "ranking", "placement", "reasons",
 )  # fmt: skip
 ALLOWED = {
     "abc", "bisect", "heapq", "operator",
-    "__future__", "collections", "dataclasses", "enum", "fractions", "functools", "itertools", "json", "math", "re", "typing",
+    "__future__", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "itertools", "json", "math", "re", "typing",
     *(f"gpushare_runtime.{name}" for name in PURE), "gpushare_runtime",
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, assume, given, settings
 
+from gpushare_runtime import reuse
 from gpushare_runtime.allocation import Allocation, allocate, allocation_of, wanted
 from gpushare_runtime.request import ContainerRequest, Kind, Request
 
@@ -126,7 +127,7 @@ def test_whole_cards_are_those_planned_though_containers_may_have_swapped_them(r
     assert actual.by_card == allocation.by_card
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(requests().filter(lambda request: request.unsupported is not None))
 def test_only_shapes_that_can_go_wrong_are_refused(request: Request) -> None:
     allocation = plan(request, Random(0))
@@ -140,3 +141,11 @@ def test_only_shapes_that_can_go_wrong_are_refused(request: Request) -> None:
         return any(len(of) < request.cards_per_pod or len(set(of)) > 1 for of in counts)
 
     assert any(goes_wrong(seed) for seed in range(200))
+
+
+def test_only_what_is_less_than_the_pool_is_taken_at_random() -> None:
+    turns = [(False, 4), (True, 0), (True, 1), (False, 3), (True, 4)]
+    assert [(step.pool, step.reused, step.new, step.at_random) for step in reuse.steps(turns)] == [
+        (0, 0, 4, False), (4, 0, 0, False), (4, 1, 0, True), (3, 3, 0, False), (3, 3, 1, False),
+    ]  # fmt: skip
+    assert reuse.held(turns) == 5

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -18,7 +19,8 @@ log = logging.getLogger(__name__)
 class NvmlError(Exception):
     """NVML as a whole, or one card, cannot be used; the text says what is wrong and what to do.
 
-    reload: only a new process can recover, because the library on disk is no longer the one that is loaded.
+    reload: only a new process can recover, because the library on disk is no longer the one that is loaded, or because this one was
+    started before the driver.
     """
 
     def __init__(self, text: str, *, reload: bool = False) -> None:
@@ -74,14 +76,19 @@ class Nvml(Protocol):
 
 
 class CardReader:
-    """Reads the cards again and again, and keeps to what it knew of a card that no longer answers."""
+    """Reads the cards again and again, and keeps to what it knew of a card that does not answer.
 
-    def __init__(self, nvml: Nvml, unit: Unit, health: CardHealth) -> None:
+    before: the cards as they were when the process before this one ended.
+    """
+
+    def __init__(self, nvml: Nvml, unit: Unit, health: CardHealth, before: Inventory | None = None) -> None:
         self._nvml = nvml
         self._unit = unit
         self._health = health
         self._started = False
+        self._before = before
         self._known: Inventory | None = None
+        self._left_out: dict[int, str] = {}
 
     def read(self) -> Inventory:
         """The cards as they are now; a card that does not answer is kept with its error as health. Blocks.
@@ -92,8 +99,7 @@ class CardReader:
             if not self._started:
                 self._nvml.start()
                 self._started = True
-            cards = [self._card(index) for index in range(self._nvml.count())]
-            self._known = Inventory(self._unit, tuple(card for card in cards if card is not None))
+            self._known = Inventory(self._unit, tuple(self._cards(self._nvml.count())))
         except InventoryError as error:
             raise NvmlError(f"the cards changed while they were read ({error}); reading again") from None
         except NvmlError:
@@ -112,17 +118,43 @@ class CardReader:
             self._nvml.stop()
             self._started = False
 
-    def _card(self, index: int) -> Card | None:
-        try:
-            facts = self._nvml.facts(index)
-        except NvmlError as error:
-            before = self._known.by_index.get(index) if self._known else None
-            if before is None:
-                log.error("card %d is left out: %s", index, error)
-                return None
-            if before.usable:
-                log.error("card %d (%s): %s", index, before.uuid, error)
-            return replace(before, health=self._health.fails(before.uuid, str(error)))
+    def _cards(self, count: int) -> Iterator[Card]:
+        answers: dict[int, CardFacts | NvmlError] = {}
+        for index in range(count):
+            try:
+                answers[index] = self._nvml.facts(index)
+            except NvmlError as error:
+                answers[index] = error
+        there = {facts.uuid for facts in answers.values() if isinstance(facts, CardFacts)}
+        left_out, self._left_out = self._left_out, {}
+        for index, answer in answers.items():
+            if isinstance(answer, CardFacts):
+                yield self._card(index, answer)
+                continue
+            before = self._silent(index, count)
+            # Its place may be another card's since one was taken out.
+            if before is not None and before.uuid not in there:
+                yield self._without_answer(before, answer)
+                continue
+            self._left_out[index] = str(answer)
+            if left_out.get(index) != str(answer):
+                log.error("card %d is left out: %s", index, answer)
+
+    def _silent(self, index: int, count: int) -> Card | None:
+        """The card that had this index when it last answered."""
+        if self._known is not None and index in self._known.by_index:
+            return self._known.by_index[index]
+        # Before the start there were other cards if there was another number of them.
+        known = self._before if self._before is not None and len(self._before.cards) == count else None
+        card = known.by_index.get(index) if known else None
+        return replace(card, units=self._unit.count(card.mib)) if card else None
+
+    def _without_answer(self, before: Card, error: NvmlError) -> Card:
+        if before.usable:
+            log.error("card %d (%s): %s", before.index, before.uuid, error)
+        return replace(before, health=self._health.fails(before.uuid, str(error)))
+
+    def _card(self, index: int, facts: CardFacts) -> Card:
         health = self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit)
         return Card(
             index=index,

@@ -58,12 +58,15 @@ def parse_again(data: bytes, resources: Iterable[str], known: Known) -> dict[Key
     wanted = frozenset(resources)
     read: dict[Key, tuple[object, Entry]] = {}
     for entry in content.get("PodDeviceEntries") or []:
-        if isinstance(entry, dict) and entry.get("ResourceName") in wanted:
+        resource = entry.get("ResourceName") if isinstance(entry, dict) else None
+        if isinstance(resource, str) and resource in wanted:
             try:
-                key = (entry["PodUID"], entry["ContainerName"], entry["ResourceName"])
-                ids = entry["DeviceIDs"]
+                pod, container, ids = entry["PodUID"], entry["ContainerName"], entry["DeviceIDs"]
             except KeyError as error:
-                raise CheckpointError(f"an entry of {entry.get('ResourceName')} has no {error.args[0]}") from None
+                raise CheckpointError(f"an entry of {resource} has no {error.args[0]}") from None
+            if not (isinstance(pod, str) and isinstance(container, str)):
+                raise CheckpointError(f"an entry of {resource} whose PodUID or ContainerName is no text")
+            key = pod, container, resource
             before = known.get(key)
             # To compare lists costs a tenth of making sets of them.
             read[key] = before if before is not None and before[0] == ids else (ids, Entry(*key, frozenset(_ids(ids))))
@@ -99,9 +102,11 @@ class CheckpointFile:
                 stat = os.fstat(file.fileno())
                 identity = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
                 if identity == self._identity:
+                    self.problem = ""
                     return False
                 known = parse_again(file.read(), self._resources, self._known)
         except FileNotFoundError:
+            self.problem = ""
             return self._set({}, None) if self._identity is not None else False
         except (OSError, CheckpointError) as error:
             if str(error) != self.problem:

@@ -24,23 +24,29 @@ class Offer:
     other: bool = True
 
 
-def take_chosen(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int]) -> list[str] | None:
-    """`size` unit ids with `must` among them, as the scheduler chose (card index → units); None if that cannot be had."""
+def take_chosen(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], room: int = 0) -> list[str] | None:
+    """`size` unit ids with `must` among them, as the scheduler chose (card index → units); None if that cannot be had.
+
+    room: units that must be free on each of the cards, for the other containers of the pod.
+    """
     if not wanted or sum(wanted.values()) != size:
         return None
     by_index = {offer.card.index: offer for offer in offers}
     parts = [(by_index.get(index), units) for index, units in wanted.items()]
-    ids = [i for offer, units in parts if offer and len(offer.ids) >= units for i in _take(offer.ids, units, must)]
+    ids = [i for offer, units in parts if offer and len(offer.ids) >= max(units, room) for i in _take(offer.ids, units, must)]
     return ids if len(ids) == size and set(must) <= set(ids) else None
 
 
-def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], spread: int = 1) -> list[str] | None:
+def choose_units(
+    offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], spread: int = 1, room: int = 0
+) -> list[str] | None:
     """`size` unit ids with `must` among them; None if the cards do not have them.
 
     wanted: card index → units that the scheduler chose. If it cannot be had, the best other cards, `spread` of them with the
-    same units each: first those whose promised units stay free, then the fullest.
+    same units each: first those with `room` for all containers of the pod, then those whose promised units stay free, then the
+    fullest.
     """
-    chosen = take_chosen(offers, size, must, wanted)
+    chosen = take_chosen(offers, size, must, wanted, room)
     if chosen is not None:
         return chosen
     if spread < 1 or size % spread:
@@ -49,7 +55,7 @@ def choose_units(offers: Sequence[Offer], size: int, must: Collection[str], want
     obliged = set(must)
     ranked = sorted(
         (o for o in offers if o.other and len(o.ids) >= each),
-        key=lambda o: (obliged.isdisjoint(o.ids), len(o.ids) - o.promised < each, len(o.ids), o.card.index),
+        key=lambda o: (obliged.isdisjoint(o.ids), len(o.ids) < room, len(o.ids) - o.promised < max(each, room), len(o.ids), o.card.index),
     )
     ids = [i for offer in ranked[:spread] for i in _take(offer.ids, each, must)]
     return ids if len(ids) == size and obliged <= set(ids) else None

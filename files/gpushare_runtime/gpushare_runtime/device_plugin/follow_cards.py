@@ -33,10 +33,10 @@ class Unusable(Exception):
 
 
 class CardFollower:
-    """interval: seconds between two readings; unusable: why cards like these cannot be offered now, "" if they can."""
+    """interval: seconds between two readings; unusable: why cards cannot be offered in this unit now, "" if they can."""
 
     def __init__(
-        self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[Inventory], str] = lambda _: ""
+        self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str] = lambda: ""
     ) -> None:
         self._reader = reader
         self._node = node
@@ -58,9 +58,7 @@ class CardFollower:
                 inventory = await self._read()
             except NvmlError as error:
                 if error.reload:
-                    raise Unusable(
-                        f"{error}. The library on disk is a new one: ending, to be started again with it", restart=True
-                    ) from None
+                    raise Unusable(f"{error}: ending, to be started again", restart=True) from None
                 inventory = self._reader.failed(str(error))
                 self._status.bad(_PART, str(error))
             else:
@@ -68,7 +66,7 @@ class CardFollower:
             if inventory is not None:
                 _check_size(inventory)
                 # Only before anything was offered: what is given now is given in this unit.
-                if self._node.inventory is None and (why := self._unusable(inventory)):
+                if self._node.inventory is None and (why := self._unusable()):
                     raise Unusable(why, restart=True)
                 self._node.set_inventory(inventory)
             await self._asked.after(asked, self._interval)

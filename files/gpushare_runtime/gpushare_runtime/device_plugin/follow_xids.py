@@ -56,12 +56,12 @@ class XidFollower:
                 elif events.partial:
                     # The next one before the end of this one, so that nothing is missed.
                     events, before = await in_thread(self._nvml.xid_events), events
-                    while (late := before.wait(0)) is not None:
+                    while (late := await in_thread(lambda before=before: before.wait(0))) is not None:  # type: ignore[misc]
                         self._hear(*late)
-                    before.close()
+                    await in_thread(before.close)
         except NvmlError:
             # Not at the end of the process, when a thread may still wait in it.
-            events.close()
+            await in_thread(events.close)
             raise
 
     def _hear(self, uuid: str, number: int) -> None:

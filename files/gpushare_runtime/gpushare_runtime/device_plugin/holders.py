@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who holds which ids, of both resources: kubelet's checkpoint, what was given since, and pods that outlive kubelet's memory.
+"""Who holds which ids, of both resources: one table of containers, and one rule of when a line of it ends.
 
-kubelet frees the ids of a pod as soon as it no longer counts the pod, which after a forced delete is before its processes
-have ended, and after a lost checkpoint while it runs. Here ids are free when the pod is over and none of its processes is
-left. No I/O; clock and processes are passed in.
+What kubelet's file lists is held until kubelet drops or offers it, or the API server says that its pod is over; then until the
+pod has no process left. kubelet itself frees the ids of a pod as soon as it no longer counts the pod, which after a forced delete
+is before its processes have ended, and after a lost checkpoint while it runs. No I/O; clock and processes are passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Final
 
 from gpushare_runtime.device_plugin.checkpoint import Entry, Key
-from gpushare_runtime.device_plugin.holdings import Grant, Holdings
-from gpushare_runtime.device_plugin.pods import PodTable
+from gpushare_runtime.device_plugin.holdings import Grant, Holding, Holdings, Life
+from gpushare_runtime.device_plugin.pods import LocalPod, PodTable
 from gpushare_runtime.device_plugin.shares import cards_of
 from gpushare_runtime.device_plugin.turns import Turn
 
-# Longer than the watch needs to show a pod that kubelet has admitted.
-_WATCH_GRACE: Final = 10.0
+# Longer than the API server is behind kubelet, which has its pods from there, and kubelet behind its own file.
+_GRACE: Final = 10.0
+# What the watch brings in one go after an interruption is taken in within this.
+_BURST: Final = 2.0
 # A container that is being made when its pod is force-deleted has no process yet, and may have one a moment later.
 START_GRACE: Final = 2.0
+# From kubelet's question whether a container may start until it has a process: the container runtime makes it in between.
+_MAKING: Final = 30.0
 
 
 class Holders(Holdings):
@@ -29,38 +33,41 @@ class Holders(Holdings):
 
     def __init__(self, pods: PodTable, clock: Callable[[], float]) -> None:
         super().__init__(pods, clock)
-        self._first_seen: dict[str, float] = {}
-        self._were_alive: frozenset[str] = frozenset()
-        self._reviewed: tuple[int, int] | None = None
+        self._unlisted: dict[str, float] = {}
 
     # What kubelet says.
 
-    def set_checkpoint(self, entries: tuple[Entry, ...]) -> None:
-        """kubelet's record has become this."""
+    def set_checkpoint(self, entries: tuple[Entry, ...], age: float = 0.0) -> None:
+        """kubelet's record has become this. age: seconds since kubelet wrote it, and so at least since it has its pods."""
         now = self._clock()
         recorded = {(entry.pod, entry.container, entry.resource): entry.ids for entry in entries}
-        for key, ids in self._recorded.items():
-            if key not in recorded and key[0] not in self._released:
-                self._left[key] = ids
+        counted = {key[0] for key in recorded}
+        for key, holding in self._table.items():
+            if holding.listed and key not in recorded:
+                self._table[key] = Holding(holding.ids, holding.cards, listed=False)
+                # Pods are forgotten one after the other and with all they have, not all at once and not in part.
+                life = self._lives[key[0]]
+                life.dropped, life.lost, life.offered = now, not entries or key[0] in counted, False
         for key, ids in recorded.items():
-            self._left.pop(key, None)
+            before, life = self._table.get(key), self._lives.setdefault(key[0], Life(now - age))
             # Mostly the very same object, of which nothing is to be compared.
-            before = self._recorded.get(key)
-            if before is not ids and before != ids:
-                self._forgotten.discard(key[0])
-                self._released.discard(key[0])
-        if not entries:
-            # Not one after the other, as pods are forgotten, but all at once.
-            self._lost |= {key[0] for key in self._left}
-        self.entries, self._recorded = entries, recorded
-        uids = {key[0] for key in recorded}
-        self._first_seen = {uid: self._first_seen.get(uid, now) for uid in uids}
-        self._lost &= {key[0] for key in self._left}
-        self._forgotten &= uids
-        self._released &= uids
+            if before is None or not (before.ids is ids or before.ids == ids):
+                self._table[key] = Holding(ids, cards_of(key[2], ids))
+                self._counted(life)
+            elif not before.listed:
+                self._table[key] = Holding(ids, before.cards)
+                self._counted(life)
+        self._forget(key for key, of in self._table.items() if not of.listed and self._lives[key[0]].ended)
+        for uid in {key[0] for key in self._table} - {key[0] for key, of in self._table.items() if not of.listed}:
+            self._lives[uid].dropped, self._lives[uid].lost = None, False
+        self.entries = entries
         # A file written since the grant no longer has the pod that had these ids before: kubelet forgot it first.
         self._grants = [g for g in self._grants if not self._confirms(g)]
         self._changed()
+
+    def _counted(self, life: Life) -> None:
+        """kubelet has given the pod ids: whatever was said of its end is not so."""
+        life.offered, life.ended, life.over, life.ran = False, False, None, False
 
     def _confirms(self, grant: Grant) -> bool:
         return any(e.resource == grant.resource and grant.ids <= e.ids for e in self.entries)
@@ -74,99 +81,165 @@ class Holders(Holdings):
         """kubelet offers these ids: what was given of them did not come about, and who has them is over for kubelet."""
         offered = ids if isinstance(ids, (set, frozenset)) else set(ids)
         self._grants = [g for g in self._grants if g.resource != resource or g.ids.isdisjoint(offered)]
-        for (uid, _, of), held in self._recorded.items():
-            if of == resource and uid not in self._released and not held.isdisjoint(offered):
-                self._forgotten.add(uid)
-                self._reviewed = None
+        for (uid, _, of), holding in self._table.items():
+            if holding.listed and of == resource and not holding.ids.isdisjoint(offered):
+                self._lives[uid].offered = True
+
+    def starts(self, keys: Collection[Key]) -> None:
+        """kubelet asks whether one of these containers, all of one pod in the table, may start: if it may, it has a process soon."""
+        [uid] = {key[0] for key in keys}
+        life, names = self._lives[uid], tuple(sorted(key[1] for key in keys))
+        life.starts[names] = self._clock(), self._ids(uid, names)
+        life.ran = False
+        if life.ended:
+            life.ended = False
+            self._changed()
+
+    def _ids(self, uid: str, containers: Collection[str]) -> list[str]:
+        """The IDs of these containers, as kubelet last reported them."""
+        pod = self._last_seen(uid)
+        return [pod.containers.get(name, "") if pod else "" for name in containers]
 
     # What becomes of pods that are over.
 
-    def settle(self, live: Callable[[], Set[str]]) -> None:
-        """Release the ids of pods that are over and have no process left. live: the UIDs of the pods that have one."""
+    def settle(self, live: Callable[[Set[str]], Set[str]]) -> None:
+        """Release the ids of pods that are over and have no process left. live: those of these UIDs that have one."""
         doubtful = self.review()
         if doubtful:
-            self.looked(doubtful, live())
+            self.looked(doubtful, live(doubtful))
 
     def review(self) -> frozenset[str]:
         """Take note of who is over; what kubelet itself has seen end is free. The UIDs of the others: their processes decide.
 
         What these hold counts as held until `looked` says otherwise.
         """
-        state = self._pods.changes.count, self.changes.count
-        if state == self._reviewed:
-            return frozenset(self._over_since)
-        uids = {key[0] for key in self._recorded} | {key[0] for key in self._left}
-        # Of a pod that nobody has seen, time decides.
-        unseen = any(self._last_seen(uid) is None for uid in uids)
-        self._reviewed = None if unseen else state
-        back = {uid for uid in self._released if not self._over(uid)}
-        over = {uid for uid in uids if uid not in self._released and self._over(uid)}
-        stopped = {uid for uid in over if (pod := self._last_seen(uid)) is not None and pod.stopped}
-        now, before = self._clock(), self._over_since.keys()
-        self._over_since = {uid: self._over_since.get(uid, now) for uid in over - stopped}
-        self._alive &= self._over_since.keys()
-        self._were_alive &= self._over_since.keys()
-        if stopped or back or before != self._over_since.keys():
-            self._released -= back
-            self._release(stopped)
-        return frozenset(self._over_since)
+        now, stopped, changed = self._clock(), [], False
+        for uid, life in self._lives.items():
+            over = self._over(uid, life, now)
+            if over != (life.over is not None):
+                life.over = now if over else None
+                life.alive = life.ran = life.ended = False
+                changed = True
+            pod = self._last_seen(uid)
+            if over and not life.ended and pod is not None and pod.stopped:
+                stopped.append(uid)
+        self._note_unlisted(now)
+        if stopped or changed:
+            self._end(stopped)
+        return frozenset(uid for uid, life in self._lives.items() if (life.over is not None and not life.ended) or self.lost(uid))
 
     def looked(self, doubtful: Set[str], live: Set[str]) -> None:
         """Of these, which `review` had said before one looked, only those in `live` have a process."""
-        still = doubtful & self._over_since.keys()
-        alive = frozenset(live & still)
-        now, before = self._clock(), self._alive & still
-        self._were_alive |= alive
-        self._alive = (self._alive - still) | alive
-        done = {uid for uid in still - alive if self._ended(uid, now)}
-        if done or alive != before:
-            self._release(done)
+        now, done, changed = self._clock(), [], False
+        for uid in doubtful & self._lives.keys():
+            life = self._lives[uid]
+            if life.over is None and not self.lost(uid):
+                continue
+            changed = changed or life.alive != (uid in live)
+            life.alive = uid in live
+            life.ran = life.ran or life.alive
+            if life.over is not None and not life.alive and not life.ended and self._none_to_come(uid, life, now):
+                done.append(uid)
+        if done or changed:
+            self._end(done)
 
-    def _release(self, uids: Set[str]) -> None:
-        self._released |= uids & {key[0] for key in self._recorded}
-        self._left = {key: ids for key, ids in self._left.items() if key[0] not in uids}
-        self._over_since = {uid: since for uid, since in self._over_since.items() if uid not in uids}
-        self._lost -= uids
+    def _end(self, uids: Collection[str]) -> None:
+        for uid in uids:
+            self._lives[uid].ended = True
+        self._forget(key for key, of in self._table.items() if not of.listed and key[0] in uids)
         self._changed()
 
-    def _over(self, uid: str) -> bool:
+    def _forget(self, keys: Iterable[Key]) -> None:
+        for key in list(keys):
+            del self._table[key]
+        left = {key[0] for key in self._table}
+        self._lives = {uid: life for uid, life in self._lives.items() if uid in left}
+
+    def _over(self, uid: str, life: Life, now: float) -> bool:
         """Whether the pod no longer counts for kubelet, or for the API server although kubelet's file still lists it."""
-        if uid in self._forgotten or uid not in self._first_seen:
-            return True
         pod = self._pods.get(uid)
+        if life.offered or (life.dropped is not None and not life.lost):
+            return True
         if pod is not None:
             return pod.finished
-        if self._pods.removed(uid) is not None:
+        if life.over is not None or self._pods.removed(uid) is not None:
             return True
-        # Neither now nor before: the watch may be a moment behind kubelet.
-        return self._pods.synced and self._clock() - self._first_seen[uid] > _WATCH_GRACE
+        # Neither now nor before: the watch may be behind kubelet, and for as long as it is interrupted.
+        if not self._heard_since(life.seen):
+            life.strange = None
+            return False
+        life.strange = now if life.strange is None else life.strange
+        return now - life.strange >= _BURST
 
-    def _ended(self, uid: str, now: float) -> bool:
+    def _heard_since(self, time: float) -> bool:
+        """Whether the API server has been heard so much later that it has shown what kubelet knew then."""
+        heard = self._pods.heard()
+        return self._pods.synced and heard is not None and heard > time + _GRACE
+
+    def _none_to_come(self, uid: str, life: Life, now: float) -> bool:
         """Whether no process of a pod without one is still to come."""
-        pod = self._last_seen(uid)
-        if uid in self._were_alive or (pod is not None and pod.phase != "Pending"):
+        if life.ran:
             return True
-        seen = self._first_seen.get(uid)
-        return now - self._over_since[uid] >= START_GRACE or (pod is None and seen is not None and now - seen > _WATCH_GRACE)
+        if any(self._starting(uid, containers) for containers in life.starts):
+            return False
+        pod = self._last_seen(uid)
+        if pod is not None and pod.phase != "Pending":
+            return True
+        return life.over is not None and now - life.over >= START_GRACE
+
+    def _starting(self, uid: str, containers: tuple[str, ...]) -> bool:
+        """Whether the one of these that was to start may be in the making: nobody has reported it since."""
+        at, before = self._lives[uid].starts[containers]
+        return self._clock() - at < _MAKING and self._ids(uid, containers) == before
+
+    def starting(self, key: Key) -> bool:
+        """Whether the container may be in the making."""
+        life = self._lives.get(key[0])
+        return life is not None and any(key[1] in containers and self._starting(key[0], containers) for containers in life.starts)
 
     def _changed(self) -> None:
-        for uid in self._first_seen:
+        for uid in self._lives:
             pod = self._pods.get(uid) if uid not in self._names else None
             if pod is not None:
                 self._names[uid] = str(pod)
-        known = {key[0] for key in self._holds()}
+        known = {key[0] for key, _ in self._holds()}
         self._names = {uid: name for uid, name in self._names.items() if uid in known}
-        before = self._cards
-        self._cards = {}
-        for key, ids in self._all_ids():
-            was = before.get(key)
-            self._cards[key] = was if was is not None and was[0] is ids else (ids, cards_of(key[2], ids))
         self.changes.notify()
+
+    # What kubelet's file should list and does not.
+
+    def _note_unlisted(self, now: float) -> None:
+        listed = {key for key, holding in self._table.items() if holding.listed}
+        unlisted = {pod.uid for pod in self._pods if self._lacks(pod, listed)}
+        self._unlisted = {uid: self._unlisted.get(uid, now) for uid in unlisted}
+        for uid, since in self._unlisted.items():
+            life = self._lives.get(uid)
+            if life is not None and life.dropped is not None and self._heard_since(since):
+                # A pod that kubelet had forgotten because it was gone would be gone for the API server by now.
+                life.lost = True
+
+    def _lacks(self, pod: LocalPod, listed: Set[Key], resource: str = "") -> bool:
+        """Whether kubelet runs the pod without a record of (some of) the ids that it asks for."""
+        asked = ((pod.uid, ask.container, ask.resource) for ask in pod.asks if resource in ("", ask.resource))
+        return pod.active and pod.phase == "Running" and any(key not in listed for key in asked)
+
+    def record_lost(self, resource: str) -> bool:
+        """Whether kubelet has no record of a container that runs, or is to run again, with this resource."""
+        listed = {key for key, holding in self._table.items() if holding.listed}
+        for uid, since in self._unlisted.items():
+            pod, life = self._pods.get(uid), self._lives.get(uid)
+            # At once where it is plain: the file is gone and the pod lives. Else when the two words have had time to agree.
+            if pod and self._lacks(pod, listed, resource) and ((life and life.lost and life.alive) or self._heard_since(since)):
+                return True
+        return False
 
     # What has to outlive this process.
 
     def restore(self, snapshot: Mapping[Key, frozenset[str]], names: Mapping[str, str]) -> None:
-        """What was held when the process before this one ended. Call it before the first checkpoint is read."""
-        self._left.update(snapshot)
+        """What was held when the process before this one ended. Call it before the first checkpoint is read, which says more."""
+        now = self._clock()
+        for key, ids in snapshot.items():
+            self._table[key] = Holding(ids, cards_of(key[2], ids))
+            self._lives.setdefault(key[0], Life(now))
         self._names.update(names)
         self._changed()

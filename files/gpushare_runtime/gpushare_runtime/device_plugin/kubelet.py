@@ -7,7 +7,9 @@ kubelet removes every socket in its plugin directory when it starts, then makes 
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -18,6 +20,7 @@ import grpc.aio
 from gpushare_runtime import protocol
 from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.deviceplugin_pb2_grpc import RegistrationStub
+from gpushare_runtime.device_plugin.follow_cards import Unusable
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.sockets import PluginServer
@@ -56,9 +59,14 @@ class Registration:
         self._server: PluginServer | None = None
         self._options = pb.DevicePluginOptions()
         self._ready_ns = 0
+        # systemd makes just this directory writable for us, as it was when we were started.
+        self._writable = os.access(watch.path, os.W_OK)
 
     async def run(self) -> NoReturn:
-        """Never returns; on cancellation it gives calls under way a moment and removes its socket."""
+        """Never returns; on cancellation it answers what kubelet is asking, for a moment, and removes its socket.
+
+        Unusable if the directory has become another one, which only a new process may write.
+        """
         try:
             await self._wait_for_cards()
             self._ready_ns = time.time_ns()
@@ -68,7 +76,7 @@ class Registration:
                 why = await self._until_lost(socket)
                 log.warning("%s: registering again: %s", self._resource, why)
                 if socket is not None and self._kubelet_socket() == socket:
-                    await self._stop_server(0)
+                    await self._stop_server(_DRAIN_SECONDS)
                     await self._kubelet_changes(socket, _DROP_SECONDS)
         finally:
             await self._stop_server(_DRAIN_SECONDS)
@@ -128,7 +136,13 @@ class Registration:
         try:
             await server.start()
         except OSError as error:
-            return f"cannot serve on {self._socket} ({error}): check that this process may write in {self._socket.parent}"
+            if error.errno == errno.EROFS and self._writable:
+                raise Unusable(
+                    f"{self._socket.parent} was removed and made again, and is read-only for this process: ending, to be started again "
+                    "with the new one",
+                    restart=True,
+                ) from None
+            return f"cannot serve on {self._socket} ({error.strerror}): check that this process may write in {self._socket.parent}"
         self._server = server
         request = pb.RegisterRequest(version=_API_VERSION, endpoint=self._socket.name, resource_name=self._resource, options=self._options)
         try:

@@ -10,7 +10,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Set
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime import metrics, protocol, systemd
@@ -27,7 +27,7 @@ from gpushare_runtime.device_plugin.health import CardHealth
 from gpushare_runtime.device_plugin.kubelet import Registration
 from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.pods import LocalPod, PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.processes import live_pods
+from gpushare_runtime.device_plugin.processes import HostProcesses, Processes
 from gpushare_runtime.device_plugin.publisher import NodePublisher
 from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.settings import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED, Settings, parse_arguments
@@ -35,7 +35,7 @@ from gpushare_runtime.device_plugin.state_file import StateFile
 from gpushare_runtime.device_plugin.status import Status
 from gpushare_runtime.device_plugin.threads import in_thread
 from gpushare_runtime.device_plugin.unhealthy_map import UnhealthyMap
-from gpushare_runtime.device_plugin.unit_change import changed_unit, recorded_card_units
+from gpushare_runtime.device_plugin.unit_change import changed_unit
 from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.credentials import CredentialsError, load
@@ -58,7 +58,7 @@ class DevicePlugin:
 
     keeper: None when the client's credentials need none; card_interval: seconds between two readings of the cards;
     check_scale: of the pauses between two looks at podresources;
-    live: UIDs of the pods that have a process on this host.
+    processes: of this host.
     """
 
     def __init__(
@@ -70,36 +70,48 @@ class DevicePlugin:
         *,
         card_interval: float = INTERVAL_SECONDS,
         check_scale: float = 1.0,
-        live: Callable[[], Set[str]] = live_pods,
+        processes: Processes | None = None,
     ) -> None:
         self._client = client
         self._keeper = keeper
         self._settings = settings
-        self._live = live
+        self._processes = processes or HostProcesses()
         self._check_scale = check_scale
         self.status = Status(needed=SOCKETS)
         self.counters = Counters()
-        self.node = NodeState(PodTable(), time.monotonic, time.time, live)
+        self.node = NodeState(PodTable(), time.monotonic, time.time, self._processes)
         self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
-        health, recorded = CardHealth(), recorded_card_units(self._checkpoint.path)
+        self._state = StateFile(settings.state / state_file.NAME, self.node)
+        self._state.load()
+        health = CardHealth()
         self._cards = CardFollower(
-            CardReader(nvml, settings.unit, health),
+            CardReader(nvml, settings.unit, health, self._state.cards),
             self.node,
             self.status,
             card_interval,
-            lambda inventory: changed_unit(inventory, recorded, live),
+            self._changed_unit,
         )
         self._xids = XidFollower(nvml, health, self.counters.xids, self._cards.read_now)
-        self._state = StateFile(settings.state / state_file.NAME, self.node.holders)
+
+    def _changed_unit(self) -> str:
+        held = {uid for uid, _, resource in self.node.holders.snapshot() if resource == protocol.RESOURCE_MEMORY}
+        return changed_unit(self._settings.unit, self._state.unit, held, self._processes.pods)
 
     def refresh(self) -> None:
         """Bring the state up to kubelet's checkpoint on disk."""
         if self._checkpoint.refresh():
-            self.node.holders.set_checkpoint(self._checkpoint.entries)
+            self.node.holders.set_checkpoint(self._checkpoint.entries, self._age())
 
-    async def run(self) -> NoReturn:
-        """Until cancelled, or until a part of it fails: then that part's exception."""
+    def _age(self) -> float:
+        """Seconds since kubelet wrote its checkpoint."""
+        try:
+            return max(0.0, time.time() - self._checkpoint.path.stat().st_mtime)
+        except OSError:
+            return 0.0
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Until `stop` is set or this is cancelled, or until a part of it fails: then that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         events = EventRecorder(self._client, "gpushare-device-plugin", self._settings.node)
@@ -107,12 +119,18 @@ class DevicePlugin:
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self.refresh, socket, SOCKETS, self.counters, self._check_scale)
         pods = self._pods()
-        self._state.load()
+        self.node.pods.heard = lambda: pods.last_contact
         async with DirectoryWatch(self._directory) as watch:
             self.refresh()
+            if not self._checkpoint.path.exists():
+                # That kubelet has no file is its word as well, of which nothing has to change to be heard.
+                self.node.holders.set_checkpoint(())
             registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
             await run_all(
-                [
+                [registration.run() for registration in registrations],
+                stop,
+                # kubelet's last questions are answered with what these know.
+                base=[
                     self._cards.run(),
                     self._xids.run(),
                     self._state.run(),
@@ -120,7 +138,6 @@ class DevicePlugin:
                     *self._metrics(),
                     self._follow_checkpoint(watch),
                     cross_check.run(),
-                    *(registration.run() for registration in registrations),
                     pods.run(),
                     publisher.reflector().run(),
                     publisher.run(),
@@ -128,10 +145,9 @@ class DevicePlugin:
                     events.run(),
                     self._report_api(pods),
                     *([self._keeper.run(self._client, self._report_token)] if self._keeper else []),
-                    _feed_watchdog(),
-                ]
+                    systemd.keep_alive(lambda: self.status.ready),
+                ],
             )
-        raise AssertionError("nobody stops it but by cancelling")
 
     def metrics_text(self) -> Iterator[str]:
         """What a scrape gets."""
@@ -161,7 +177,8 @@ class DevicePlugin:
             self.refresh()
             doubtful = self.node.holders.review()
             if doubtful:
-                self.node.holders.looked(doubtful, await in_thread(self._live))
+                live = await in_thread(lambda doubtful=doubtful: self._processes.pods(doubtful))  # type: ignore[misc]
+                self.node.holders.looked(doubtful, live)
             await any_after(*seen)
 
     def _report_token(self, well: bool, words: str) -> None:
@@ -181,14 +198,6 @@ class DevicePlugin:
             await asyncio.sleep(1.0)
 
 
-async def _feed_watchdog() -> NoReturn:
-    interval = systemd.watchdog_interval()
-    while True:
-        if interval is not None:
-            systemd.notify("WATCHDOG=1")
-        await asyncio.sleep(interval or 3600)
-
-
 async def serve(settings: Settings, nvml: Nvml) -> int:
     """Run the plugin until SIGTERM or SIGINT; the exit status."""
     for note in settings.notes:
@@ -199,20 +208,19 @@ async def serve(settings: Settings, nvml: Nvml) -> int:
     except CredentialsError as error:
         return _give_up(str(error), EXIT_SETTINGS)
     async with KubeClient(credentials, user_agent="gpushare-device-plugin") as client:
-        plugin = asyncio.ensure_future(DevicePlugin(settings, nvml, client, keeper).run())
+        stop = asyncio.Event()
 
-        def stop() -> None:
+        def stopping() -> None:
             systemd.notify("STOPPING=1")
-            plugin.cancel()
+            stop.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+            asyncio.get_running_loop().add_signal_handler(number, stopping)
         try:
-            await plugin
+            await DevicePlugin(settings, nvml, client, keeper).run(stop)
         except Unusable as error:
             return _give_up(str(error), EXIT_FAILED if error.restart else EXIT_SETTINGS)
-        except asyncio.CancelledError:
-            log.info("stopped")
+        log.info("stopped")
     return EXIT_STOPPED
 
 

@@ -9,8 +9,8 @@ hold. No I/O.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Set
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Final
 
 from gpushare_runtime import protocol
@@ -20,7 +20,8 @@ from gpushare_runtime.device_plugin.choice import Offer, choose_cards, choose_un
 from gpushare_runtime.device_plugin.holders import Holders
 from gpushare_runtime.device_plugin.holdings import Held
 from gpushare_runtime.device_plugin.node_cards import NodeCards
-from gpushare_runtime.device_plugin.pods import PodTable
+from gpushare_runtime.device_plugin.pods import Ask, LocalPod, PodTable
+from gpushare_runtime.device_plugin.processes import Processes
 from gpushare_runtime.device_plugin.refusals import Refusals
 from gpushare_runtime.device_plugin.shares import cards_of
 from gpushare_runtime.device_plugin.turns import Turn, allowed_cards, find_turn
@@ -28,6 +29,8 @@ from gpushare_runtime.device_plugin.words import card_name, shortage, unavailabl
 from gpushare_runtime.inventory import Card
 
 PLACE_ANEW: Final = "delete the pod so that the scheduler places it anew"
+# kubelet asks for a few containers at once at most, and takes what it was told at once.
+_REMEMBERED: Final = 8
 
 
 class Refused(Exception):
@@ -37,21 +40,21 @@ class Refused(Exception):
 class NodeState(NodeCards):
     """This node's cards, its pods, and who holds what. Used from one event loop only.
 
-    clock: seconds that only grow; now: Unix time; live: the UIDs of the pods that have a process on this host, asked only
-    when some pod may have outlived kubelet's memory.
+    clock: seconds that only grow; now: Unix time; processes: of this host, asked only when some pod may have outlived kubelet's
+    memory.
     """
 
-    def __init__(self, pods: PodTable, clock: Callable[[], float], now: Callable[[], float], live: Callable[[], Set[str]]) -> None:
+    def __init__(self, pods: PodTable, clock: Callable[[], float], now: Callable[[], float], processes: Processes) -> None:
         super().__init__(Holders(pods, clock))
         self.pods = pods
-        self.refusals = Refusals(now, self._holders_of)
-        self._live = live
-        self._preferred: dict[str, deque[tuple[frozenset[str], Turn | None]]] = {}
+        self.refusals = Refusals(clock, now, self._holders_of)
+        self._processes = processes
+        self._preferred: dict[str, OrderedDict[frozenset[str], Turn | None]] = {}
         self._refused: set[str] = set()
 
     def settle(self) -> None:
-        """Release what pods held that are over and have no process left. Looks at all processes of the host if any is over."""
-        self.holders.settle(self._live)
+        """Release what pods held that are over and have no process left. Looks at processes if any is over."""
+        self.holders.settle(self._processes.pods)
 
     # GetPreferredAllocation.
 
@@ -59,7 +62,21 @@ class NodeState(NodeCards):
         """The container that a question for `size` ids is about; None if no such pod is known (yet)."""
         gone = self.holders.forgotten()
         pods = (pod for pod in self.pods if pod.uid not in gone)
-        return find_turn(pods, self.holders.served(), resource, size, refused=self._refused, late=late)
+        known, served = list(pods), self.holders.served()
+        turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
+        # Whose record is lost and who lives is not asked about, whatever the API server says of it at the moment.
+        while turn and self.holders.lost(turn.pod.uid) and turn.key in self.holders.leaving(resource) and self._lives(turn.key):
+            served.add(turn.key)
+            turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
+        return turn
+
+    def _lives(self, key: Key) -> bool:
+        """Whether what this container holds without kubelet's knowledge may be in use: of a pod that is over by any of its processes."""
+        uid, container, _ = key
+        if not self.holders.lost(uid) or self.holders.starting(key):
+            return True
+        running = self._processes.containers(uid)
+        return running is None or container in running
 
     def prefer(self, resource: str, available: Collection[str], must: Collection[str], size: int) -> tuple[list[str], Turn | None]:
         """The ids that kubelet should give, and to whom it seems to give them. Refused if the cards cannot serve that.
@@ -77,45 +94,94 @@ class NodeState(NodeCards):
             ids, offers = self._choose(resource, free, set(must), size, turn)
         if ids is None:
             raise self._refuse(turn, self._shortage(resource, size, offers, turn))
-        self._preferred.setdefault(resource, deque(maxlen=8)).append((frozenset(ids), turn))
+        remembered = self._preferred.setdefault(resource, OrderedDict())
+        remembered[frozenset(ids)] = turn
+        remembered.move_to_end(frozenset(ids))
+        if len(remembered) > _REMEMBERED:
+            remembered.popitem(last=False)
         return ids, turn
 
     def _choose(
         self, resource: str, free: Collection[str], must: Collection[str], size: int, turn: Turn | None
     ) -> tuple[list[str] | None, list[Offer]]:
-        wanted = turn.ask.cards if turn else {}
+        wanted = self._wanted(turn.pod, turn.ask) if turn else {}
         if resource == protocol.RESOURCE_CARDS:
             offers = self._offers(resource, free, must, turn)
             of_pod = turn.pod.allocation.by_card if turn and turn.pod.allocation else {}
             return choose_cards(offers, size, must, wanted, of_pod), offers
         # Nearly always the chosen cards are there, and what the others have need not be known.
-        chosen = take_chosen(self._offers(resource, free, must, turn, wanted), size, must, wanted) if wanted else None
+        room, there = self._room(turn)
+        chosen = take_chosen(self._offers(resource, free, must, turn, wanted), size, must, wanted, there) if wanted else None
         if chosen is not None:
             return chosen, []
         offers = self._offers(resource, free, must, turn)
-        return choose_units(offers, size, must, wanted, turn.ask.spread if turn else 1), offers
+        return choose_units(offers, size, must, wanted, turn.ask.spread if turn else 1, room), offers
+
+    def _room(self, turn: Turn | None) -> tuple[int, int]:
+        """Units to be free for all containers of a pod before the first of them has any: on any card, and on those chosen for this one."""
+        if turn is None or turn.pod.request is None or self.holders.begun(turn.pod.uid):
+            return 0, 0
+        chosen = turn.pod.allocation.by_card if turn.pod.allocation else {}
+        return turn.pod.request.per_card, max((chosen.get(index, 0) for index in turn.ask.cards), default=0)
+
+    def _wanted(self, pod: LocalPod, ask: Ask) -> Mapping[int, int]:
+        """Card index → units that this container is to get: as the scheduler chose, or where its pod is already, if that is elsewhere."""
+        has = self._has(pod, ask)
+        return dict.fromkeys(sorted(has), ask.size // ask.spread) if has else ask.cards
+
+    def _has(self, pod: LocalPod, ask: Ask) -> Collection[int]:
+        """The cards (index) that this container shares with those of its pod that have theirs; none if its own choice stands.
+
+        All containers of a pod share its cards. Others than the scheduler chose are got when kubelet asks for pods in another
+        order than they were seen, or when nobody chose.
+        """
+        if ask.resource != protocol.RESOURCE_MEMORY:
+            return ()
+        got, chosen = self._got(), {(other.container, other.resource): other.cards for other in pod.asks}
+        others = {
+            key: frozenset(cards)
+            for key, cards in got.items()
+            if key[0] == pod.uid and key[2] == ask.resource and key[1] != ask.container and len(cards) == ask.spread
+        }
+        moved = [cards for (_, name, resource), cards in others.items() if cards != (chosen.get((name, resource)) or {}).keys()]
+        return moved[0] if moved and all(cards == moved[0] for cards in moved) else ()
 
     def _as_wanted(self, resource: str, ids: Collection[str], turn: Turn | None) -> bool:
         by_uuid = self.inventory.by_uuid if self.inventory else {}
-        return turn is not None and {by_uuid[uuid].index for uuid in cards_of(resource, ids)} == turn.ask.cards.keys()
+        if turn is None:
+            return False
+        return {by_uuid[uuid].index for uuid in cards_of(resource, ids)} == self._wanted(turn.pod, turn.ask).keys()
 
     def _offers(
         self, resource: str, free: Collection[str], must: Collection[str], turn: Turn | None, chosen: Collection[int] = ()
     ) -> list[Offer]:
         """chosen: only these cards (index), and nothing of what ranks them among others."""
         held = self.holders.held()
-        taken = self.holders.leaving(resource, but=turn.pod.uid if turn else "").keys() - must
+        mine = self._own(turn)
+        taken = frozenset().union(*self.holders.leaving(resource).values()).difference(mine, must)
         promised = {} if chosen else self._promised(turn)
-        allowed = None if chosen else allowed_cards(turn, list(self.pods), self._got())
+        allowed = None if chosen else self._allowed(turn)
         offers = []
         for card in self.inventory.cards if self.inventory else ():
             if (chosen and card.index not in chosen) or self._unavailable(resource, card, held):
                 continue
             all_ids = [card.uuid] if resource == protocol.RESOURCE_CARDS else self._ids[card.uuid]
             ids = [i for i in all_ids if i in free and i not in taken] if taken else [i for i in all_ids if i in free]
+            if mine:
+                # Its former ones first: others of its size may have lost theirs as well.
+                ids.sort(key=lambda i: i not in mine)
             if ids:
                 offers.append(Offer(card, ids, promised.get(card.index, 0), allowed is None or card.index in allowed))
         return offers
+
+    def _own(self, turn: Turn | None) -> frozenset[str]:
+        """The ids that a container had before kubelet lost its record, if it cannot be using them."""
+        own = self.holders.own(turn.key) if turn else frozenset()
+        return own if own and turn and not self._lives(turn.key) else frozenset()
+
+    def _allowed(self, turn: Turn | None) -> Collection[int] | None:
+        has = self._has(turn.pod, turn.ask) if turn else ()
+        return has or allowed_cards(turn, list(self.pods), self._got())
 
     def _promised(self, turn: Turn | None) -> dict[int, int]:
         """Card index → units of pods that the scheduler placed and kubelet is still to serve, without the one whose turn it is."""
@@ -125,7 +191,7 @@ class NodeState(NodeCards):
             for ask in pod.asks if pod.waiting and pod.uid not in self._refused else ():
                 key = pod.uid, ask.container, ask.resource
                 if key not in served and not (turn and turn.key == key):
-                    for index, units in ask.cards.items():
+                    for index, units in self._wanted(pod, ask).items():
                         promised[index] = promised.get(index, 0) + units
         return promised
 
@@ -151,11 +217,9 @@ class NodeState(NodeCards):
         return grant(resource, given, cards, turn)
 
     def _whose(self, resource: str, ids: frozenset[str]) -> Turn | None:
-        remembered = self._preferred.get(resource, deque())
-        for item in remembered:
-            if item[0] == ids:
-                remembered.remove(item)
-                return item[1]
+        remembered = self._preferred.get(resource, OrderedDict())
+        if ids in remembered:
+            return remembered.pop(ids)
         # No question came before: kubelet reuses the ids of an init container, of the pod that is half served.
         return self.turn(resource, len(ids))
 
@@ -187,13 +251,30 @@ class NodeState(NodeCards):
             why = self._unavailable(resource, card, held)
             if why:
                 return f"{card_name(card)} {why}"
-        return self.still_used(resource, ids, {turn.pod.uid} if turn else set())
+        return self.still_used(resource, ids, {turn.key} if turn else set())
 
-    def still_used(self, resource: str, ids: frozenset[str], owners: Collection[str]) -> str:
-        """Which of the ids others' processes still hold, though kubelet has freed it: with the pod object, or with its record."""
-        for device_id, uid in self.holders.leaving(resource).items():
-            if device_id in ids and uid not in owners:
-                return f"id {device_id!r} is still held by processes of {self.pod_name(uid)}, though kubelet has freed it"
+    def still_used(self, resource: str, ids: frozenset[str], owners: Collection[Key]) -> str:
+        """Which of the ids others' processes still hold, though kubelet has freed it: with the pod object, or with its record.
+
+        owners: the containers that are to have them. Those of one pod have an init container's ids one after the other.
+        """
+        pods = {uid for uid, _, _ in owners}
+        for key, of in self.holders.leaving(resource).items():
+            shared = of & ids
+            passed_on = key[0] in pods and not self.holders.lost(key[0])
+            if shared and key not in owners and not passed_on and self._lives(key):
+                return f"id {min(shared)!r} is still held by processes of {self.pod_name(key[0])}, though kubelet has freed it"
+        return ""
+
+    def taken(self, resource: str, cards: Collection[Card], owners: Collection[str]) -> str:
+        """Which of these cards somebody else has by the other resource, "" if none. owners: UIDs."""
+        held = self.holders.held()
+        for card in cards:
+            others = {held.whole[card.uuid]} if card.uuid in held.whole else set()
+            if resource == protocol.RESOURCE_CARDS:
+                others = set(held.memory.get(card.uuid, ()))
+            if strangers := sorted(others.difference(owners)):
+                return f"{card_name(card)} is held by {', '.join(map(self.pod_name, strangers))}"
         return ""
 
     # In words.
@@ -205,8 +286,8 @@ class NodeState(NodeCards):
         if self.inventory is None or not self.inventory.cards:
             return f"{resource}: this node has no cards that answer; see the status of gpushare-device-plugin on it"
         leaving: dict[str, set[str]] = {}
-        for device_id, uid in self.holders.leaving(resource).items():
-            for uuid in cards_of(resource, [device_id]):
+        for (uid, _, _), ids in self.holders.leaving(resource).items():
+            for uuid in cards_of(resource, ids):
                 leaving.setdefault(uuid, set()).add(self.pod_name(uid))
         held = self.holders.held()
         why = {card.index: self._unavailable(resource, card, held) for card in self.inventory.cards}

@@ -73,7 +73,8 @@ class NodeCards:
         if not unusable:
             return ()
         # What kubelet has freed already is free to it, whatever still uses it.
-        return (self.holders.ids_of(resource, unusable) & self._ids_of(resource, unusable)) - self.holders.leaving(resource).keys()
+        freed = frozenset().union(*self.holders.leaving(resource).values())
+        return (self.holders.ids_of(resource, unusable) & self._ids_of(resource, unusable)) - freed
 
     def _ids_of(self, resource: str, cards: Collection[str]) -> set[str]:
         return set(cards) if resource == protocol.RESOURCE_CARDS else {i for uuid in cards for i in self._ids[uuid]}

@@ -9,6 +9,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pynvml
@@ -17,6 +18,8 @@ from gpushare_runtime.device_plugin.cards import CardFacts, NvmlError
 
 log = logging.getLogger(__name__)
 
+_DEVICES: Final = Path("/proc/devices")
+_REPLACED: Final = "libnvidia-ml.so.1 was replaced while it was in use, as by a driver upgrade"
 _SENTENCES: Final = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "libnvidia-ml.so.1 was not found: install the NVIDIA driver on this host (in a container: run it with the nvidia "
@@ -40,12 +43,18 @@ class Pynvml:
 
     def __init__(self) -> None:
         self._loaded: tuple[str, tuple[int, int]] | None = None
+        self._devices = _device_numbers()
 
     def start(self) -> None:
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
-            raise NvmlError(str(error), reload=self._replaced()) from None
+            if self._replaced():
+                raise NvmlError(f"{error}; {_REPLACED}", reload=True) from None
+            if _device_numbers() - self._devices:
+                # systemd has let this process have the devices whose numbers were known when it was started, and no others.
+                raise NvmlError(f"{error}; the driver was loaded after this process was started", reload=True) from None
+            raise
         finally:
             if self._loaded is None:
                 self._loaded = _loaded_library()
@@ -57,7 +66,7 @@ class Pynvml:
     def count(self) -> int:
         if self._replaced():
             # A process that has it goes on as if nothing were; containers get the new one, which does not fit the driver.
-            raise NvmlError("libnvidia-ml.so.1 was replaced while it was in use, as by a driver upgrade", reload=True)
+            raise NvmlError(_REPLACED, reload=True)
         return int(_call(pynvml.nvmlDeviceGetCount))
 
     def _replaced(self) -> bool:
@@ -135,7 +144,24 @@ def _address(handle: Any) -> int | None:
 
 
 def _failed(handle: object) -> str:
-    return "remapping a bad row of its memory has failed: replace the card" if _rows(handle)[1] else ""
+    if _rows(handle)[1]:
+        return "remapping a bad row of its memory has failed: replace the card"
+    if _mode(pynvml.nvmlDeviceGetMigMode, handle) == pynvml.NVML_DEVICE_MIG_ENABLE:
+        return "MIG mode is on, which divides its memory by itself: run `nvidia-smi -mig 0` for it"
+    # Not the exclusive modes: with MPS they are right, and preflight has said what they mean without it.
+    if _mode(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+        return "its compute mode is Prohibited: run `nvidia-smi -c DEFAULT` for it"
+    return ""
+
+
+def _mode(ask: Callable[..., Any], handle: object) -> int | None:
+    """What is set now, None if the card has no such thing."""
+    try:
+        answer = ask(handle)
+    except pynvml.NVMLError:
+        return None
+    # Of MIG also what will be after the next reset.
+    return int(answer[0] if isinstance(answer, (list, tuple)) else answer)
 
 
 def _unfit(handle: object) -> str:
@@ -191,6 +217,11 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns
+
+
+def _device_numbers() -> frozenset[str]:
+    """The kernel's major numbers of NVIDIA's devices, with their names: none while the driver is not loaded."""
+    return frozenset(line for line in _DEVICES.read_text().splitlines() if "nvidia" in line)
 
 
 def _pci(info: Any) -> str:

@@ -72,7 +72,8 @@ class NodePublisher:
             names = " and ".join(due)
             try:
                 body = {"metadata": {"annotations": due}}
-                await self._client.patch(path("api/v1", "nodes", self._name), body, kind="merge", within=10.0)
+                # Through the status: that is all this plugin may patch of its node.
+                await self._client.patch(path("api/v1", "nodes", self._name, "status"), body, kind="merge", within=10.0)
             except KubeError as error:
                 wait = backoff.wait()
                 log.warning("annotation %s of node %s cannot be written, trying again in %.1f s: %s", names, self._name, wait, error)

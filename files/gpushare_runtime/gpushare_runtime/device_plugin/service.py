@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # kubelet admits no other pod of the node while it waits for an answer.
 STEERING_SECONDS: Final = 0.5
+# Between two questions about one pod: which ids, then for them, then the same for its next container. A hundred times what it takes.
+_NEXT_SECONDS: Final = 0.1
 
 _Context = Any  # grpc.aio.ServicerContext has no types
 
@@ -36,6 +39,8 @@ class ResourceService(DevicePluginServicer):
         self.resource = resource
         self.streams = 0
         self._closing = Changes()
+        self._asking = 0
+        self._answered = Changes()
         self._node = node
         self._refresh = refresh
         self._counters = counters
@@ -46,7 +51,9 @@ class ResourceService(DevicePluginServicer):
         Without its record of a running pod kubelet fails that question by itself, and so every restart of a container; left
         out, it asks for new ids instead, and gets those of the same card.
         """
-        return pb.DevicePluginOptions(pre_start_required=not self._node.holders.record_lost(), get_preferred_allocation_available=True)
+        return pb.DevicePluginOptions(
+            pre_start_required=not self._node.holders.record_lost(self.resource), get_preferred_allocation_available=True
+        )
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
         return self.options()
@@ -72,11 +79,35 @@ class ResourceService(DevicePluginServicer):
             devices=[pb.Device(ID=device_id, health="Healthy" if good else "Unhealthy") for device_id, good in devices]
         )
 
+    async def quiet(self, timeout: float) -> None:
+        """Until kubelet waits for no answer and has asked nothing more after the last one; at most `timeout` seconds.
+
+        A pod whose ids were preferred would fail at the next question if that found nobody.
+        """
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            seen = self._answered.count
+            if not await self._answered.after(seen, min(left, _NEXT_SECONDS)) and not self._asking:
+                return
+
     def close(self) -> None:
         """End the lists, so that kubelet sees at once that we go."""
         self._closing.notify()
 
+    @contextmanager
+    def _question(self) -> Iterator[None]:
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+            self._answered.notify()
+
     async def GetPreferredAllocation(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
+        with self._question():
+            return await self._prefer(request, context)
+
+    async def _prefer(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
         answers, started = [], time.monotonic()
         for asked in request.container_requests:
             size = asked.allocation_size
@@ -104,6 +135,10 @@ class ResourceService(DevicePluginServicer):
                 return
 
     async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
+        with self._question():
+            return await self._allocate(request, context)
+
+    async def _allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
         answers, started = [], time.monotonic()
         self._refresh()
         for asked in request.container_requests:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who held what, for the plugin's next start: kubelet may forget a pod whose processes still run while no plugin looks.
+"""What the plugin's next start has to know: who held what, in which unit, and which cards there were.
 
-Of this boot only: no process outlives a reboot.
+kubelet may forget a pod whose processes still run while no plugin looks. Who held what is of one boot only: no process outlives a
+reboot; a card that does not answer just after one is known all the same.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import orjson
 
+from gpushare_runtime.device_plugin.changes import any_after
 from gpushare_runtime.device_plugin.checkpoint import Key
-from gpushare_runtime.device_plugin.holders import Holders
+from gpushare_runtime.device_plugin.node import NodeState
 from gpushare_runtime.device_plugin.threads import in_thread
+from gpushare_runtime.inventory import HEALTHY, Inventory, InventoryError
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +39,23 @@ def directory() -> Path:
 
 
 class StateFile:
-    """The file of one plugin. boot: which boot this is."""
+    """The file of one plugin. boot: which boot this is.
 
-    def __init__(self, path: Path, holders: Holders, boot: Callable[[], str] = lambda: _BOOT_ID.read_text().strip()) -> None:
+    unit: the name of the unit that memory was given in before, "" if unknown; cards: that were there; both as `load` found them.
+    """
+
+    def __init__(self, path: Path, node: NodeState, boot: Callable[[], str] = lambda: _BOOT_ID.read_text().strip()) -> None:
         self.path = path
-        self._holders = holders
+        self.unit = ""
+        self.cards: Inventory | None = None
+        self._node = node
         self._boot = boot()
         self._written: bytes | None = None
         self._texts: dict[Key, tuple[frozenset[str], orjson.Fragment]] = {}
         self._problem = ""
 
     def load(self) -> None:
-        """Tell the holders. A file that is missing, of another boot or unreadable says nothing."""
+        """Tell the node's holders. A file that is missing, of another boot or unreadable says nothing of them."""
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -55,33 +64,44 @@ class StateFile:
             log.warning("%s cannot be read (%s): processes of pods that kubelet has forgotten may not be noticed", self.path, error)
             return
         try:
-            snapshot, names = _parse(text, self._boot)
+            data = orjson.loads(text)
+            if data["v"] != VERSION:
+                return
+            # Read before anything is taken from it.
+            unit, cards = str(data.get("unit", "")), _cards(data.get("cards"))
+            snapshot, names = _held(data["pods"]) if data["boot"] == self._boot else ({}, {})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not what this plugin writes (%r): it is written anew", self.path, error)
             return
         self._written = text
-        self._holders.restore(snapshot, names)
+        self.unit, self.cards = unit, cards
+        self._node.holders.restore(snapshot, names)
 
     async def run(self) -> NoReturn:
         """Keep the file true. Never returns; cancel it."""
-        changes = self._holders.changes
+        held, cards = self._node.holders.changes, self._node.inventory_changes
         while True:
-            seen = changes.count
-            text = self._render()
-            # A disk may take long over a rename, and kubelet waits for nobody.
-            await in_thread(lambda text=text: self._write(text))  # type: ignore[misc]
-            await asyncio.sleep(_PAUSE_SECONDS)
-            await changes.after(seen)
+            seen = (held, held.count), (cards, cards.count)
+            # In which unit it is given is known with the cards, and who had it in the former one is to be known until then.
+            if self._node.inventory is not None:
+                text = self._render(self._node.inventory)
+                # A disk may take long over a rename, and kubelet waits for nobody.
+                await in_thread(lambda text=text: self._write(text))  # type: ignore[misc]
+                await asyncio.sleep(_PAUSE_SECONDS)
+            await any_after(*seen)
 
-    def _render(self) -> bytes:
+    def _render(self, inventory: Inventory) -> bytes:
         pods: dict[str, Any] = {}
-        names, held = self._holders.names(), self._holders.snapshot()
+        names, held = self._node.holders.names(), self._node.holders.snapshot()
         # Thousands of ids, of which each change touches few.
         self._texts = {key: self._text(key, ids) for key, ids in held.items()}
         for uid, container, resource in sorted(held):
             of = pods.setdefault(uid, {"name": names.get(uid, ""), "containers": {}})["containers"]
             of.setdefault(container, {})[resource] = self._texts[uid, container, resource][1]
-        return orjson.dumps({"v": VERSION, "boot": self._boot, "pods": pods})
+        # Whether a card is well is seen anew, and would be a reason to write each time.
+        cards = Inventory(inventory.unit, tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
+        told = orjson.Fragment(cards.to_json())
+        return orjson.dumps({"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": told, "pods": pods})
 
     def _text(self, key: Key, ids: frozenset[str]) -> tuple[frozenset[str], orjson.Fragment]:
         known = self._texts.get(key)
@@ -105,14 +125,19 @@ class StateFile:
         self._written, self._problem = text, ""
 
 
-def _parse(text: bytes, boot: str) -> tuple[dict[Key, frozenset[str]], dict[str, str]]:
-    data = orjson.loads(text)
-    if data["v"] != VERSION or data["boot"] != boot:
-        return {}, {}
+def _cards(said: object) -> Inventory | None:
+    try:
+        return Inventory.from_json(orjson.dumps(said).decode()) if said is not None else None
+    except InventoryError as error:
+        log.warning("%s: its cards are passed over: %s", NAME, error)
+        return None
+
+
+def _held(pods: Mapping[str, Any]) -> tuple[dict[Key, frozenset[str]], dict[str, str]]:
     snapshot = {
         (uid, container, resource): frozenset(map(str, ids))
-        for uid, pod in data["pods"].items()
+        for uid, pod in pods.items()
         for container, resources in pod["containers"].items()
         for resource, ids in resources.items()
     }
-    return snapshot, {uid: str(pod["name"]) for uid, pod in data["pods"].items()}
+    return snapshot, {uid: str(pod["name"]) for uid, pod in pods.items()}

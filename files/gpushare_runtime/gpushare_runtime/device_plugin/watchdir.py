@@ -9,6 +9,8 @@ import ctypes
 import errno
 import logging
 import os
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,11 @@ log = logging.getLogger(__name__)
 
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF = 0x400, 0x800
+_IGNORED: Final = 0x8000
 _MASK: Final = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+# What is watched is gone from its place. Another directory that is there by now may have the same inode.
+_GONE: Final = _DELETE_SELF | _MOVE_SELF | _IGNORED
+_EVENT: Final = struct.Struct("iIII")
 _POLL_SECONDS: Final = 1.0
 
 
@@ -83,8 +89,21 @@ class DirectoryWatch:
 
     def _readable(self) -> None:
         try:
-            os.read(self._fd, 64 * 1024)
+            data = os.read(self._fd, 64 * 1024)
         except OSError as error:
             if error.errno != errno.EAGAIN:
                 raise
+            return
+        if any(mask & _GONE for mask in _masks(data)):
+            self._unwatch()
+            self._watch()
         self.changes.notify()
+
+
+def _masks(data: bytes) -> Iterator[int]:
+    """What each of these inotify events says has happened."""
+    at = 0
+    while at < len(data):
+        _, mask, _, name = _EVENT.unpack_from(data, at)
+        yield mask
+        at += _EVENT.size + name

@@ -29,10 +29,18 @@ from gpushare_runtime.rules import Labels, labels_of
 log = logging.getLogger(__name__)
 
 SERVER_SECONDS: Final = 3
-"""The API server gives up on a Binding after this; later it cannot happen any more. Part of the wait of fence.py."""
-_MARGIN_SECONDS: Final = 1.0
+"""The API server gives up on a Binding this long after it came; later it cannot happen any more."""
+TRANSIT_SECONDS: Final = 1.5
+"""What the API server has not acknowledged by then is not sent again: the kernel gives the connection up (TCP_USER_TIMEOUT)."""
+_MARGIN_SECONDS: Final = 0.25
+_PATIENCE_SECONDS: Final = 1.0
 _READ_SECONDS: Final = 3.0
 _SENDS: Final = 2
+
+
+def landed_after(server_seconds: float) -> float:
+    """Seconds from the sending of a Binding to the moment from which it cannot happen any more."""
+    return TRANSIT_SECONDS + server_seconds + _MARGIN_SECONDS
 
 
 class BindError(Exception):
@@ -92,7 +100,7 @@ class Binder:
         if unsettled is not None:
             raise BindError(
                 f"the API server has not said yet whether pod {args} was bound to node {unsettled.node}; "
-                f"it is asked again within {self._server_seconds + _MARGIN_SECONDS:.0f} s, the scheduler tries again by itself",
+                f"it is asked again within {landed_after(self._server_seconds):.0f} s, the scheduler tries again by itself",
                 "api-unknown",
             )
         flight = self._flights.get(args.uid)
@@ -146,7 +154,7 @@ class Binder:
             self._ledger.release(args.uid)
             allocation = self._choose(args, found, request, node)
         assert node.inventory is not None, "nothing is placed where there are no cards"
-        self._ledger.assume(Holder(args.uid, args.namespace, args.name, args.node, request, allocation, found.labels, found.priority))
+        self._cluster.assume(Holder(args.uid, args.namespace, args.name, args.node, request, allocation, found.labels, found.priority))
         try:
             await self._send(args, allocation.to_annotations(node.inventory, self._now_ns()))
         except BindError:
@@ -191,7 +199,7 @@ class Binder:
         try:
             pod = await self._read(args)
         except KubeError as error:
-            raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}", "api-unknown") from None
+            raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}", _cause(error)) from None
         if pod is None:
             raise _gone(args)
         try:
@@ -203,7 +211,8 @@ class Binder:
     async def _send(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
         """One Binding, sent again only because that cannot bind twice. On BindError the ledger is as before.
 
-        Where the Binding may still happen the card stays held, and `_settle` sees later what became of it.
+        Where the Binding may still happen the card stays held, and `_settle` sees later what became of it. Where it may have
+        happened to a pod that is gone, the watch tells.
         """
         doubt = False
         for _ in range(_SENDS):
@@ -223,9 +232,15 @@ class Binder:
             node = _node_of(pod) if pod is not None else ""
             if node == args.node:
                 return None
-            if pod is None or node:
-                self._ledger.forget(args.uid)
-                raise _gone(args) if pod is None else _elsewhere(args, node)
+            if pod is None:
+                if doubt:
+                    self._cluster.unknown_end(args.uid)
+                else:
+                    self._cluster.forget(args.uid)
+                raise _gone(args)
+            if node:
+                self._cluster.forget(args.uid)
+                raise _elsewhere(args, node)
             if not doubt:
                 raise self._refused(args, failure)
             if not failure.ambiguous:
@@ -235,9 +250,8 @@ class Binder:
         raise BindError(f"it is not known whether pod {args} was bound to node {args.node}: {failure}", "api-unknown")
 
     def _refused(self, args: BindArguments, failure: KubeError) -> BindError:
-        self._ledger.forget(args.uid)
-        cause = "api-refused" if failure.status else "api-unknown"
-        return BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}", cause)
+        self._cluster.forget(args.uid)
+        return BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}", _cause(failure))
 
     async def _create(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
         binding = {
@@ -252,7 +266,7 @@ class Binder:
         await self._client.create(
             path("api/v1", "namespaces", args.namespace, "pods", args.name, "binding"),
             binding,
-            within=self._server_seconds + _MARGIN_SECONDS,
+            within=self._server_seconds + _PATIENCE_SECONDS,
             send_within=left,
             timeout=f"{self._server_seconds}s",
         )
@@ -265,27 +279,38 @@ class Binder:
             if error.status == 404:
                 return None
             raise
-        return pod if pod["metadata"]["uid"] == args.uid else None
+        return pod if (pod.get("metadata") or {}).get("uid") == args.uid else None
 
     async def _settle(self, args: BindArguments) -> None:
-        """Hold the card until the Binding cannot happen any more, then see whether it did.
+        """Hold the card until the Binding cannot happen any more, then see whether it did. It may have been sent until now."""
+        try:
+            await asyncio.sleep(landed_after(self._server_seconds))
+            node = await self._node_at_last(args)
+            if node is None:
+                self._cluster.unknown_end(args.uid)
+            elif node != args.node:
+                self._cluster.forget(args.uid)
+            became = "gone, perhaps after it was bound" if node is None else "bound" if node == args.node else "not bound"
+            log.info("bind %s to node %s: settled, it was %s", args, args.node, became)
+        finally:
+            del self._unsettled[args.uid]
 
-        The API server's time began before we gave up on the request, so it ends within server_seconds from now.
-        """
-        await asyncio.sleep(self._server_seconds + _MARGIN_SECONDS)
+    async def _node_at_last(self, args: BindArguments) -> str | None:
+        """Where the pod is, "" for nowhere, None when it is gone; asked as often as it takes."""
         backoff = Backoff()
         while True:
             try:
                 pod = await self._read(args)
-                break
-            except KubeError as error:
+                return None if pod is None else _node_of(pod)
+            except Exception as error:
+                # Whatever it was: without an answer this pod could never be bound.
                 log.warning("bind %s: it is still not known whether it was bound: %s", args, error)
                 await asyncio.sleep(backoff.wait())
-        happened = pod is not None and _node_of(pod) == args.node
-        if not happened:
-            self._ledger.forget(args.uid)
-        log.info("bind %s to node %s: settled, it was %s", args, args.node, "bound" if happened else "not bound")
-        del self._unsettled[args.uid]
+
+
+def _cause(error: KubeError) -> str:
+    """Of a bind that surely has not happened."""
+    return "api-refused" if error.status else "api-unreachable"
 
 
 def _elsewhere(args: BindArguments, node: str) -> BindError:

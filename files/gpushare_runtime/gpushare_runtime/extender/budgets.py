@@ -23,8 +23,8 @@ class Budget:
     disrupted: frozenset[str]
 
     def covers(self, pod: Holder) -> bool:
-        """Whether evicting this pod counts against it. An empty selector covers none, as in kube-scheduler."""
-        if pod.namespace != self.namespace or pod.name in self.disrupted or not (self.labels or self.expressions):
+        """Whether evicting this pod counts against it. As for kube-scheduler, an empty selector covers none, and none a bare pod."""
+        if pod.namespace != self.namespace or pod.name in self.disrupted or not (self.labels or self.expressions) or not pod.labels:
             return False
         labels = dict(pod.labels)
         return all(labels.get(key) == value for key, value in self.labels.items()) and all(
@@ -48,11 +48,15 @@ def read_budget(raw: Mapping[str, Any]) -> Budget:
 
 def violations(pods: Sequence[Holder], budgets: Iterable[Budget]) -> list[bool]:
     """For each pod, evicted in this order, whether a budget is used up by then."""
-    left = [(budget, [budget.allowed]) for budget in budgets]
+    namespaces = {pod.namespace for pod in pods}
+    left: dict[str, list[tuple[Budget, list[int]]]] = {}
+    for budget in budgets:
+        if budget.namespace in namespaces:
+            left.setdefault(budget.namespace, []).append((budget, [budget.allowed]))
     found = []
     for pod in pods:
         violates = False
-        for budget, allowed in left:
+        for budget, allowed in left.get(pod.namespace, ()):
             if budget.covers(pod):
                 allowed[0] -= 1
                 violates = violates or allowed[0] < 0

@@ -8,11 +8,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
-from typing import Final
+from itertools import islice
+from typing import Final, NoReturn
 
 from gpushare_runtime.extender.budgets import Budget, read_budget
-from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod, PodReader, PodRecord, read_node
+from gpushare_runtime.extender.pods import (
+    FinishedPod,
+    NodeRecord,
+    PendingPod,
+    PodReader,
+    PodRecord,
+    read_node,
+    unreadable_node,
+    unreadable_pod,
+)
 from gpushare_runtime.fragmentation import Workload
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
@@ -20,10 +29,15 @@ from gpushare_runtime.ledger import Holder, Ledger
 
 log = logging.getLogger(__name__)
 
+EXPIRY_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 3.0
 """A device plugin sees within a second that processes have outlived their pod, and then says so in gpushare/held."""
 UNSEEN_SECONDS: Final = 30.0
 """By then a pod that exists has come through the watch; one that has not was deleted before the list that lacked it."""
+_SENT_SECONDS: Final = 600.0
+"""What we have bound is no stranger's, however late the watch is with it."""
+
+_MOST_LINES: Final = 10
 
 _PODS: Final = path("api/v1", "pods")
 _NODES: Final = path("api/v1", "nodes")
@@ -34,20 +48,20 @@ class Cluster:
     """What the extender knows.
 
     `changed` is set when a pod is new or a node's cards are others; on_room is called when a card may have more room,
-    on_stranger for a pod that is seen bound with cards, and not by us.
-    now: Unix time; clock: of reservations, monotonic; both in seconds.
+    on_stranger for a pod that is seen bound with cards, and not by us, or not with these.
+    clock: of reservations, monotonic, in seconds.
     """
 
-    def __init__(self, now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.ledger: Final = Ledger()
+        self.ledger: Final = Ledger(lambda: self.on_room())
         self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
         self.on_room: Callable[[], None] = lambda: None
         self.on_stranger: Callable[[Holder], None] = lambda holder: None
         self._pending: dict[str, PendingPod] = {}
         self._budgets: dict[tuple[str, str], Budget] = {}
+        self._sent: dict[str, tuple[Holder, float]] = {}
 
     @property
     def pending(self) -> Mapping[str, PendingPod]:
@@ -82,7 +96,10 @@ class Cluster:
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
         # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
         younger = self.ledger.under_way - seen - existing
-        self.ledger.replace(holders, existing | younger)
+        finished = {record.uid for record in records if isinstance(record, FinishedPod) and not record.alive}
+        self.ledger.replace(holders, existing | younger, finished, self._clock() + LINGER_SECONDS)
+        for holder in holders:
+            self._sent.pop(holder.uid, None)
         for uid in younger:
             if self.ledger.is_assumed(uid):
                 self.ledger.linger(uid, self._clock() + UNSEEN_SECONDS)
@@ -105,23 +122,50 @@ class Cluster:
             self._end(record)
         elif isinstance(record, Holder):
             self._pending.pop(record.uid, None)
-            if record.allocation is not None and not self.ledger.holder(record.uid):
+            if self._is_strangers(record):
                 self.on_stranger(record)
             self.ledger.apply(record)
         else:
+            if known is not None and record.failure not in (0, known.failure):
+                # The scheduler has given up what it had chosen; where it says the same as before, time tells.
+                self.ledger.release(record.uid)
             # Its Binding may be under way: what is assumed of it stays.
             self._pending[record.uid] = record
             self.changed.set()
 
+    def _is_strangers(self, record: Holder) -> bool:
+        """Whether somebody else gave it its cards. That they are reserved for it, or other ones assumed, makes them no less so."""
+        sent, _ = self._sent.pop(record.uid, (None, 0.0))
+        seen = self.ledger.holder(record.uid) and not (self.ledger.is_reserved(record.uid) or self.ledger.is_assumed(record.uid))
+        if seen or record.allocation is None:
+            return False
+        if sent is None or sent.allocation is None:
+            return True
+        return (sent.node, sent.allocation.by_card) != (record.node, record.allocation.by_card)
+
+    def assume(self, holder: Holder) -> None:
+        """A Binding of this pod is about to be sent."""
+        self.ledger.assume(holder)
+        self._sent[holder.uid] = holder, self._clock() + _SENT_SECONDS
+
+    def forget(self, uid: str) -> None:
+        """That Binding did not happen."""
+        self.ledger.forget(uid)
+        self._sent.pop(uid, None)
+
+    def unknown_end(self, uid: str) -> None:
+        """A pod whose Binding may have happened is gone: it holds until the watch, or at the latest that time, has told."""
+        self.ledger.linger(uid, self._clock() + UNSEEN_SECONDS)
+
     def _end(self, record: PodRecord) -> None:
         if not self.ledger.holder(record.uid):
             return
-        if isinstance(record, Holder) and record.alive:
-            # Deleted by force. Whether its processes have ended is for its node to say, which takes a moment.
+        if not isinstance(record, PendingPod) and record.alive:
+            # Deleted by force, or failed before its containers were ended. Whether its processes live on is for its node to say,
+            # which takes a moment.
             self.ledger.linger(record.uid, self._clock() + LINGER_SECONDS)
             return
         self.ledger.remove(record.uid)
-        self.on_room()
 
     def _learn(self, records: list[PodRecord]) -> None:
         """What pods ask for, each pod once, for the policy that wants to know."""
@@ -141,13 +185,21 @@ class Cluster:
         """One node was "ADDED", "MODIFIED" or "DELETED"."""
         self._set(record if kind != "DELETED" else NodeRecord(record.name, None))
 
+    async def expire_for_ever(self) -> NoReturn:
+        """`expire` whatever else is waiting or busy. Never returns; cancel it."""
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            self.expire()
+
     def expire(self) -> None:
-        """Forget refusals and reservations that are over; to be called now and then."""
-        if self.ledger.expire(self._now(), self._clock()):
-            self.on_room()
+        """Forget what is over: refusals, reservations, pods of unknown card."""
+        clock = self._clock()
+        self.ledger.expire(clock)
+        over = [uid for uid, (_, until) in self._sent.items() if until <= clock and not self.ledger.is_assumed(uid)]
+        for uid in over:
+            del self._sent[uid]
 
     def _set(self, record: NodeRecord) -> None:
-        record = replace(record, held=record.held.at(self._now())) if record.held.refused else record
         node = self.ledger.node(record.name)
         before = node.record if node is not None else NodeRecord(record.name, None)
         if before == record or (node is None and record.inventory is None and not record.error):
@@ -156,7 +208,7 @@ class Cluster:
         self.changed.set()
         self.on_room()
         if record.held.refused != before.held.refused:
-            for refusal in record.held.refused:
+            for refusal in islice((r for r in record.held.refused if r not in before.held.refused), _MOST_LINES):
                 log.warning("node %s refused pod UID %s: %d units of card %s", record.name, refusal.uid, refusal.units, refusal.card)
         if (before.inventory, before.error) == (record.inventory, record.error):
             return
@@ -174,6 +226,7 @@ class Cluster:
             on_replace=self.replace_nodes,
             on_event=self.node_event,
             transform=read_node,
+            unreadable=unreadable_node,
             metadata_only=True,
         )
         pods = Reflector(
@@ -183,6 +236,7 @@ class Cluster:
             on_event=self.pod_event,
             # Finished pods too: with a selector for the others, a pod that ends and one that is deleted by force look the same.
             transform=PodReader(),
+            unreadable=unreadable_pod,
         )
         return nodes, pods
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from gpushare_runtime.extender.binder import SERVER_SECONDS
+from gpushare_runtime.extender.binder import SERVER_SECONDS, landed_after
 from gpushare_runtime.holding import Holder
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.metrics import Family, Sample
@@ -29,10 +29,7 @@ NO_LEASE: Final = "none"
 
 LICENCE_SECONDS: Final = 2.0
 """A Binding is sent only this long after the beginning of a look at the Lease that showed it with this host's scheduler."""
-TRANSIT_SECONDS: Final = 1.5
-"""What the API server has not acknowledged by then is not sent again: the kernel gives the connection up (TCP_USER_TIMEOUT)."""
-_MARGIN_SECONDS: Final = 0.25
-LANDED_SECONDS: Final = TRANSIT_SECONDS + SERVER_SECONDS + _MARGIN_SECONDS
+LANDED_SECONDS: Final = landed_after(SERVER_SECONDS)
 """From the moment a Binding is sent to the moment from which it cannot happen any more."""
 FENCE_SECONDS: Final = LICENCE_SECONDS + LANDED_SECONDS
 """From a look that shows the Lease with us for the first time to the moment when no Binding of the former holder is left."""
@@ -48,11 +45,13 @@ _PODS: Final = path("api/v1", "pods")
 
 @dataclass(frozen=True)
 class Lease:
-    """A Lease as kube-scheduler keeps it. holder: <host>_<UUID of the process>, "" when given up; transitions: changes of it."""
+    """A Lease as kube-scheduler keeps it. holder: <host>_<UUID of the process>, "" when given up; transitions: changes of it, which
+    are not all counted where it is coordinated: kube-controller-manager's coordinated leader election names the holder then."""
 
     uid: str
     holder: str
     transitions: int
+    coordinated: bool = False
 
     @property
     def host(self) -> str:
@@ -62,7 +61,15 @@ class Lease:
 def read_lease(raw: Mapping[str, Any]) -> Lease:
     """coordination.k8s.io/v1 Lease as JSON → what counts of it."""
     spec = raw.get("spec") or {}
-    return Lease(str(raw["metadata"]["uid"]), str(spec.get("holderIdentity") or ""), int(spec.get("leaseTransitions") or 0))
+    holder, transitions = str(spec.get("holderIdentity") or ""), int(spec.get("leaseTransitions") or 0)
+    return Lease(str(raw["metadata"]["uid"]), holder, transitions, bool(spec.get("strategy")))
+
+
+def _follows(before: Lease, now: Lease) -> bool:
+    """Whether nobody can have held it between these two looks: both holders are of this host, and each change counts one."""
+    changes = now.transitions - before.transitions
+    same = changes == 0 and now.holder == before.holder
+    return now.uid == before.uid and (same or (changes == 1 and not before.coordinated and not now.coordinated))
 
 
 class PodCache(Protocol):
@@ -92,7 +99,7 @@ class Fence:
         self.strangers = 0
         """Bindings of others that were seen since the start."""
         self.terms = 0
-        """Times that the Lease came to this host from another, or from nobody knows whom, since the start."""
+        """Times that this host's scheduler became the active one after another, or after nobody knows whom, since the start."""
         self._clock, self._told = clock, told
         self._seen: Lease | None = None
         self._mine: Lease | None = None
@@ -108,18 +115,28 @@ class Fence:
 
     def looked(self, lease: Lease | None, began: float) -> None:
         """The Lease was read; None: there is none. began: when the read was begun, of the same clock."""
+        first, before = self._looked == -math.inf, self._seen
         self._seen, self._looked, self._trouble = lease, began, ""
-        if lease is None or lease.host != self.host:
-            return
-        before, self._mine = self._mine, lease
-        # Each change of the holder counts one, so that nobody can have been between.
-        if before is not None and before.uid == lease.uid and lease.transitions - before.transitions in (0, 1):
-            return
+        if lease is None:
+            self._mine = None
+            # Whoever held it, perhaps before the first look, may have Bindings under way, and whoever makes it anew waits for those.
+            if before is not None or first:
+                self._begin("it is not there, so that one scheduler is taken to run alone")
+        elif lease.host == self.host:
+            mine, self._mine = self._mine, lease
+            if mine is None or not _follows(mine, lease):
+                self._begin(f"this host's scheduler holds it ({lease.holder})")
+        elif lease.holder:
+            # Somebody else's Bindings, however the change back will be counted.
+            self._mine = None
+
+    def _begin(self, why: str) -> None:
+        """A term: nothing is answered before the Bindings of all others are over and known."""
         self.terms += 1
         self._landed = self._clock() + FENCE_SECONDS
         self._proven = False
         self._unproven.set()
-        log.info("lease %s: this host's scheduler holds it (%s); answering in %.1f s", self.lease, lease.holder, FENCE_SECONDS)
+        log.info("lease %s: %s; answering in %.1f s", self.lease, why, FENCE_SECONDS)
 
     def failed(self, why: str) -> None:
         """The Lease could not be read."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from gpushare_runtime.extender.cluster import Cluster
@@ -33,7 +34,7 @@ def families(cluster: Cluster) -> Iterator[Family]:
     yield Family("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed", expired)
     drift = _drift(nodes)
     yield _gauge("drift_units", "Units that nodes say are held and no pod's annotations say", _counted("why", drift, _DRIFTS))
-    refused = sum(len(node.record.held.refused) for node in nodes)
+    refused = sum(len(node.refused) for node in nodes)
     yield _gauge("refusals", "Refusals by nodes for which cards are held back now", [Sample(refused)])
     yield _per_node("impossible_states", "Things that cannot be, in words in GET /ledger", nodes, lambda node: len(node.problems()))
 
@@ -47,6 +48,8 @@ def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Family]:
 
     yield counter("lists", "Complete lists from the API server; all but the first have a reason", lambda watch: watch.lists)
     yield counter("interruptions", "Lists and watches that did not end in order", lambda watch: watch.interruptions)
+    ages = [Sample(round(watch.age, 3), {"resource": what}) for what, watch in watches.items()]
+    yield _gauge("watch_age_seconds", "Seconds since the API server last said something about them", ages)
 
 
 _KNOWN: Final = ("known", "unknown")
@@ -61,7 +64,7 @@ def _gauge(name: str, text: str, samples: Iterable[Sample]) -> Family:
 
 def _per_node(name: str, text: str, nodes: Sequence[NodeLedger], value: Callable[[NodeLedger], int]) -> Family:
     """By card there would be too many in a large cluster: those are the device plugins' to tell."""
-    return _gauge(f"node_{name}", text, (Sample(value(node), {"node": node.name}) for node in nodes))
+    return _gauge(f"node_{name}", text, (Sample(node.guarded(partial(value, node), 0), {"node": node.name}) for node in nodes))
 
 
 def _counted(label: str, counted: Mapping[str, int], all_of: Sequence[str]) -> list[Sample]:
@@ -92,7 +95,7 @@ def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:
     found: Counter[str] = Counter()
     for node in nodes:
         if node.record.held.entries:
-            found += _drift_of(node)
+            found += node.guarded(partial(_drift_of, node), Counter())
     return found
 
 

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from gpushare_runtime import __version__, metrics, metrics_server, process, systemd
 from gpushare_runtime.extender.advice import Advisor
-from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binder import TRANSIT_SECONDS, Binder
 from gpushare_runtime.extender.cluster import Cluster
-from gpushare_runtime.extender.fence import DEFAULT_LEASE, NO_LEASE, TRANSIT_SECONDS, Fence
+from gpushare_runtime.extender.fence import DEFAULT_LEASE, NO_LEASE, Fence
 from gpushare_runtime.extender.figures import families, watch_families
 from gpushare_runtime.extender.recall import Recall
 from gpushare_runtime.extender.server import Endpoints, listen
@@ -43,6 +43,8 @@ from gpushare_runtime.tasks import run_all
 log = logging.getLogger(__name__)
 
 NAME: Final = "gpushare-extender"
+STALE_SECONDS: Final = 300.0
+"""A watch that is well brings a bookmark about every minute."""
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
@@ -117,9 +119,10 @@ async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, k
     tls: None for plain http, SIGHUP reads its files again; keeper: None when the credentials need none.
     """
     address = settings.listen
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop, hangup, ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    # First of all: what has no handler ends the process.
+    for number, event in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGHUP, hangup)):
+        asyncio.get_running_loop().add_signal_handler(number, event.set)
     async with KubeClient(credentials, user_agent=NAME, lost_after=TRANSIT_SECONDS) as client:
         cluster = Cluster()
         policy = Placement(settings.placement, settings.card_placement, cluster.workload)
@@ -127,16 +130,16 @@ async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, k
         watches: dict[str, Reflector[Any]] = {"nodes": nodes, "pods": pods}
         if settings.preempt:
             watches["poddisruptionbudgets"] = cluster.budget_watch(client)
-        problems = [*([keeper.problem] if keeper else []), lambda: _incomplete(watches)]
+        problems = [*([keeper.problem] if keeper else []), lambda: incomplete(watches)]
         events = EventRecorder(client, NAME, socket.gethostname())
         fence = Fence(settings.lease, settings.scheduler_host, told=lambda holder, words: _tell_stranger(events, holder, words))
         cluster.on_stranger = fence.stranger
         binder = Binder(client, cluster, policy, licence=fence.licence)
-        recall = Recall(cluster)
+        recall = Recall(cluster, policy, active=lambda: not fence.problem())
         cluster.on_room = recall.room
         endpoints = Endpoints(
             cluster,
-            Service(cluster.ledger, policy, recall.refused, budgets=lambda: cluster.budgets, most=settings.most_nodes),
+            Service(cluster.ledger, policy, recall.asked, budgets=lambda: cluster.budgets, most=settings.most_nodes),
             binder,
             lambda: _first(problems),
             fence,
@@ -148,20 +151,19 @@ async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, k
                 f"cannot listen on {address}: {error.strerror}; stop what uses it (ss -ltnp shows it), or give another --listen"
             ) from None
         log.info("%s %s listens on %s (%s), API server %s", NAME, __version__, address, "TLS" if tls else "plain http", credentials.server)
-        hangup = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
         try:
             await run_all(
                 [
                     *(watch.run() for watch in watches.values()),
                     events.run(),
+                    cluster.expire_for_ever(),
                     recall.run(client),
                     fence.run(client, pods),
-                    _when_synced(watches, cluster, events),
+                    _when_synced(watches, cluster, events, ready),
                     _follow_tls(hangup, tls),
                     *([keeper.run(client, _tell_token)] if keeper else []),
                     *([MetricsServer(settings.metrics, lambda: _figures(cluster, endpoints, watches)).run()] if settings.metrics else []),
-                    _watchdog(),
+                    systemd.keep_alive(ready.is_set),
                 ],
                 stop,
             )
@@ -174,11 +176,12 @@ async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, k
             await binder.drain()
 
 
-async def _when_synced(watches: Mapping[str, Reflector[Any]], cluster: Cluster, events: EventRecorder) -> None:
+async def _when_synced(watches: Mapping[str, Reflector[Any]], cluster: Cluster, events: EventRecorder, ready: asyncio.Event) -> None:
     await asyncio.gather(*(watch.synced.wait() for watch in watches.values()))
     # What a large cluster's first lists leave behind stays for good: not worth looking at in each collection.
     gc.collect()
     gc.freeze()
+    ready.set()
     systemd.notify("READY=1")
     log.info("the caches are complete: answering the scheduler")
     await Advisor(cluster, events).run()
@@ -197,14 +200,6 @@ async def _follow_tls(hangup: asyncio.Event, tls: Tls | None) -> None:
             log.error("not reloaded, the certificate read before stays in use: %s", error)
         else:
             log.info("reloaded %s and %s for new connections", tls.files.certificate, tls.files.client_ca)
-
-
-async def _watchdog() -> None:
-    interval = systemd.watchdog_interval()
-    while True:
-        await asyncio.sleep(interval or 3600)
-        if interval:
-            systemd.notify("WATCHDOG=1")
 
 
 def _tell_stranger(events: EventRecorder, holder: Holder, words: str) -> None:
@@ -229,13 +224,19 @@ def _first(problems: Sequence[Callable[[], str]]) -> str:
     return next((words for problem in problems if (words := problem())), "")
 
 
-def _incomplete(watches: Mapping[str, Reflector[Any]]) -> str:
+def incomplete(watches: Mapping[str, Reflector[Any]]) -> str:
+    """Why the caches are not what the API server has, "" when they are."""
     missing = [what for what, watch in watches.items() if not watch.synced.is_set()]
-    if not missing:
-        return ""
-    return (
-        f"not synced yet: the list of {' and of '.join(missing)} from the API server is not complete; the scheduler tries again by itself"
-    )
+    if missing:
+        why = f"not synced yet: the list of {' and of '.join(missing)} from the API server is not complete"
+        return f"{why}; the scheduler tries again by itself"
+    old = [f"{what} ({watch.age:.0f} s)" for what, watch in watches.items() if watch.age > STALE_SECONDS]
+    if old:
+        return (
+            f"not up to date: the API server has said nothing for more than {STALE_SECONDS:.0f} s about {' and '.join(old)}; "
+            "expected it to answer, and the right to list and watch them (role extender gives it): the log says how each try ended"
+        )
+    return ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gpushare_runtime import __version__
 from gpushare_runtime.extender import views, wire
@@ -25,14 +26,25 @@ from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.fence import Fence
 from gpushare_runtime.extender.meters import ERROR, OK, REFUSED, Meters
 from gpushare_runtime.extender.service import Service
+from gpushare_runtime.listener import Listener, Seldom
 from gpushare_runtime.metrics import Family, Sample
 from gpushare_runtime.protocol import EXTENDER_PREFIX
 
 log = logging.getLogger(__name__)
+# Any user of this host can have them written.
+_at_callers: Final = log.getChild("callers")
+_at_callers.addFilter(Seldom())
+_malformed: Final = log.getChild("malformed")
+_malformed.addFilter(Seldom())
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
+_REMEMBERED_BYTES: Final = 1024 * 1024
 _IDLE_SECONDS: Final = 3600.0
+# More than kube-scheduler opens at once, which is one connection for each bind, and has a handshake before it: the oldest of 256 is
+# not one of its own, also while others connect as fast as they can. Each takes a quarter of a MiB.
+_STRANGERS: Final = 256
+_STRANGER_SECONDS: Final = 10.0
 _INSPECT: Final = f"{EXTENDER_PREFIX}/inspect"
 _LEDGER: Final = f"{EXTENDER_PREFIX}/ledger"
 _VERB_AT: Final = len(EXTENDER_PREFIX) + 1
@@ -57,6 +69,7 @@ class Endpoints:
         self._binder = binder
         self._not_ready = not_ready
         self._fence = fence
+        self._read: tuple[bytes, wire.Arguments] | None = None
         self._verbs: dict[str, Callable[[bytes], Awaitable[Answer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
@@ -84,7 +97,7 @@ class Endpoints:
         try:
             answer, result = await verb(body)
         except wire.WireError as error:
-            log.warning("%s: %s", request.path, error)
+            _at_callers.warning("%s: %s", request.path, error)
             answer, result = _failure(request.path, str(error)), ERROR
         except Exception as error:
             log.exception("%s failed", request.path)
@@ -132,12 +145,20 @@ class Endpoints:
         why = self._closed()
         if why:
             return wire.write_filter_error(why), ERROR
-        args = wire.read_arguments(body)
+        args = self._arguments(body)
         filtered = self._service.filter(args)
-        return wire.write_filtered(args, filtered), OK if filtered.names else REFUSED
+        return wire.write_filtered(args, filtered), ERROR if filtered.error else OK if filtered.names else REFUSED
+
+    def _arguments(self, body: bytes) -> wire.Arguments:
+        """Where every node fits, the scheduler sends to prioritize what it has sent to filter: that is not read again."""
+        if self._read is not None and self._read[0] == body:
+            return self._read[1]
+        args = wire.read_arguments(body)
+        self._read = (body, args) if len(body) <= _REMEMBERED_BYTES else None
+        return args
 
     async def _prioritize(self, body: bytes) -> Answer:
-        args = wire.read_arguments(body)
+        args = self._arguments(body)
         if self._closed():
             return wire.write_scores({}), ERROR
         return wire.write_scores(self._service.prioritize(args)), OK
@@ -166,11 +187,11 @@ class Endpoints:
     def _refuse(self, request: web.BaseRequest) -> web.Response:
         self.meters.refused_callers += 1
         why = (
-            f"{request.path} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
+            f"{request.path[:80]!r} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
             "`tlsConfig` of the extender's entry in KubeSchedulerConfiguration names certFile and keyFile (scheduler/tls.crt and "
             "scheduler/tls.key of the certificates' folder)"
         )
-        log.warning("refused: %s", why)
+        _at_callers.warning("refused: %s", why)
         # The body has not been read: the connection cannot be used again.
         response = _text(403, why)
         response.force_close()
@@ -205,18 +226,33 @@ class Endpoints:
 
 
 async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> web.ServerRunner:
-    """Start serving; `cleanup()` of the result stops. OSError when the address cannot be had. context: None for plain http."""
+    """Start serving; `cleanup()` of the result stops. OSError when the address cannot be had. context: None for plain http.
+
+    Without a certificate there is one request a connection, soon after it was made; over plain http that holds for the first.
+    """
+    listener = Listener(host, port, most=_STRANGERS, seconds=_STRANGER_SECONDS)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        transport = request.transport
+        if transport is not None and _verified(request):
+            listener.welcome(transport)
+            return await endpoints.handle(request)
+        response = await endpoints.handle(request)
+        response.force_close()
+        return response
+
     server = web.Server(
-        endpoints.handle,
+        handle,
         request_factory=_request,
         access_log=None,
+        logger=_malformed,
         # The scheduler keeps its connections; one that we close meanwhile costs it a failed call.
         keepalive_timeout=_IDLE_SECONDS,
     )
     runner = web.ServerRunner(server, shutdown_timeout=10.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, reuse_address=True, ssl_context=context).start()
+        await web.SockSite(runner, listener, ssl_context=context).start()
     except OSError:
         await runner.cleanup()
         raise
@@ -227,6 +263,17 @@ def _verified(request: web.BaseRequest) -> bool:
     """Whether the connection is plain, or the caller has shown a certificate: one that did not verify had no handshake."""
     transport = request.transport
     return transport is not None and (transport.get_extra_info("sslcontext") is None or bool(transport.get_extra_info("peercert")))
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    """What is no HTTP is the caller's fault, and its traceback says nothing of us."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg, record.args, record.exc_info = f"{record.getMessage()}: {str(error)[:80]!r}", (), None
+    return True
+
+
+_malformed.addFilter(_one_line)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

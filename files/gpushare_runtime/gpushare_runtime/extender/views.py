@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from gpushare_runtime.ledger import CardState, Holder, Ledger, NodeLedger, Nominee
+from gpushare_runtime.reasons import FAULT
 
 VERSION: Final = 1
 
@@ -15,7 +17,8 @@ VERSION: Final = 1
 def inspect(ledger: Ledger, name: str | None = None) -> dict[str, Any]:
     """The answer to GET /inspect, or /inspect/<name>. A node that is not known is an `error`, not a broken connection."""
     if name is None:
-        return {"nodes": [_inspect(node) for _, node in sorted(ledger.nodes.items()) if node.inventory]}
+        nodes = [node for _, node in sorted(ledger.nodes.items()) if node.inventory]
+        return {"nodes": [_inspect(node) for node in nodes]}
     node = ledger.node(name)
     if node is None or node.inventory is None:
         why = f": {node.inventory_error}" if node is not None and node.inventory_error else ""
@@ -25,6 +28,10 @@ def inspect(ledger: Ledger, name: str | None = None) -> dict[str, Any]:
 
 
 def _inspect(node: NodeLedger) -> dict[str, Any]:
+    return node.guarded(partial(_inspected, node), None) or _inspected(NodeLedger(node.name))
+
+
+def _inspected(node: NodeLedger) -> dict[str, Any]:
     cards = [
         {"id": state.card.index, "totalGPU": state.card.units, "usedGPU": state.card.units - state.free, "pods": list(_pods(node, state))}
         for state in node.cards
@@ -56,6 +63,11 @@ def ledger_json(ledger: Ledger, problems: Sequence[str] = ()) -> dict[str, Any]:
 def node_json(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
     """One node of `ledger_json`. A pod's state is "bound", "leaving", "assumed" (its Binding is under way), "reserved" or
     "lingering" (deleted by force a moment ago)."""
+    found = node.guarded(partial(_node, ledger, node), None)
+    return found or {**_node(ledger, NodeLedger(node.name)), "error": FAULT, "problems": [node.fault]}
+
+
+def _node(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
     inventory = node.inventory
     return {
         "name": node.name,
@@ -69,7 +81,7 @@ def node_json(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
         "held": [
             {"card": e.card, "uid": e.uid, "pod": e.pod, "units": e.units, "why": e.why, "whole": e.whole} for e in node.record.held.entries
         ],
-        "refused": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.record.held.refused],
+        "refused": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.refused],
         "nominated": [_nominee(nominee) for nominee in ledger.nominees.get(node.name, {}).values()],
         "problems": node.problems(),
     }

@@ -11,6 +11,12 @@ from typing import Any, Final
 
 import orjson
 
+from gpushare_runtime.bounds import quote
+
+IN_THE_OTHER: Final = "see FailedAndUnresolvableNodes"
+_MOST_TWICE: Final = 128 * 1024
+"""Characters of reasons that are written into both maps."""
+
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -76,11 +82,11 @@ def read_arguments(body: bytes) -> Arguments:
     args = _object(body, "ExtenderArgs")
     pod = _get(args, "Pod")
     if not isinstance(pod, dict):
-        raise WireError(f"Pod must be a pod, found {_short(pod)}")
+        raise WireError(f"Pod must be a pod, found {quote(pod)}")
     names = _get(args, "NodeNames")
     if names is not None:
         if not isinstance(names, list) or not _all_text(names):
-            raise WireError(f"NodeNames must be a list of names, found {_short(names)}")
+            raise WireError(f"NodeNames must be a list of names, found {quote(names)}")
         return Arguments(pod, names)
     nodes = _get(args, "Nodes")
     items = nodes.get("items") if isinstance(nodes, dict) else None
@@ -89,7 +95,7 @@ def read_arguments(body: bytes) -> Arguments:
     try:
         return Arguments(pod, [node["metadata"]["name"] for node in items], items)
     except (KeyError, TypeError):
-        raise WireError(f"Nodes.items must be nodes with metadata.name, found {_short(items)}") from None
+        raise WireError(f"Nodes.items must be nodes with metadata.name, found {quote(items)}") from None
 
 
 def write_filtered(args: Arguments, result: Filtered) -> bytes:
@@ -98,13 +104,17 @@ def write_filtered(args: Arguments, result: Filtered) -> bytes:
     if args.nodes is not None and not result.error:
         fitting = set(result.names)
         nodes = {"metadata": {}, "items": [node for node in args.nodes if node["metadata"]["name"] in fitting]}
+    failed = result.failed
+    unresolvable = failed if result.hopeless else {name: failed[name] for name in result.unresolvable}
+    # Schedulers before 1.22 know the first map only; later ones let the second win, so that of thousands once is enough.
+    if sum(map(len, unresolvable.values())) > _MOST_TWICE:
+        failed = {**failed, **dict.fromkeys(unresolvable, IN_THE_OTHER)}
     return orjson.dumps(
         {
             "Nodes": nodes,
             "NodeNames": None if result.error or args.nodes is not None else result.names,
-            # Schedulers before 1.22 know the first map only; later ones let the second win.
-            "FailedNodes": result.failed,
-            "FailedAndUnresolvableNodes": result.failed if result.hopeless else {name: result.failed[name] for name in result.unresolvable},
+            "FailedNodes": failed,
+            "FailedAndUnresolvableNodes": unresolvable,
             "Error": result.error,
         }
     )
@@ -127,11 +137,11 @@ def read_bind(body: bytes) -> BindArguments:
     for key in ("PodNamespace", "PodName", "Node"):
         value = _get(args, key)
         if not isinstance(value, str) or not _NAME.fullmatch(value):
-            raise WireError(f"{key} must be a Kubernetes name, found {_short(value)}")
+            raise WireError(f"{key} must be a Kubernetes name, found {quote(value)}")
         values[key] = value
     uid = _get(args, "PodUID")
     if not isinstance(uid, str) or not uid or len(uid) > 128 or not uid.isprintable():
-        raise WireError(f"PodUID must be a UID, found {_short(uid)}")
+        raise WireError(f"PodUID must be a UID, found {quote(uid)}")
     return BindArguments(values["PodNamespace"], values["PodName"], uid, values["Node"])
 
 
@@ -145,12 +155,12 @@ def read_preempt(body: bytes) -> PreemptArguments:
     args = _object(body, "ExtenderPreemptionArgs")
     pod = _get(args, "Pod")
     if not isinstance(pod, dict):
-        raise WireError(f"Pod must be a pod, found {_short(pod)}")
+        raise WireError(f"Pod must be a pod, found {quote(pod)}")
     nodes = _get(args, "NodeNameToMetaVictims") or _get(args, "NodeNameToVictims") or {}
     try:
         return PreemptArguments(pod, {name: _read_victims(victims) for name, victims in nodes.items()})
-    except (AttributeError, KeyError, TypeError):
-        raise WireError(f"NodeNameToMetaVictims must be nodes with Pods and NumPDBViolations, found {_short(nodes)}") from None
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        raise WireError(f"NodeNameToMetaVictims must be nodes with Pods and NumPDBViolations, found {quote(nodes)}") from None
 
 
 def _read_victims(victims: Mapping[str, Any]) -> Victims:
@@ -159,7 +169,9 @@ def _read_victims(victims: Mapping[str, Any]) -> Victims:
     if not all(isinstance(uid, str) for uid in uids):
         raise TypeError
     violations = _get(victims, "NumPDBViolations") or 0
-    return Victims(uids, int(violations))
+    if not isinstance(violations, int):
+        raise TypeError
+    return Victims(uids, violations)
 
 
 def write_preempted(victims: Mapping[str, Victims]) -> bytes:
@@ -181,7 +193,7 @@ def _object(body: bytes, expected: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise WireError(f"the body is not JSON ({error}); expected {expected}") from None
     if not isinstance(value, dict):
-        raise WireError(f"the body is {_short(value)}; expected {expected}, a JSON object")
+        raise WireError(f"the body is {quote(value)}; expected {expected}, a JSON object")
     return value
 
 
@@ -200,8 +212,3 @@ def _get(args: Mapping[str, Any], name: str) -> Any:
         return args[name]
     folded = name.lower()
     return next((value for key, value in args.items() if key.lower() == folded), None)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

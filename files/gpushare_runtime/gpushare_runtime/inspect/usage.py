@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from gpushare_runtime import protocol
 from gpushare_runtime.allocation import Allocation, AllocationError, read_allocation
+from gpushare_runtime.bounds import MOST_CARDS, MOST_UNITS, as_text
 from gpushare_runtime.held import Held, HeldError
 from gpushare_runtime.inventory import Inventory, InventoryError
 from gpushare_runtime.quantity import parse_quantity
 from gpushare_runtime.request import Request, RequestError, parse_request
 
+_MOST_ADDRESS: Final = 64
 # The original's guess: no card of its time had more GiB than this, and none fewer MiB.
 _MOST_GIB: Final = 100
 
@@ -104,7 +106,8 @@ def _node(raw: Mapping[str, Any], warnings: list[str]) -> NodeUsage:
     metadata, status = raw["metadata"], raw.get("status") or {}
     name = metadata["name"]
     addresses = (a["address"] for a in status.get("addresses") or () if a.get("type") == "InternalIP")
-    address = next(addresses, "unknown")
+    # Whatever the node has written there goes to a terminal.
+    address = as_text(next(addresses, "unknown"), _MOST_ADDRESS)
     text = (metadata.get("annotations") or {}).get(protocol.ANNOTATION_CARDS)
     if text is not None:
         try:
@@ -117,7 +120,11 @@ def _node(raw: Mapping[str, Any], warnings: list[str]) -> NodeUsage:
             cards = {card.index: card.units for card in inventory.cards}
             return NodeUsage(name, address, inventory.unit.name, inventory.units, cards)
     # A node of the original plugin says only how much there is, and on how many cards.
-    total, count = (_allocatable(status, resource) for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS))
+    try:
+        total, count = _allocatable(status, protocol.RESOURCE_MEMORY, MOST_UNITS), _allocatable(status, protocol.RESOURCE_CARDS, MOST_CARDS)
+    except ValueError as error:
+        warnings.append(f"node {name}: {error}; it is left out")
+        total, count = 0, 0
     size = total // count if count else 0
     return NodeUsage(name, address, "MiB" if size > _MOST_GIB else "GiB", total, dict.fromkeys(range(count), size))
 
@@ -147,8 +154,12 @@ def _said(raw: Mapping[str, Any], warnings: list[str]) -> dict[str, PodUsage]:
     return found
 
 
-def _allocatable(status: Mapping[str, Any], resource: str) -> int:
-    return parse_quantity((status.get("allocatable") or {}).get(resource, 0))
+def _allocatable(status: Mapping[str, Any], resource: str, most: int) -> int:
+    """ValueError where it is no such number, or more than any node has."""
+    amount = parse_quantity((status.get("allocatable") or {}).get(resource, 0))
+    if not 0 <= amount <= most:
+        raise ValueError(f"its {resource} of {amount} cannot be; a node has at most {most}")
+    return amount
 
 
 def _pod(raw: Mapping[str, Any], node: NodeUsage, by_node: PodUsage | None, warnings: list[str]) -> PodUsage | None:
@@ -162,9 +173,13 @@ def _pod(raw: Mapping[str, Any], node: NodeUsage, by_node: PodUsage | None, warn
         return None
     if request is None or not (request.units or request.cards):
         return None
+    annotations = metadata.get("annotations") or {}
+    if protocol.ANNOTATION_MIRROR in annotations:
+        # Anybody may make what looks like the copy of a static pod: its node alone can say what it has.
+        return by_node
     allocation: Allocation | None = None
     try:
-        allocation = read_allocation(metadata.get("annotations") or {}, request)
+        allocation = read_allocation(annotations, request)
     except AllocationError as error:
         warnings.append(f"pod {namespace}/{name} on {node.name}: its card is not known: {error}")
     if allocation is None:

@@ -13,11 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import yaml
 
 REREAD_SECONDS: Final = 60.0
 """Projected tokens and kubelet's certificates are renewed long before they end; a minute is soon enough."""
+
+_THIS_HOST: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class CredentialsError(Exception):
@@ -150,7 +153,7 @@ def _from_file(kubeconfig: str, context: str | None) -> _Loaded:
     except (kubernetes_config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         # The package meets what is no kubeconfig at all with whatever exception comes first.
         raise _broken(kubeconfig, f"{error}", " and a user") from None
-    return _with_url(loaded)
+    return _with_url(loaded, token=loaded.authorization is not None)
 
 
 def _cluster_of(kubeconfig: str) -> _Loaded:
@@ -176,7 +179,7 @@ def _cluster_of(kubeconfig: str) -> _Loaded:
         raise _broken(kubeconfig, f"{error} is not there") from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         raise _broken(kubeconfig, f"{error}") from None
-    return _with_url(loaded)
+    return _with_url(loaded, token=True)
 
 
 def _missing(kubeconfig: str) -> CredentialsError:
@@ -196,10 +199,14 @@ def _broken(kubeconfig: str, why: str, more: str = "") -> CredentialsError:
     )
 
 
-def _with_url(loaded: _Loaded) -> _Loaded:
+def _with_url(loaded: _Loaded, *, token: bool) -> _Loaded:
     if not loaded.host.startswith(("https://", "http://")):
         raise CredentialsError(
             f"{loaded.source}: the current context's cluster has server {loaded.host!r}; expected a URL such as https://10.0.0.1:6443"
+        )
+    if token and loaded.host.startswith("http://") and urlsplit(loaded.host).hostname not in _THIS_HOST:
+        raise CredentialsError(
+            f"{loaded.source}: the current context's cluster has server {loaded.host!r}; expected https://, because a token goes there"
         )
     return loaded
 

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, Final, Literal, NoReturn
 
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.reflector import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,10 @@ _REMEMBERED: Final = 4096
 _REPEAT_SECONDS: Final = 300.0
 _PER_SECOND: Final = 20.0
 _MESSAGE_BYTES: Final = 1024
+# As long as the API server keeps an Event, nobody reads one that is older.
+_LATE_SECONDS: Final = 3600.0
+_FIRST_WAIT: Final = 1.0
+_LONGEST_WAIT: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,11 @@ class _Event:
 
 @dataclass
 class _Sent:
-    """What is known of one event. count: as the API server has it; sent_at: None before the first time."""
+    """What is known of one event. count: as the API server has it; sent_at: when it took it, or refused it for good, None before
+    the first time; queued_at: since when it waits or is being sent, None if neither."""
 
     unsent: int = 0
-    queued: bool = False
+    queued_at: float | None = None
     sent_at: float | None = None
     count: int = 0
 
@@ -68,17 +74,28 @@ class EventRecorder:
     """Sends Events in the background: `emit` never waits, `run` does the sending.
 
     component: who reports, such as "gpushare-extender"; host: where. An event that is emitted again is sent at most every
-    five minutes, as a higher count; all together at most twenty a second. What exceeds the queue is dropped and logged.
+    five minutes, as a higher count; all together at most twenty a second. One that fails is sent again for an hour, unless the API
+    server has refused it. What exceeds the queue is dropped and logged.
     """
 
-    def __init__(self, client: KubeClient, component: str, host: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        component: str,
+        host: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        backoff: Backoff | None = None,
+    ) -> None:
         self._client = client
         self._component = component
         self._host = host
         self._clock = clock
+        self._backoff = backoff or Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         self._queue: asyncio.Queue[_Event] = asyncio.Queue(_WAITING)
         self._known: OrderedDict[_Event, _Sent] = OrderedDict()
         self._dropped = 0
+        self._failing = False
 
     def emit(self, about: ObjectReference, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         """One Event. reason: a CamelCase word; message: for people, cut after 1024 bytes."""
@@ -88,11 +105,16 @@ class EventRecorder:
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         known.unsent += 1
-        if known.queued or (known.sent_at is not None and self._clock() - known.sent_at < _REPEAT_SECONDS):
+        now = self._clock()
+        if known.queued_at is not None or (known.sent_at is not None and now - known.sent_at < _REPEAT_SECONDS):
             return
+        self._put(event, known, now)
+
+    def _put(self, event: _Event, known: _Sent, since: float) -> None:
+        known.queued_at = None
         try:
             self._queue.put_nowait(event)
-            known.queued = True
+            known.queued_at = since
         except asyncio.QueueFull:
             self._dropped += 1
             if self._dropped % _WAITING == 1:
@@ -103,13 +125,32 @@ class EventRecorder:
         while True:
             event = await self._queue.get()
             known = self._known.setdefault(event, _Sent(unsent=1))
-            known.queued, known.sent_at = False, self._clock()
-            count, known.unsent = known.count + known.unsent, 0
+            new = known.unsent
             try:
-                known.count = await self._send(event, count)
+                known.count = await self._send(event, known.count + new)
             except KubeError as error:
-                log.warning("event %s on %s %s was not accepted: %s", event.reason, event.about.kind, event.about.name, error)
+                await self._failed(event, known, error)
+            else:
+                known.unsent -= new
+                known.sent_at, known.queued_at, self._failing = self._clock(), None, False
+                self._backoff.reset()
             await asyncio.sleep(1 / _PER_SECOND)
+
+    async def _failed(self, event: _Event, known: _Sent, error: KubeError) -> None:
+        now = self._clock()
+        since = now if known.queued_at is None else known.queued_at
+        again = _passing(error) and now - since < _LATE_SECONDS
+        words = "it is tried again" if again else "it is left out"
+        # Once for all that fail in a row: that the API server is away is said elsewhere as well.
+        level = logging.DEBUG if again and self._failing else logging.WARNING
+        log.log(level, "event %s on %s %s failed, %s: %s", event.reason, event.about.kind, event.about.name, words, error)
+        if not again:
+            known.sent_at, known.queued_at, known.unsent = now, None, 0
+            return
+        self._failing = True
+        # Behind the others: this one alone may be the trouble.
+        self._put(event, known, since)
+        await asyncio.sleep(self._backoff.wait())
 
     async def _send(self, event: _Event, count: int) -> int:
         """The count that the API server now has."""
@@ -148,3 +189,8 @@ class EventRecorder:
             "reportingComponent": self._component,
             "reportingInstance": self._host,
         }
+
+
+def _passing(error: KubeError) -> bool:
+    """Whether the same may succeed later: no answer, no token at the moment, too many requests, or a failure of the server's own."""
+    return error.status in (0, 401, 408, 429) or error.status >= 500

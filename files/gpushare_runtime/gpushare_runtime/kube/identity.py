@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -39,18 +40,21 @@ class TokenFiles:
 
 
 class TokenKeeper:
-    """The token to send, and its renewal. clock: seconds since 1970; tick: seconds between two looks at the files."""
+    """The token to send, and its renewal. clock: seconds since 1970, for what tokens say; since: monotonic, for waiting: the other may
+    have been days ahead for a moment; tick: seconds between two looks at the files."""
 
     def __init__(
         self,
         files: TokenFiles,
         *,
         clock: Callable[[], float] = time.time,
+        since: Callable[[], float] = time.monotonic,
         tick: float = _TICK_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
         self._files = files
         self._clock = clock
+        self._since = since
         self._tick = tick
         self._backoff = backoff or Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         self._found: dict[Path, Token | str] = {}
@@ -58,7 +62,7 @@ class TokenKeeper:
         self._unsaved: Token | None = None
         self._refused: frozenset[str] = frozenset()
         self._token: Token | None = None
-        self._retry_at = 0.0
+        self._retry_at = -math.inf
         self._failure = ""
         self._told: tuple[bool, str] | None = None
         self._look()
@@ -95,7 +99,7 @@ class TokenKeeper:
             self._look()
             if not self._is_due():
                 self._failure = ""
-            elif self._clock() >= self._retry_at:
+            elif self._since() >= self._retry_at:
                 await self._try(client)
             self._report(tell)
             await asyncio.sleep(self._tick)
@@ -143,7 +147,7 @@ class TokenKeeper:
 
     def _fail(self, words: str) -> None:
         wait = self._backoff.wait()
-        self._retry_at = self._clock() + wait
+        self._retry_at = self._since() + wait
         self._failure = words
         log.warning("%s; next try in %.0f s", words, wait)
 
@@ -177,7 +181,7 @@ class TokenKeeper:
         if token != self._token:
             self._token = token
             # What failed with the other one may succeed with this.
-            self._retry_at = 0.0
+            self._retry_at = -math.inf
 
     def _tokens(self) -> list[Token]:
         return [token for token in (self._unsaved, *self._found.values()) if isinstance(token, Token)]

@@ -19,6 +19,7 @@ T = TypeVar("T")
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 10.0
 _SHORTEST_WATCH: Final = 1.0
+_FAILURES: Final = 2
 _POLL: Final = 0.02
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class Reflector(Generic[T]):
 
     on_replace gets all objects after each list (what it does not contain is gone); on_event gets "ADDED", "MODIFIED" or
     "DELETED" and the object. Both get what `transform` makes of the raw object; where it gives None the object is of no
-    interest and left out. Raw objects are dropped page by page. An object that transform cannot bear is logged and left out.
+    interest and left out. Raw objects are dropped page by page. An object that transform cannot bear is logged; what `unreadable`
+    makes of it stands for it, so that nothing older does.
     metadata_only: ask the server for metadata alone.
     """
 
@@ -59,6 +61,7 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         label_selector: str = "",
         transform: Callable[[dict[str, Any]], T | None] | None = None,
+        unreadable: Callable[[dict[str, Any]], T | None] = lambda raw: None,
         metadata_only: bool = False,
         limit: int = PAGE,
         read_timeout: float = 100.0,
@@ -75,12 +78,15 @@ class Reflector(Generic[T]):
         self._on_event = on_event
         self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
         self._transform = transform or (lambda value: cast(T, value))
+        self._unreadable = unreadable
         self._metadata_only = metadata_only
         self._limit = limit
         self._read_timeout = read_timeout
         self._backoff = backoff or Backoff()
         self._resource_version = ""
         self._last_contact: float | None = None
+        self._current_at = time.monotonic()
+        self._failures = 0
         self._begun = self._done = 0
         self._stale, self._listed = asyncio.Event(), asyncio.Event()
 
@@ -88,6 +94,11 @@ class Reflector(Generic[T]):
     def last_contact(self) -> float | None:
         """time.monotonic() when the server last sent anything; None before that."""
         return self._last_contact
+
+    @property
+    def age(self) -> float:
+        """Seconds since the cache was known to be what the server has: at a list, an event or a bookmark; before that, since the start."""
+        return time.monotonic() - self._current_at
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it. `synced` is set after the first complete list."""
@@ -101,8 +112,10 @@ class Reflector(Generic[T]):
                 if self._resource_version and time.monotonic() - began < _SHORTEST_WATCH:
                     await asyncio.sleep(self._backoff.wait())
             except KubeError as error:
-                # A lost connection goes on from where it was; whatever else happened, a fresh list is right.
-                if error.status == 410 or (error.status and error.status < 500 and error.status != 429):
+                # A lost connection goes on from where it was, also over one failure of the server; whatever else happened, and where
+                # a server fails again with this resourceVersion, a fresh list is right.
+                self._failures = self._failures + 1 if error.status >= 500 else 0
+                if (error.status and error.status < 500 and error.status != 429) or self._failures >= _FAILURES:
                     self._resource_version = ""
                 await self._pause(str(error))
             except Exception:
@@ -163,10 +176,15 @@ class Reflector(Generic[T]):
             items, version = await self._pages(0)
         self._on_replace(items)
         self._resource_version = version
+        self._current()
         self._done = number
         self._listed.set()
         self.lists += 1
         self.synced.set()
+
+    def _current(self) -> None:
+        self._current_at = time.monotonic()
+        self._failures = 0
 
     async def _pages(self, limit: int) -> tuple[list[T], str]:
         items: list[T] = []
@@ -197,19 +215,31 @@ class Reflector(Generic[T]):
             async for kind, raw in stream:
                 self._last_contact = time.monotonic()
                 self._backoff.reset()
-                if kind != "BOOKMARK":
+                version = str(raw["metadata"]["resourceVersion"])
+                if kind == "BOOKMARK":
+                    if _before(version, self._resource_version):
+                        # A watch from its future would stay silent about everything until then.
+                        went_back = f"the API server is at {version}, behind {self._resource_version}: it was put back, as from a backup"
+                        raise KubeError(410, "Expired", went_back)
+                else:
                     item = self._take(raw)
                     if item is not None:
                         self._on_event(kind, item)
-                self._resource_version = str(raw["metadata"]["resourceVersion"])
+                self._resource_version = version
+                self._current()
 
     def _take(self, raw: dict[str, Any]) -> T | None:
         try:
             return self._transform(raw)
         except Exception:
             metadata = raw.get("metadata") or {}
-            log.exception("%s: left out %s/%s", self._path, metadata.get("namespace"), metadata.get("name"))
-            return None
+            log.exception("%s: cannot read %s/%s", self._path, metadata.get("namespace"), metadata.get("name"))
+            return self._unreadable(raw)
+
+
+def _before(version: str, other: str) -> bool:
+    """Whether a resourceVersion is an earlier one of the same resource; not where that cannot be said."""
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 def _reached(has: str, wanted: str) -> bool:

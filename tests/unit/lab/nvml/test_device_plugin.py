@@ -20,11 +20,13 @@ import gpushare_runtime
 _RUNTIME = Path(gpushare_runtime.__file__).parents[1]
 # One request a line: "events" makes a subscription, "wait" asks it, "facts N" and "count" ask as the plugin does.
 _CHILD = """
-import dataclasses, json, sys
+import dataclasses, json, pathlib, sys
+from gpushare_runtime.device_plugin import nvml as device_plugin_nvml
 from gpushare_runtime.device_plugin.cards import NvmlError
 from gpushare_runtime.device_plugin.nvml import Pynvml
 nvml, events = Pynvml(), None
-nvml.start()
+if not sys.argv[1:]:
+    nvml.start()
 for line in sys.stdin:
     name, *arguments = line.split()
     try:
@@ -35,6 +37,10 @@ for line in sys.stdin:
             answer = events.wait(float(arguments[0]))
         elif name == "close":
             answer = events.close()
+        elif name == "start":
+            answer = nvml.start()
+        elif name == "devices":
+            answer, device_plugin_nvml._DEVICES = None, pathlib.Path(arguments[0])
         elif name == "facts":
             answer = dataclasses.asdict(nvml.facts(int(arguments[0])))
         else:
@@ -48,10 +54,10 @@ for line in sys.stdin:
 class Child:
     """The plugin's NVML code in a process that has the simulated library."""
 
-    def __init__(self, machine: Any) -> None:
+    def __init__(self, machine: Any, *arguments: str) -> None:
         environment = machine.environment | {"PYTHONPATH": os.pathsep.join([str(_RUNTIME), *sys.path])}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _CHILD, *arguments], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         machine.processes.append(self.process)
 
@@ -135,6 +141,23 @@ def test_a_library_that_was_replaced_wants_a_new_process(machine, card, tmp_path
     answer = ask("count")
     assert answer["reload"] is True
     assert "as by a driver upgrade" in answer["error"]
+
+
+def test_a_driver_that_is_loaded_later_wants_a_new_process_if_this_one_is_kept_from_its_devices(machine, card, tmp_path: Path) -> None:
+    """systemd's DeviceAllow= goes by the numbers in /proc/devices when the process is started."""
+    machine.write(card(0))
+    machine.command("driver", "gone")
+    ask = Child(machine, "not started")
+    answer = ask("start")
+    assert ("not loaded" in answer["error"], answer["reload"]) == (True, False)
+    devices = tmp_path / "devices"
+    devices.write_text("Character devices:\n  1 mem\n195 nvidia-frontend\n")
+    ask(f"devices {devices}")
+    answer = ask("start")
+    assert ("was loaded after this process was started" in answer["error"], answer["reload"]) == (True, True)
+    machine.command("driver", "back")
+    assert ask("start") is None
+    assert ask("count") == 1
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.6"])

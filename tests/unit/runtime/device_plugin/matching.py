@@ -12,10 +12,11 @@ from gpushare_runtime.device_plugin.checkpoint import Entry
 from gpushare_runtime.device_plugin.node import NodeState, Refused
 from gpushare_runtime.device_plugin.pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.report import report
+from gpushare_runtime.device_plugin.starts import may_start
 from gpushare_runtime.extender.cluster import LINGER_SECONDS
 from gpushare_runtime.quantity import unit_id
 from unit.runtime.device_plugin.churn import UNIX, Churn
-from unit.runtime.device_plugin.device_manager import AdmissionError
+from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
 
 
 class Ours:
@@ -25,7 +26,7 @@ class Ours:
 
     def __init__(self, world: Churn, state: Any) -> None:
         self._world = world
-        self.node = NodeState(PodTable(), lambda: world.clock, lambda: UNIX + world.clock, world.live)
+        self.node = NodeState(PodTable(lambda: world.heard), lambda: world.clock, lambda: UNIX + world.clock, world)
         if state is not None:
             self.node.holders.restore(*state)
         self.node.set_inventory(world.cards)
@@ -47,6 +48,15 @@ class Ours:
         except Refused as refusal:
             raise AdmissionError(str(refusal)) from None
 
+    def start(self, resource: str, ids: list[str]) -> None:
+        try:
+            may_start(self.node, resource, ids)
+        except Refused as refusal:
+            raise StartError(str(refusal)) from None
+
+    def asks_before_start(self, resource: str) -> bool:
+        return not self.node.holders.record_lost(resource)
+
     def see(self, kind: str, pod: dict[str, Any]) -> None:
         self.node.pods.event(kind, parse_local_pod(pod))
 
@@ -65,18 +75,18 @@ class Ours:
     def patches(self) -> Iterator[tuple[str, dict[str, str]]]:
         assert self.node.inventory is not None
         for pod in self.node.pods:
-            actual = None if pod.finished else allocation_in(pod, self.node.holders.entries, self.node.inventory)
+            actual = None if pod.finished else allocation_in(pod, self.node.holders.entries_of(pod.uid), self.node.inventory)
             due = annotations_due(pod, actual, self.node.inventory, 1) if actual else {}
             if due:
                 yield pod.uid, due
 
     def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
         assert self.node.inventory is not None
-        said, by_uuid = report(self.node).at(now), self.node.inventory.by_uuid
+        said, by_uuid = report(self.node), self.node.inventory.by_uuid
         units: dict[int, int] = {}
         for entry in said.entries:
             units[by_uuid[entry.card].index] = units.get(by_uuid[entry.card].index, 0) + entry.units
-        return units, {(by_uuid[r.card].index, r.units) for r in said.refused}
+        return units, {(by_uuid[r.card].index, r.units) for r in said.refused if r.until > now}
 
 
 class Original:
@@ -117,6 +127,11 @@ class Original:
                 annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
                 return {"NVIDIA_VISIBLE_DEVICES": self._world.cards.by_index[int(annotations["ALIYUN_COM_GPU_MEM_IDX"])].uuid}
         return {"NVIDIA_VISIBLE_DEVICES": f"no-gpu-has-{len(ids)}GiB-to-run"}
+
+    def start(self, resource: str, ids: list[str]) -> None: ...
+
+    def asks_before_start(self, resource: str) -> bool:
+        return False
 
     def see(self, kind: str, pod: dict[str, Any]) -> None: ...
 

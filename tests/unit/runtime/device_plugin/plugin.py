@@ -19,6 +19,7 @@ from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.quantity import GIB, Unit
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 
 NODE = "/api/v1/nodes/gpu1"
@@ -27,14 +28,19 @@ RESOURCES = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
 
 @dataclass
 class World:
-    """Everything around one plugin. task: its run; live: UIDs of the pods that have a process."""
+    """Everything around one plugin. task: its run."""
 
     nvml: FakeNvml
     api: FakeApi
     kubelet: FakeKubelet
     plugin: DevicePlugin
     task: asyncio.Task[Any]
-    live: set[str]
+    processes: FakeProcesses
+
+    @property
+    def live(self) -> set[str]:
+        """UIDs of the pods that have a process."""
+        return self.processes.live
 
     @property
     def inventory(self) -> Inventory:
@@ -57,7 +63,7 @@ class World:
 
     def patches(self, pod: dict[str, Any]) -> int:
         """How often the pod was patched."""
-        return sum(method == "PATCH" and path == path_of(pod) for method, path, _ in self.api.requests)
+        return sum(method == "PATCH" and path == f"{path_of(pod)}/status" for method, path, _ in self.api.requests)
 
     async def stop(self) -> None:
         if self.task.cancel():
@@ -82,10 +88,10 @@ async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = 
             if kubelet:
                 await fake_kubelet.start()
             nvml = FakeNvml(*mib)
-            live: set[str] = set()
+            processes = FakeProcesses()
             settings = Settings("gpu1", unit, kubelet_root=root, state=root / "state")
-            plugin = DevicePlugin(settings, nvml, client, card_interval=0.05, check_scale=0.01, live=lambda: live)
-            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), live)
+            plugin = DevicePlugin(settings, nvml, client, card_interval=0.05, check_scale=0.01, processes=processes)
+            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes)
             try:
                 yield made
             finally:

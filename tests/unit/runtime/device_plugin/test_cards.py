@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
-from gpushare_runtime.device_plugin.cards import CardReader, NvmlError, list_bytes, smallest_fitting
+from gpushare_runtime.device_plugin.cards import KUBELET_MESSAGE_BYTES, CardReader, NvmlError, list_bytes, smallest_fitting
 from gpushare_runtime.device_plugin.health import CardHealth
 from gpushare_runtime.inventory import Card, Inventory
 from gpushare_runtime.quantity import GIB, UNITS, unit_id
@@ -97,3 +99,122 @@ def test_units_of_the_inventory_are_those_of_the_unit() -> None:
     assert CardReader(FakeNvml(8192), UNITS["64MiB"], CardHealth()).read() == Inventory(
         UNITS["64MiB"], (Card(0, facts(0, 0).uuid, 0, "0000:3b:00.0", "Tesla T4", 8192, 128, 0),)
     )
+
+
+class Counting(FakeNvml):
+    """calls: those that start and stop it, and the indexes that are read."""
+
+    def __init__(self, *mib: int) -> None:
+        super().__init__(*mib)
+        self.calls: list[object] = []
+
+    def start(self) -> None:
+        self.calls.append("start")
+        super().start()
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def test_the_library_is_stopped_as_often_as_it_was_started() -> None:
+    nvml = Counting(8192)
+    reader = CardReader(nvml, GIB, CardHealth())
+    reader.stop()
+    nvml.failure = NvmlError("not loaded")
+    with pytest.raises(NvmlError):
+        reader.read()
+    assert nvml.calls == ["start"], "what did not start is not stopped"
+    nvml.failure = None
+    reader.read()
+    reader.read()
+    assert nvml.calls == ["start", "start"]
+    nvml.failure = NvmlError("gone")
+    with pytest.raises(NvmlError):
+        reader.read()
+    reader.stop()
+    assert nvml.calls == ["start", "start", "stop"]
+    nvml.failure = None
+    reader.read()
+    reader.stop()
+    assert nvml.calls[3:] == ["start", "stop"]
+
+
+def test_an_exchange_under_way_does_not_stop_the_library_and_leaves_what_was_known() -> None:
+    nvml = Counting(8192, 8192)
+    reader = CardReader(nvml, GIB, CardHealth())
+    before = reader.read()
+    nvml.cards[1] = nvml.cards[0]
+    with pytest.raises(NvmlError) as error:
+        reader.read()
+    assert (nvml.calls, error.value.reload) == (["start"], False)
+    assert NvmlError("x", reload=True).reload
+    failed = reader.failed("why")
+    assert failed is not None
+    assert [card.uuid for card in failed.cards] == [card.uuid for card in before.cards]
+
+
+def test_a_card_that_fails_a_check_is_out_and_comes_back_when_nothing_speaks_against_it() -> None:
+    nvml = FakeNvml(8192)
+    reader = CardReader(nvml, GIB, CardHealth(checks=1))
+    said = []
+    for changes in ({}, {"failed": "row remapping has failed"}, {"unfit": "reset it"}, {}, {"unfit": "reset it"}):
+        nvml.cards = [facts(0, 8192, **changes)]
+        said.append(reader.read().cards[0].health)
+    assert said == ["ok", "row remapping has failed", "row remapping has failed (reset it)", "ok", "ok"]
+
+
+def test_a_card_that_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    nvml = FakeNvml(8192, 8192)
+    reader = CardReader(nvml, GIB, CardHealth(checks=1))
+    reader.read()
+    nvml.lost = {1}
+    for _ in range(3):
+        assert [card.usable for card in reader.read().cards] == [True, False]
+    assert [record.message for record in caplog.records] == ["card 1 (GPU-00000001-0000-0000-0000-000000000000): the card is lost"]
+
+
+def test_a_list_that_just_fits_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = CardReader(FakeNvml(8192, 4096), GIB, CardHealth()).read()
+    assert KUBELET_MESSAGE_BYTES == 4_194_304
+    units = [UNITS["GiB"], UNITS["256MiB"], UNITS["64MiB"]]
+    size = list_bytes([(card.uuid, UNITS["256MiB"].count(card.mib)) for card in inventory.cards])
+    for most, fitting in ((size, UNITS["256MiB"]), (size - 1, UNITS["GiB"]), (0, None)):
+        monkeypatch.setattr("gpushare_runtime.device_plugin.cards.KUBELET_MESSAGE_BYTES", most)
+        assert smallest_fitting(inventory, units) == fitting
+
+
+def test_a_card_that_does_not_answer_after_the_start_is_kept_as_it_was_before_it() -> None:
+    nvml = FakeNvml(8192, 16384)
+    before = CardReader(nvml, GIB, CardHealth()).read()
+    nvml.lost = {1}
+    reader = CardReader(nvml, UNITS["256MiB"], CardHealth(checks=1), before)
+    cards = reader.read().cards
+    assert [(card.uuid, card.units, card.health) for card in cards] == [
+        (before.cards[0].uuid, 32, "ok"),
+        (before.cards[1].uuid, 64, "the card is lost"),
+    ]
+    nvml.lost = set()
+    assert [card.usable for card in reader.read().cards] == [True, True]
+
+
+def test_of_another_number_of_cards_before_the_start_none_is_taken_for_a_silent_one() -> None:
+    before = CardReader(FakeNvml(8192, 8192, 8192), GIB, CardHealth()).read()
+    nvml = FakeNvml(8192, 8192)
+    nvml.lost = {1}
+    assert [card.index for card in CardReader(nvml, GIB, CardHealth(), before).read().cards] == [0]
+
+
+def test_a_silent_card_is_not_taken_for_one_that_answers_at_another_place(caplog: pytest.LogCaptureFixture) -> None:
+    nvml, health = FakeNvml(8192, 8192, 8192, 8192), CardHealth(checks=1)
+    reader = CardReader(nvml, GIB, health)
+    before = reader.read()
+    # The first one was taken out, and the driver loaded anew; of the others one is silent.
+    nvml.cards = [replace(facts, minor=place) for place, facts in enumerate(nvml.cards[1:])]
+    nvml.lost = {1}
+    for _ in range(3):
+        assert [(card.index, card.uuid, card.usable) for card in reader.read().cards] == [
+            (0, before.cards[1].uuid, True),
+            (2, before.cards[3].uuid, True),
+        ]
+    assert [record.message for record in caplog.records] == ["card 1 is left out: the card is lost"]
+    assert {card.uuid: health.answers(card.uuid) for card in before.cards} == {card.uuid: "ok" for card in before.cards}

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -53,7 +54,14 @@ def test_no_entries_is_null_in_the_file() -> None:
         (b"[]", "no list Data.PodDeviceEntries"),
         (b'{"Data":{"PodDeviceEntries":{"a":1}}}', "no list Data.PodDeviceEntries"),
         (document({"ResourceName": MEMORY, "PodUID": "u"}), "has no ContainerName"),
-        (document(ENTRY | {"DeviceIDs": {"-1": "x"}}), "must be lists of ids"),
+        (document(ENTRY | {"DeviceIDs": {"-1": "x"}}), "must be lists of ids, found str"),
+        (document(ENTRY | {"DeviceIDs": "x"}), "must be lists of ids, found str"),
+        (document(ENTRY | {"DeviceIDs": {"-1": IDS, "0": [1]}}), "must be lists of ids, found list"),
+        (document({"ResourceName": MEMORY, "ContainerName": "c"}), f"an entry of {MEMORY} has no PodUID"),
+        (document({"ResourceName": MEMORY, "ContainerName": "c", "PodUID": "u"}), f"an entry of {MEMORY} has no DeviceIDs"),
+        (b'{"Data":[]}', "no list Data.PodDeviceEntries"),
+        (document(ENTRY | {"PodUID": ["u"]}), "PodUID or ContainerName is no text"),
+        (document(ENTRY | {"ContainerName": {}}), "PodUID or ContainerName is no text"),
     ],
 )
 def test_what_is_none_is_said(data: bytes, said: str) -> None:
@@ -97,3 +105,81 @@ def test_a_lost_file_holds_nothing(tmp_path: Path) -> None:
     file.refresh()
     path.unlink()
     assert (file.refresh(), list(file.entries), file.refresh()) == (True, [], False)
+
+
+def test_what_is_no_entry_is_passed_over_and_the_last_word_on_a_container_counts() -> None:
+    entries = [
+        None,
+        "x",
+        {"ResourceName": [MEMORY]},
+        {"ResourceName": {}},
+        ENTRY | {"DeviceIDs": {}},
+        ENTRY,
+        ENTRY | {"ContainerName": "d"},
+        ENTRY | {"PodUID": "v"},
+    ]
+    assert parse(document(*entries), [MEMORY]) == (PARSED, Entry("u", "d", MEMORY, PARSED.ids), Entry("v", "c", MEMORY, PARSED.ids))  # type: ignore[arg-type]
+
+
+def test_what_has_not_changed_is_the_same_object(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    file = CheckpointFile(path, iter([MEMORY]))
+    path.write_bytes(document(ENTRY, ENTRY | {"PodUID": "v"}))
+    file.refresh()
+    before = file.entries
+    path.write_bytes(document(ENTRY, ENTRY | {"PodUID": "v", "DeviceIDs": {"-1": IDS[:1]}}, ENTRY | {"PodUID": "w"}))
+    assert file.refresh()
+    assert file.entries[0] is before[0]
+    assert [entry.ids for entry in file.entries] == [PARSED.ids, frozenset(IDS[:1]), PARSED.ids]
+
+
+def test_a_change_is_seen_by_size_time_or_file(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(document(ENTRY))
+    file = CheckpointFile(path, [MEMORY])
+    file.refresh()
+    stat = path.stat()
+    other = document(ENTRY | {"PodUID": "v"})
+    path.write_bytes(other)
+    os.utime(path, ns=(0, stat.st_mtime_ns + 1))
+    assert (file.refresh(), file.refresh()) == (True, False)
+    path.write_bytes(document())
+    os.utime(path, ns=(0, stat.st_mtime_ns + 1))
+    assert (file.refresh(), file.refresh()) == (True, False)
+    newer = path.with_name("new")
+    newer.write_bytes(document())
+    os.utime(newer, ns=(0, stat.st_mtime_ns + 1))
+    os.replace(newer, path)
+    assert (file.refresh(), file.refresh()) == (True, False)
+
+
+def test_each_trouble_is_said_once_and_ends_with_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "checkpoint"
+    file = CheckpointFile(path, [MEMORY])
+    for text, records in ((b"", 1), (b"", 1), (b"[]", 2), (document(ENTRY), 2), (b"[]", 3)):
+        path.write_bytes(text)
+        assert file.refresh() == (text == document(ENTRY))
+        assert (len(caplog.records), bool(file.problem)) == (records, text != document(ENTRY))
+    path.unlink()
+    assert (file.refresh(), file.entries, file.problem) == (True, (), "")
+    path.mkdir()
+    assert (file.refresh(), "directory" in file.problem) == (False, True)
+
+
+def test_a_trouble_ends_with_a_file_that_is_gone_or_still_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"[]")
+    file = CheckpointFile(path, [MEMORY])
+    assert (file.refresh(), bool(file.problem)) == (False, True)
+    path.unlink()
+    assert (file.refresh(), file.entries, file.problem) == (False, (), "")
+    path.write_bytes(document(ENTRY))
+    assert file.refresh()
+    with monkeypatch.context() as patched:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patched.setattr(Path, "open", full)
+        assert (file.refresh(), bool(file.problem)) == (False, True)
+    assert (file.refresh(), file.entries, file.problem) == (False, (PARSED,), "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -24,6 +25,7 @@ class Subscription:
 
     def wait(self, seconds: float) -> tuple[str, int] | None:
         assert not self.closed
+        assert threading.current_thread() is not threading.main_thread()
         try:
             item = self.said.get(timeout=min(seconds, 0.02))
         except queue.Empty:
@@ -33,6 +35,8 @@ class Subscription:
         return item
 
     def close(self) -> None:
+        # A driver that hangs must not hang the event loop.
+        assert threading.current_thread() is not threading.main_thread()
         self.closed = True
 
 

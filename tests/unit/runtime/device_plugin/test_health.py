@@ -12,7 +12,7 @@ from gpushare_runtime.device_plugin.health import APPLICATION_XIDS, CHECKS, Card
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
 def test_errors_of_the_application_leave_the_card_in_use(xid: int) -> None:
     health = CardHealth()
-    assert not health.xid("GPU-1", xid)
+    assert health.xid("GPU-1", xid) is False
     assert health.answers("GPU-1") == "ok"
     assert len(APPLICATION_XIDS) == 6
 
@@ -45,3 +45,16 @@ def test_a_pending_repair_keeps_only_a_card_that_was_in_trouble() -> None:
     for _ in range(CHECKS):
         last = health.answers("GPU-1")
     assert last == "ok"
+    assert health.answers("GPU-1", "reset it") == "ok"
+
+
+def test_the_last_trouble_is_the_one_that_is_said_and_checks_begin_anew_with_it() -> None:
+    health = CardHealth(checks=2)
+    assert health.fails("GPU-1", "lost") == "lost"
+    assert health.answers("GPU-1") == "lost"
+    assert health.xid("GPU-1", 79)
+    assert health.answers("GPU-1").startswith("XID 79: see `dmesg`")
+    assert health.answers("GPU-1", "reset it").endswith("passes its checks (reset it)")
+    assert [health.answers("GPU-1") == "ok" for _ in range(3)] == [False, True, True]
+    health.fails("GPU-1", "lost again")
+    assert [health.answers("GPU-1") for _ in range(2)] == ["lost again", "ok"]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpushare_runtime.device_plugin.starts import may_start
 from gpushare_runtime.held import Held, HeldEntry
 from gpushare_runtime.inventory import Inventory
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.device_plugin.test_node import Node, stopped
 from unit.runtime.pods import card, container, inventory
@@ -153,7 +155,9 @@ def test_containers_that_start_again_without_kubelets_record_get_their_own_ids()
     node = Node(cards)
     pod = node.see(memory(cards, 1, 6, phase="Running"))
     node.admit(pod)
+    # Its sandbox lives, the container does not.
     node.live.add(pod["metadata"]["uid"])
+    node.processes.up[pod["metadata"]["uid"]] = set()
     before = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
     node.manager.restore([], RESOURCES)
     node._write()
@@ -162,7 +166,7 @@ def test_containers_that_start_again_without_kubelets_record_get_their_own_ids()
     # Another pod meanwhile: kubelet offers it everything.
     assert cards_of(node.admit(node.see(memory(cards, 1, 4))))["main"] == "0"
     assert cards_of(node.admit(pod))["main"] == "1"
-    assert node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] <= before | {"GPU-00000001-_-6", "GPU-00000001-_-7"}
+    assert node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] == before
 
 
 # What the scheduler's side is told.
@@ -201,9 +205,9 @@ def test_units_of_pods_that_are_gone_are_leaving_until_their_processes_are() -> 
 def test_a_static_pod_is_unmanaged() -> None:
     cards = inventory(8)
     node = Node(cards)
-    copy = memory(None, 0, 3, uid="of-the-copy", name="static", annotations={"kubernetes.io/config.mirror": "of-the-file"})
+    copy = memory(None, 0, 3, uid="of-the-copy", name="static", annotations={"kubernetes.io/config.mirror": 32 * "a"})
     node.see(copy)
-    node.admit({**copy, "metadata": {**copy["metadata"], "uid": "of-the-file"}})
+    node.admit({**copy, "metadata": {**copy["metadata"], "uid": 32 * "a"}})
     assert said(node.state).entries == (HeldEntry("GPU-00000000", "of-the-copy", "default/static", 3, "unmanaged"),)
 
 
@@ -301,6 +305,85 @@ def test_a_cordoned_card_takes_no_new_pods_and_those_on_it_may_start_again() -> 
     assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "0"
 
 
+def test_cards_that_are_read_again_are_told_of_only_when_they_differ() -> None:
+    node = Node(inventory(4, 8))
+    changes = node.state.inventory_changes
+    before = changes.count
+    assert node.state.set_inventory(inventory(4, 8)) is False
+    node.state.set_cordon("")
+    assert changes.count == before
+    assert node.state.set_inventory(inventory(4, 9))
+    assert changes.count == before + 1
+    assert [i for i, _ in node.state.devices(CARDS)] == ["GPU-00000000", "GPU-00000001"]
+    ids = [f"GPU-{index:08d}-_-{slot}" for index, units in enumerate((4, 9)) for slot in range(units)]
+    assert [i for i, _ in node.state.devices(MEMORY)] == ids
+    assert {i: c.index for i, c in node.state.card_of(MEMORY).items()} == {i: int(i[4:12]) for i in ids}
+    assert {i: c.index for i, c in node.state.card_of(CARDS).items()} == {"GPU-00000000": 0, "GPU-00000001": 1}
+
+
+def test_a_cordon_outlives_a_reading_and_what_was_read_as_cordoned_stays_so() -> None:
+    node = Node(inventory(4, 4))
+    node.state.set_inventory(Inventory(inventory().unit, (card(0, 4, cordoned=True), card(1, 4))))
+    node.state.set_cordon("1")
+    assert [c.cordoned for c in node.state.card_of(CARDS).values()] == [True, True]
+    node.state.set_inventory(inventory(4, 4, 4))
+    assert [c.cordoned for c in node.state.card_of(CARDS).values()] == [False, True, False]
+    empty = NodeState(node.pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
+    empty.set_cordon("0")
+    assert (empty.card_of(CARDS), empty.card_of(MEMORY), empty.devices_key(MEMORY)) == ({}, {}, ((), frozenset()))
+    empty.set_inventory(inventory(4))
+    assert [c.cordoned for c in empty.card_of(CARDS).values()] == [True]
+
+
+def test_the_list_for_kubelet_is_a_new_one_exactly_when_it_has_changed() -> None:
+    cards = inventory(4, 4)
+    node = Node(cards)
+    pods = [node.see(memory(cards, 0, size, phase="Running")) for size in (1, 2)]
+    for pod in pods:
+        node.admit(pod)
+    seen: dict[Any, list[tuple[str, bool]]] = {}
+
+    def look() -> None:
+        for resource in RESOURCES:
+            devices = node.state.devices(resource)
+            key = (resource, node.state.devices_key(resource))
+            assert seen.setdefault(key, devices) == devices
+            assert [other for other, of in seen.items() if of == devices] == [key]
+
+    def admit() -> None:
+        node.admit(node.see(memory(cards, 1, 1)))
+
+    look()
+    for change in (
+        admit,
+        lambda: with_card(node, 0, health="XID 79"),
+        admit,
+        lambda: node.delete(pods[0]),
+        lambda: node.force_delete(pods[1], alive=True),
+        lambda: node.state.set_cordon("1"),
+        lambda: node.state.set_inventory(inventory(4, 5)),
+        lambda: node.state.set_inventory(inventory(4, 5, 6)),
+    ):
+        change()
+        node.state.settle()
+        look()
+    assert len(seen) > 6
+
+
+def test_units_of_a_bad_card_that_kubelet_has_freed_do_not_come_back() -> None:
+    cards = inventory(4, 4)
+    node = Node(cards)
+    pods = [node.see(memory(cards, 0, 1, phase="Running")) for _ in range(2)]
+    for pod in pods:
+        node.admit(pod)
+    gone, stays = (node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] for pod in pods)
+    with_card(node, 0, health="XID 79")
+    assert healthy(node, MEMORY) == gone | stays | {f"GPU-00000001-_-{slot}" for slot in range(4)}
+    node.force_delete(pods[0], alive=True)
+    node.state.settle()
+    assert healthy(node, MEMORY) == stays | {f"GPU-00000001-_-{slot}" for slot in range(4)}
+
+
 # Starts.
 
 
@@ -353,3 +436,313 @@ def test_a_container_that_got_a_pods_cards_which_asked_for_another_number_of_the
     with pytest.raises(Refused, match="container main of pod default/one has units of 2 cards, it needs one card; delete the pod"):
         may_start(node.state, MEMORY, ids)
     assert first
+
+
+def test_a_start_before_the_cards_were_read_is_not_refused() -> None:
+    state = NodeState(Node(inventory(4)).pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
+    assert not may_start(state, MEMORY, ["GPU-00000000-_-0"])
+
+
+def test_whole_cards_that_are_gone_or_cordoned() -> None:
+    cards = inventory(4, 4, 4)
+    node = Node(cards)
+    pod = node.see(whole(cards, 1, 2))
+    node.admit(pod)
+    node.state.set_cordon("all")
+    assert may_start(node.state, CARDS, ["GPU-00000001", "GPU-00000002"])
+    assert not may_start(node.state, CARDS, ["GPU-00000000"])
+    with pytest.raises(Refused, match=r"1 of its \d ids \(GPU-00000001 …\) are those of container main of pod default/"):
+        may_start(node.state, CARDS, ["GPU-00000001"])
+    node.state.set_inventory(inventory(4))
+    with pytest.raises(Refused, match=r"^aliyun.com/gpu-count: 2 of its ids are of no card in this node; delete the pod"):
+        may_start(node.state, CARDS, ["GPU-00000000", "GPU-00000001", "GPU-00000002"])
+
+
+def test_of_several_bad_cards_the_first_is_named() -> None:
+    node = Node(inventory(4, 4, 4))
+    for index in (1, 2):
+        with_card(node, index, health=f"XID {index}")
+    with pytest.raises(Refused, match=r"card 1 .* is not usable \(XID 1\)"):
+        may_start(node.state, CARDS, ["GPU-00000002", "GPU-00000001", "GPU-00000000"])
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_start_with_ids_in_doubt_looks_at_the_processes_once(alive: bool) -> None:
+    cards = inventory(4)
+    node = Node(cards)
+    gone = node.see(memory(cards, 0, 2, phase="Running", name="gone"))
+    node.admit(gone)
+    ids = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
+    node.force_delete(gone, alive=alive)
+    # The processes of the pod itself are its own; another's ids are not in doubt.
+    assert may_start(node.state, MEMORY, ids)
+    assert not may_start(node.state, MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(4)} - ids)
+    assert node.looks == 0
+    if alive:
+        with pytest.raises(Refused, match="is still held by processes of pod default/gone"):
+            may_start(node.state, MEMORY, [min(ids)])
+    else:
+        # It was told a moment ago that it may start.
+        node.now += 30
+        assert not may_start(node.state, MEMORY, [min(ids)])
+    assert node.looks == 1
+
+
+def test_a_container_of_a_pod_that_the_watch_has_not_shown_may_start_on_any_number_of_cards() -> None:
+    cards = inventory(4, 4)
+    node = Node(cards)
+    pod = node.see(bound(cards, {0: {0: 1, 1: 1}}, container(mem=2), labels={"aliyun.com/gpu-count": "2"}))
+    node.admit(pod)
+    ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    assert may_start(node.state, MEMORY, ids)
+    unseen = NodeState(type(node.pods)(), lambda: 0.0, lambda: 0.0, FakeProcesses())
+    unseen.set_inventory(cards)
+    unseen.holders.set_checkpoint(node.file)
+    assert may_start(unseen, MEMORY, ids)
+
+
+def test_whole_cards_and_memory_of_one_container_start_each_with_their_own_shape() -> None:
+    cards = inventory(4, 4, 4)
+    node = Node(cards)
+    pod = node.see(bound(None, {}, container(mem=2, count=2)))
+    node.admit(pod)
+    given = node.manager.given[pod["metadata"]["uid"]]["main"]
+    assert all(may_start(node.state, resource, given[resource]) for resource in RESOURCES)
+    node = Node(inventory(4, 4, 4))
+    pod = node.see(bound(None, {}, container("a", count=1), container("b", mem=2), labels={"aliyun.com/gpu-count": "2"}))
+    node.admit(pod)
+    assert may_start(node.state, MEMORY, node.manager.given[pod["metadata"]["uid"]]["b"][MEMORY])
+
+
+# A record that is lost: who asks is a guess.
+
+
+def lose(node: Node, *pods: dict[str, Any]) -> None:
+    """kubelet starts anew without its file; these pods' sandboxes live."""
+    node.live.update(pod["metadata"]["uid"] for pod in pods)
+    node.manager.restore([], RESOURCES)
+    node._write()
+    for resource in RESOURCES:
+        node.manager.healthy[resource] = {i for i, good in node.state.devices(resource) if good}
+
+
+def ids_of(node: Node, pod: dict[str, Any], name: str = "main") -> set[str]:
+    return node.manager.given[pod["metadata"]["uid"]][name][MEMORY]
+
+
+def test_a_container_that_starts_again_without_a_record_does_not_get_its_living_siblings_ids() -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    pod = node.see(bound(cards, {0: {0: 8}, 1: {0: 8}}, container("a", mem=8), container("b", mem=8), phase="Running"))
+    uid = pod["metadata"]["uid"]
+    node.admit(pod)
+    before = ids_of(node, pod, "b")
+    lose(node, pod)
+    node.processes.up[uid] = {"a"}
+    node.manager.pre_start_required = lambda _: False
+    asyncio.run(node.manager.start(pod, pod["spec"]["containers"][1]))
+    assert ids_of(node, pod, "b") == before
+    with pytest.raises(AdmissionError):
+        node.admit(node.see(memory(cards, 0, 8)))
+
+
+@pytest.mark.parametrize("up", [{"main"}, None], ids=["it runs", "nobody can tell"])
+def test_the_ids_of_a_container_that_may_live_are_nobodys_even_if_the_api_server_does_not_show_it_running(up: set[str] | None) -> None:
+    cards = inventory(8)
+    node = Node(cards)
+    pod = node.see(memory(cards, 0, 6, phase="Running", name="seems down"))
+    node.admit(pod)
+    lose(node, pod)
+    if up is not None:
+        node.processes.up[pod["metadata"]["uid"]] = up
+    with pytest.raises(AdmissionError, match="processes of pod default/seems down hold some"):
+        node.admit(node.see(memory(cards, 0, 6)))
+
+
+def test_a_guess_that_was_wrong_does_not_keep_the_other_from_starting() -> None:
+    cards = inventory(8)
+    node = Node(cards)
+    down = node.see(memory(cards, 0, 6, phase="Running", name="down"))
+    node.admit(down)
+    lose(node, down)
+    node.processes.up[down["metadata"]["uid"]] = set()
+    # Of the same size, and the plugin has not heard of it.
+    stranger = memory(cards, 0, 6, name="stranger")
+    node.admit(stranger)
+    node.see(stranger)
+    assert may_start(node.state, MEMORY, ids_of(node, stranger))
+    with pytest.raises(AdmissionError):
+        node.admit(down)
+
+
+# The containers of one pod.
+
+
+def test_later_containers_follow_the_first_one_to_the_card_that_it_got() -> None:
+    """kubelet asks for the second pod first; its first container gets the other's card, and its second one had its own."""
+    cards = inventory(8, 8)
+    node = Node(cards)
+    node.see(memory(cards, 0, 2, name="first"))
+    later = node.see(bound(cards, {0: {1: 2}, 1: {1: 1}}, container("c0", mem=2), container("c1", mem=1), name="later"))
+    assert cards_of(node.admit(later)) == {"c0": "0", "c1": "0"}
+
+
+def test_where_containers_are_meant_for_cards_of_their_own_each_needs_room_for_itself_alone() -> None:
+    cards = inventory(2, 3)
+    node = Node(cards)
+    pod = node.see(bound(cards, {0: {0: 2}, 1: {1: 3}}, container("c0", mem=2), container("c1", mem=3)))
+    assert cards_of(node.admit(pod)) == {"c0": "0", "c1": "1"}
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)])
+def test_a_chosen_card_that_has_room_for_a_part_of_the_pod_alone_gets_none_of_it(sizes: tuple[int, int]) -> None:
+    """kubelet has admitted a pod that the API server had no more, with what was meant for this one."""
+    cards = inventory(8, 8)
+    node = Node(cards)
+    first, second = sizes
+    pod = node.see(bound(cards, {0: {1: first}, 1: {1: second}}, container("c0", mem=first), container("c1", mem=second)))
+    node.admit(memory(cards, 1, 7, name="unseen"))
+    unseen = {entry.pod: entry.ids for entry in node.file}
+    # It may have landed anywhere: what counts is that one card has one unit left.
+    [card_of_it] = {i.partition("-_-")[0] for ids in unseen.values() for i in ids}
+    other = "1" if card_of_it == "GPU-00000000" else "0"
+    chosen = {"0": 1, "1": 0}[other]
+    pod["metadata"]["annotations"] = bound(cards, {0: {chosen: first}, 1: {chosen: second}}, container())["metadata"]["annotations"]
+    node.see(pod)
+    assert cards_of(node.admit(pod)) == {"c0": other, "c1": other}
+
+
+def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_refused() -> None:
+    cards = inventory(2, 8)
+    node = Node(cards)
+    node.see(memory(cards, 0, 2, name="first"))
+    later = node.see(bound(cards, {0: {1: 2}, 1: {1: 1}}, container("c0", mem=2), container("c1", mem=1), name="later"))
+    with pytest.raises(AdmissionError, match=r"card 0 has 0 free, card 1 has 8 free but is not the one it was placed on"):
+        node.admit(later)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "containers", "init"),
+    [((2, 16), [8], [2]), ((4, 16), [4, 4], []), ((16, 4), [4, 4], [])],
+    ids=["init container first", "two alike", "larger card first"],
+)
+def test_a_pod_that_nobody_placed_gets_a_card_with_room_for_all_of_it(
+    sizes: tuple[int, ...], containers: list[int], init: list[int]
+) -> None:
+    cards = inventory(*sizes)
+    node = Node(cards)
+    asked = [container(f"c{place}", mem=units) for place, units in enumerate(containers)]
+    pod = node.see(bound(None, {}, *asked, init=[container(f"i{place}", mem=units) for place, units in enumerate(init)]))
+    large = str(sizes.index(16))
+    assert set(cards_of(node.admit(pod)).values()) == {large}
+
+
+# Starts that must not be.
+
+
+def taken_for_over(cards: Inventory) -> tuple[Node, set[str]]:
+    """A node whose pod `slow` has gone before it had a process, long enough ago for its ids to be free; and these."""
+    node = Node(cards)
+    slow = node.see(memory(cards, 0, 12, name="slow"))
+    node.admit(slow)
+    ids = ids_of(node, slow)
+    node.pods.event("DELETED", parse_local_pod(slow))
+    for _ in range(2):
+        node.state.settle()
+        node.now += 3
+    return node, ids
+
+
+def test_a_start_of_a_pod_that_was_taken_for_over_holds_its_ids_again() -> None:
+    cards = inventory(12)
+    node, ids = taken_for_over(cards)
+    assert node.state.holders.snapshot() == {}
+    assert not may_start(node.state, MEMORY, ids)
+    with pytest.raises(Refused, match="has memory held by pod default/slow"):
+        node.state.prefer(CARDS, ["GPU-00000000"], [], 1)
+
+
+def test_a_start_of_a_pod_that_was_taken_for_over_is_refused_where_others_have_the_card_now() -> None:
+    cards = inventory(12)
+    node, ids = taken_for_over(cards)
+    # In one moment: kubelet's memory of it is gone only with the next container that asks.
+    node.manager.active.clear()
+    node.admit(node.see(whole(cards, 0, name="all of it")))
+    with pytest.raises(Refused, match=r"card 0 .* is held by pod default/all of it"):
+        may_start(node.state, MEMORY, ids)
+
+
+def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_while() -> None:
+    cards = inventory(12)
+    node = Node(cards)
+    assert not may_start(node.state, MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(6)})
+    with pytest.raises(Refused, match="has memory held by a pod admitted just now"):
+        node.state.allocate(CARDS, ["GPU-00000000"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"gpushare.request/cards": "GPU-00000001"}, "which its own annotations refuse"),
+        ({"gpushare.request/cards-refused": "GPU-00000000"}, "which its own annotations refuse"),
+        ({"gpushare.request/not-with": "app=noisy"}, "beside pod default/noisy, with which it is not to be"),
+    ],
+    ids=["cards", "cards refused", "company"],
+)
+def test_a_pod_that_got_a_card_against_its_rules_does_not_start(rule: dict[str, str], why: str) -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    node.admit(node.see(memory(cards, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running")))
+    # It waits no more, which the watch is to say yet.
+    node.see(memory(cards, 0, 6, name="turned away"))
+    strict = node.see(memory(cards, 1, 6, name="strict", annotations=rule))
+    node.admit(strict)
+    with pytest.raises(Refused, match=f"container main of pod default/strict has card 0 .*, {why}; delete the pod"):
+        may_start(node.state, MEMORY, ids_of(node, strict))
+
+
+def test_who_was_there_first_starts_again_whatever_others_wish() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    first = node.see(memory(cards, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running"))
+    node.admit(first)
+    node.see(memory(cards, 0, 6, name="turned away"))
+    node.admit(node.see(memory(cards, 1, 6, name="strict", annotations={"gpushare.request/not-with": "app=noisy"})))
+    assert may_start(node.state, MEMORY, ids_of(node, first))
+
+
+def test_cards_that_are_all_alike_are_not_told_apart_by_the_model_that_the_nodes_label_names() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pod = node.see(memory(cards, 0, 4, annotations={"gpushare.request/models": "Company-Name-Of-It"}))
+    node.admit(pod)
+    assert may_start(node.state, MEMORY, ids_of(node, pod))
+
+
+def test_the_newest_answer_counts_where_the_same_ids_were_preferred_twice() -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    old = node.see(bound(cards, {0: {0: 4}, 1: {0: 8}}, container("main", mem=4), container("more", mem=8), name="old"))
+    free = sorted(node.free(MEMORY))
+    ids, _ = node.state.prefer(MEMORY, free, [], 4)
+    node.pods.event("DELETED", parse_local_pod(old))
+    node.see(memory(cards, 0, 4, name="new"))
+    assert node.state.prefer(MEMORY, free, [], 4)[0] == ids
+    assert node.state.allocate(MEMORY, ids).environment["ALIYUN_COM_GPU_MEM_POD"] == "4"
+
+
+def test_an_init_container_that_only_podresources_leaves_out_starts_with_what_its_pod_has() -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    pod = node.see(bound(cards, {0: {0: 4}}, container(mem=4), init=[container("first", mem=2)]))
+    node.admit(pod)
+    first = ids_of(node, pod, "first")
+    node.state.holders.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
+    node.now += 60
+    uid = pod["metadata"]["uid"]
+    bare = NodeState(node.pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
+    bare.set_inventory(cards)
+    bare.holders.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
+    assert not may_start(bare, MEMORY, first)
+    with pytest.raises(Refused, match=f"are those of container main of {bare.pod_name(uid)}"):
+        may_start(bare, MEMORY, set(sorted(ids_of(node, pod))[:3]))

@@ -14,6 +14,7 @@ from gpushare_runtime.device_plugin.follow_cards import Unusable
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.settings import Settings
 from gpushare_runtime.held import Held
+from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.quantity import UNITS
 from unit.runtime.device_plugin.device_manager import StartError
@@ -94,6 +95,10 @@ async def admitted(it: World, **changes: object) -> dict[str, object]:
     return pod
 
 
+def asks_before_start(it: World) -> dict[str, bool]:
+    return {resource: options.pre_start_required for resource, options in it.kubelet.options.items()}
+
+
 async def force_delete(it: World, pod: dict[str, object]) -> None:
     it.kubelet.manager.active.discard(pod["metadata"]["uid"])  # type: ignore[index]
     await it.api.remove(path_of(pod))
@@ -127,7 +132,7 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         settings = Settings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
-        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, live=lambda: it.live)
+        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
         await until(lambda: [e.pod for e in held(it).entries] == ["default/zombie"])
@@ -167,12 +172,13 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() ->
         pod = await admitted(it)
         await it.kubelet.stop()
         (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
-        await until(lambda: it.plugin.node.holders.record_lost())
+        await until(lambda: it.plugin.node.holders.record_lost(MEMORY))
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         await it.kubelet.start()
         await it.registered()
-        assert {options.pre_start_required for options in it.kubelet.options.values()} == {False}
+        assert asks_before_start(it) == {MEMORY: False, CARDS: True}
+        it.processes.up[pod["metadata"]["uid"]] = set()  # type: ignore[index]
         waiting = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {}}}]}
         await it.bind({**pod, "status": waiting})
         await until(lambda: not it.plugin.node.pods.get(pod["metadata"]["uid"]).running)  # type: ignore[index, union-attr]
@@ -180,7 +186,7 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() ->
         again = await it.kubelet.manager.start(pod, pod["spec"]["containers"][0])  # type: ignore[index]
         assert again["ALIYUN_COM_GPU_MEM_IDX"] == "1"
         # Its record is whole again: starts are asked for as before once it restarts, and until then it keeps its plugin.
-        await until(lambda: not it.plugin.node.holders.record_lost())
+        await until(lambda: not it.plugin.node.holders.record_lost(MEMORY))
         it.kubelet.options.clear()
         await it.kubelet.restart()
         await it.registered()
@@ -200,17 +206,17 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
         it.kubelet.lists.clear()
         await it.kubelet.start()
         await it.registered()
-        await until(lambda: it.plugin.node.holders.record_lost())
+        await until(lambda: it.plugin.node.holders.record_lost(MEMORY))
         assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted(RESOURCES)
         assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
         # Once that is over, it is told not to ask for what it cannot, and keeps the plugin that it has then.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("gpushare_runtime.device_plugin.kubelet._SETTLED_SECONDS", 0.0)
-            await until(lambda: {options.pre_start_required for options in it.kubelet.options.values()} == {False})
+            await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True})
             await until(lambda: len(it.kubelet.manager.healthy[MEMORY]) == 16)
         await asyncio.sleep(5 * DROP_SECONDS)
         assert len(it.kubelet.manager.healthy[MEMORY]) == 16
-        assert len(it.kubelet.registrations) == 2 * len(RESOURCES)
+        assert len(it.kubelet.registrations) == len(RESOURCES) + 1
 
 
 @running
@@ -235,8 +241,33 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
         await it.stop()
         root = it.kubelet.directory.parent
         settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
-        with pytest.raises(Unusable, match=r"had 8 units .* or start with --memory-unit GiB"):
-            await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, live=lambda: it.live).run(), 5)
+        with pytest.raises(Unusable, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
+            await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
+
+
+@running
+async def test_with_a_card_lost_beside_a_running_pod_the_next_process_starts_and_publishes_it() -> None:
+    async with world(8 * GIB, 16 * GIB) as it:
+        await it.registered()
+        await admitted(it)
+        before = it.inventory
+        await until(lambda: b'"p' in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
+        await it.stop()
+        it.nvml.lost = {1}
+        await until(lambda: not any(it.kubelet.manager.healthy.values()))
+        it.kubelet.registrations.clear()
+        it.kubelet.lists.clear()
+        root = it.kubelet.directory.parent
+        settings = Settings("gpu1", kubelet_root=root, state=root / "state")
+        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
+        it.task = asyncio.ensure_future(it.plugin.run())
+        await it.registered()
+        assert [(card.uuid, card.usable) for card in it.inventory.cards] == [
+            (before.cards[0].uuid, True),
+            (before.cards[1].uuid, False),
+        ]
+        told = Inventory.from_json
+        await until(lambda: told(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"]) == it.inventory)
 
 
 async def scraped(port: int, *headers: str) -> str:

@@ -135,3 +135,55 @@ def test_once_per_pod_and_wording() -> None:
             await task
 
     virtual.run(run())
+
+
+def test_what_is_just_right_is_no_mistake() -> None:
+    two = {"labels": {"aliyun.com/gpu-count": "2"}}
+    for asked, said in (
+        (pending(container("a", mem=12), container("b", mem=12)), None),
+        (pending(container("a", mem=12), container("b", mem=13)), "together, which must be on one card"),
+        (pending(container(mem=48), **two), None),
+        (pending(container(mem=4), container("b", mem=44), **two), None),
+        (pending(container("a", mem=2), init=[container("i", mem=25)]), "container 'i': 25 means 25 units"),
+    ):
+        advice = advise(asked, LARGEST)
+        assert (advice is None) == (said is None)
+        assert advice is None or said in advice[1]
+
+
+def test_the_first_of_equal_cards_says_the_unit_and_every_node_counts() -> None:
+    mib = Inventory(parse_unit("MiB"), (card(0, 24 * 1024),))
+    assert largest_of([inventory(24), mib]) == Largest(GIB, 24, 1)
+    assert largest_of([mib, inventory(24)]) == Largest(parse_unit("MiB"), 24 * 1024, 1)
+    assert largest_of([inventory(8, 8, 8), inventory(16), Inventory(GIB, ())]) == Largest(GIB, 16, 3)
+
+
+def test_a_pod_that_comes_again_is_told_again_and_all_is_looked_at_once_a_second() -> None:
+    async def run() -> None:
+        cluster, recorder, reviews = Cluster(), Recorder(), []
+        cluster.replace_nodes([NodeRecord("n", inventory(16)), NodeRecord("broken", None, "odd")])
+        advisor = Advisor(cluster, recorder)  # type: ignore[arg-type]
+        review = advisor.review
+
+        def noted() -> None:
+            reviews.append(asyncio.get_running_loop().time())
+            review()
+
+        advisor.review = noted  # type: ignore[method-assign]
+        task = asyncio.create_task(advisor.run())
+        for _ in range(2):
+            cluster.pod_event("ADDED", pending(container(mem=17), uid="a"))
+            await asyncio.sleep(2)
+            cluster.pod_event("DELETED", pending(container(mem=17), uid="a"))
+            cluster.changed.set()
+            await asyncio.sleep(2)
+        assert [uid for uid, _, _ in recorder.said] == ["a", "a"]
+        assert reviews == [0, 2, 4, 6]
+        cluster.changed.set()
+        await asyncio.sleep(0.5)
+        cluster.changed.set()
+        await asyncio.sleep(3)
+        assert reviews[4:] == [8, 9]
+        task.cancel()
+
+    virtual.run(run())

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpushare_runtime.extender.budgets import read_budget, violations
+from gpushare_runtime.extender.budgets import Budget, read_budget, violations
 from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.ledger import Holder
 from unit.runtime.test_ledger import memory
@@ -63,3 +64,47 @@ def test_a_budget_without_status_allows_nothing() -> None:
     raw = budget(3, matchLabels={"app": "a"})
     del raw["status"]
     assert violations(pods("a"), [read_budget(raw)]) == [True]
+
+
+def test_every_part_of_a_selector_must_hold() -> None:
+    both = budget(0, matchLabels={"app": "a"}, matchExpressions=[{"key": "tier", "operator": "Exists"}])
+    two = budget(0, matchLabels={"app": "a", "tier": "x"})
+    two_expressions = [{"key": "app", "operator": "Exists"}, {"key": "tier", "operator": "In", "values": ["x"]}]
+    for raw in (both, two, budget(0, matchExpressions=two_expressions)):
+        half, whole = pods("a", "a")
+        whole = replace(whole, labels=(("app", "a"), ("tier", "x")))
+        assert violations([half, whole], [read_budget(raw)]) == [False, True]
+    absent = budget(0, matchExpressions=[{"key": "tier", "operator": "NotIn", "values": ["x"]}])
+    assert violations(pods("a"), [read_budget(absent)]) == [True], "who has no such label is not in"
+    missing = budget(0, matchExpressions=[{"key": "tier", "operator": "DoesNotExist"}])
+    assert violations(pods("a"), [read_budget(missing)]) == [True]
+
+
+def test_each_budget_counts_on_its_own_and_every_eviction_counts() -> None:
+    one = read_budget(budget(1, matchLabels={"app": "a"}))
+    all_of_them = read_budget(budget(2, matchExpressions=[{"key": "app", "operator": "Exists"}]))
+    assert violations(pods("b", "a", "b", "a"), [one, all_of_them]) == [False, False, True, True]
+    assert violations(pods("a", "a"), [all_of_them, one]) == [False, True]
+    assert violations(pods("a", "a"), iter([one, all_of_them])) == [False, True]
+
+
+def test_a_budget_as_the_api_server_has_it() -> None:
+    raw = budget(2, "n", ("p",), matchLabels={"a": "b"}, matchExpressions=[{"key": "k", "operator": "Exists"}])
+    assert read_budget(raw) == Budget("n", "b", {"a": "b"}, (("k", "Exists", ()),), 2, frozenset({"p"}))
+    bare = {"metadata": {"namespace": "n", "name": "b"}}
+    assert read_budget(bare) == read_budget(bare | {"spec": {"selector": None}}) == Budget("n", "b", {}, (), 0, frozenset())
+
+
+def test_a_pod_without_labels_counts_against_none() -> None:
+    """kube-scheduler does not even look then, also where a selector wants a label not to be there."""
+    bare = [replace(pod, labels=()) for pod in pods("a", "b")]
+    for operator in ("NotIn", "DoesNotExist"):
+        raw = budget(0, matchExpressions=[{"key": "app", "operator": operator, "values": ["c"]}])
+        assert violations(bare, [read_budget(raw)]) == [False, False]
+
+
+def test_each_namespace_has_budgets_of_its_own() -> None:
+    first, second = pods("a", "a")
+    mixed = [first, replace(second, namespace="other"), second, replace(first, namespace="other")]
+    both = [read_budget(budget(allowed, namespace, matchLabels={"app": "a"})) for allowed, namespace in ((1, "default"), (0, "other"))]
+    assert violations(mixed, both) == [False, True, True, True]

@@ -27,7 +27,7 @@ def lines(cluster: Cluster) -> list[str]:
 
 
 def test_cards_pods_and_what_is_wrong() -> None:
-    cluster = Cluster(now=lambda: 0.0, clock=lambda: 9.0)
+    cluster = Cluster(clock=lambda: 9.0)
     cluster.node_event("ADDED", CARDS)
     cluster.node_event("ADDED", NodeRecord("broken", None, "not JSON"))
     cluster.ledger.apply(holder("a", memory(6), on(0, 6)))
@@ -62,12 +62,12 @@ def test_cards_pods_and_what_is_wrong() -> None:
         'gpushare_extender_node_impossible_states{node="broken"} 0',
     ):
         assert line in found
-    cluster.ledger.expire(0.0, 20.0)
+    cluster.ledger.expire(20.0)
     assert "gpushare_extender_reservations_expired_total 2" in lines(cluster)
 
 
 def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
-    cluster = Cluster(now=lambda: 0.0, clock=lambda: 0.0)
+    cluster = Cluster(clock=lambda: 0.0)
     cluster.node_event("ADDED", CARDS)
     cluster.ledger.apply(holder("a", memory(6), on(0, 6)))
     cluster.ledger.apply(holder("static", memory(3), None))

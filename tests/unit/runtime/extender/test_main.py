@@ -22,7 +22,9 @@ from aiohttp import web
 
 import gpushare_runtime
 from gpushare_runtime import __version__, protocol
-from gpushare_runtime.extender.main import main
+from gpushare_runtime.extender import main as extender
+from gpushare_runtime.extender.main import incomplete, main
+from gpushare_runtime.kube.credentials import load
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
@@ -246,6 +248,41 @@ async def eventually(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool])
     async with asyncio.timeout(20):
         while not good(await ask()):  # noqa: ASYNC110 - the condition is in another process
             await asyncio.sleep(0.02)
+
+
+def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reloaded(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        raise OSError(98, "that is all of it")
+
+    monkeypatch.setattr(extender, "listen", reloaded)
+    (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:9", token="t"))
+    unheard = list[int]()
+    before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
+    try:
+        settings = extender.Settings(extender.Address("127.0.0.1", free_port()))
+        with pytest.raises(extender.Stopped, match="that is all of it"):
+            asyncio.run(extender.serve(load(str(tmp_path / "kubeconfig")), settings, None, None))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not unheard
+
+
+def test_a_cache_that_nobody_has_confirmed_for_minutes_is_not_answered_from() -> None:
+    class Watch:
+        def __init__(self, age: float, synced: bool = True) -> None:
+            self.age, self.synced = age, asyncio.Event()
+            if synced:
+                self.synced.set()
+
+    def words(**watches: Watch) -> str:
+        return incomplete(watches)  # type: ignore[arg-type]
+
+    assert words(nodes=Watch(300.0), pods=Watch(0.0)) == ""
+    assert "said nothing for more than 300 s about nodes (301 s); expected" in words(nodes=Watch(301), pods=Watch(0.0))
+    assert "about nodes (301 s) and pods (4000 s)" in words(nodes=Watch(301), pods=Watch(4000))
+    assert "not synced yet: the list of nodes from" in words(nodes=Watch(5000, False), pods=Watch(4000))
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from gpushare_runtime import protocol
 from gpushare_runtime.allocation import Allocation
-from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod, PodReader, read_node
+from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.extender.pods import FinishedPod, NodeRecord, PendingPod, PodReader, read_node, unreadable_node, unreadable_pod
 from gpushare_runtime.ledger import Holder
 from unit.runtime.pods import container, inventory, pod
 
@@ -67,6 +70,17 @@ def test_a_finished_pod_releases(phase: str) -> None:
     assert PodReader()(bound(container(mem=8), phase=phase)) == FinishedPod("u")
 
 
+@pytest.mark.parametrize(
+    ("states", "alive"),
+    [([], False), (["terminated"], False), (["waiting", "terminated"], False), (["terminated", "running"], True)],
+)
+def test_a_pod_that_was_failed_before_its_containers_were_ended(states: list[str], alive: bool) -> None:
+    """kubelet 1.20 and 1.21 do so at an eviction, or when the node shuts down."""
+    raw = bound(container(mem=8), phase="Failed")
+    raw["status"]["containerStatuses"] = [{"name": "c", "state": {state: {}}} for state in states]
+    assert PodReader()(raw) == FinishedPod("u", alive)
+
+
 def test_deletion_under_way_does_not_release() -> None:
     record = PodReader()(bound(container(mem=8), deletionTimestamp="2026-01-01T00:00:00Z"))
     assert isinstance(record, Holder)
@@ -99,7 +113,59 @@ def test_broken_annotations_are_said_once(caplog: pytest.LogCaptureFixture) -> N
         assert isinstance(record, Holder)
         assert record.allocation is None
     assert len(caplog.records) == 1
-    assert "pod default/p: scheduler.framework.gpushare.allocation is not JSON" in caplog.text
+    assert "pod default/p on node n: scheduler.framework.gpushare.allocation is not JSON" in caplog.text
+
+
+def test_only_its_node_can_say_what_a_static_pod_has() -> None:
+    """Who may set spec.nodeName may also write the annotation by which a pod is the copy of a static one, and ours beside it."""
+    for mirror in ("", "0123456789abcdef"):
+        record = PodReader()(bound(container(mem=8), annotations={"kubernetes.io/config.mirror": mirror, "ALIYUN_COM_GPU_MEM_IDX": "0"}))
+        assert isinstance(record, Holder)
+        assert (record.mirror, record.allocation) == (True, None)
+    record = PodReader()(bound(container(mem=8), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}))
+    assert isinstance(record, Holder)
+    assert not record.mirror
+
+
+def test_more_than_any_machine_has_is_counted_as_that() -> None:
+    """What JSON can write ends at 64 bits, and a bound pod was perhaps checked by nobody."""
+    record = PodReader()(bound(*(container(f"c{n}", mem=2**63 - 1, count=2**63 - 1, core=2**63 - 1) for n in range(3))))
+    assert isinstance(record, Holder)
+    assert (record.request.units, record.request.cards, record.request.core) == (3 * (2**31 - 1),) * 3
+
+
+def test_what_asks_with_too_many_containers_is_refused_or_left_to_its_node(caplog: pytest.LogCaptureFixture) -> None:
+    for count, fine in ((64, True), (65, False), (5000, False)):
+        containers = [container(f"c{n}", mem=1) for n in range(count)]
+        waiting = PodReader()(pod(*containers, container("asks for nothing"), uid="u"))
+        assert isinstance(waiting, PendingPod)
+        assert (waiting.request is not None) == fine
+        assert isinstance(PodReader()(bound(*containers)), Holder) == fine
+    assert waiting.error == "more than 64 containers of the pod ask for a part of a card; write at most so many"
+    assert "pod default/p on node n is left out of the ledger: more than 64 containers" in caplog.text
+
+
+def test_pods_that_came_and_went_leave_little_behind() -> None:
+    """What is kept once for many pods is bounded by its size as well as by its number."""
+    reader = PodReader()
+
+    tracemalloc.start()
+    for number in range(50):
+        labels = {f"l{n}": f"{number}-{n}" for n in range(2000)}
+        rules = {"gpushare.request/cards": ",".join(f"GPU-{number}-{n}" for n in range(60))}
+        assert reader(pod(container(mem=8), uid=f"u{number}", labels=labels, annotations=rules))
+    del labels, rules
+    gc.collect()
+    left, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert left < 4 * 1024 * 1024, "each has 200 kB of its own"
+
+
+def test_what_cannot_be_read_at_all_stands_for_what_was_known() -> None:
+    assert unreadable_pod({"metadata": {"uid": "u"}, "spec": 1}) == FinishedPod("u")
+    record = unreadable_node({"metadata": {"name": "n", "annotations": 1}})
+    assert record is not None
+    assert (record.name, record.inventory, bool(record.error)) == ("n", None, True)
 
 
 def test_alike_pods_share_their_request_and_allocation() -> None:
@@ -123,3 +189,14 @@ def test_nodes() -> None:
     broken = read_node(node(**{protocol.ANNOTATION_CARDS: "{"}))
     assert broken.inventory is None
     assert "not JSON" in broken.error
+
+
+def test_a_waiting_pod_that_cannot_be_meant_waits_no_more_once_it_is_bound_or_gone() -> None:
+    cluster, reader = Cluster(), PodReader()
+    containers = [container(f"c{n}", mem=1) for n in range(65)]
+    for raw in (bound(*containers), pod(*containers, uid="u")):
+        for kind, after in (("ADDED", pod(*containers, uid="u")), ("MODIFIED" if "nodeName" in raw["spec"] else "DELETED", raw)):
+            record = reader(after)
+            assert record is not None
+            cluster.pod_event(kind, record)
+        assert not cluster.pending

@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 
+from gpushare_runtime.allocation import Allocation
 from gpushare_runtime.extender.budgets import read_budget
 from gpushare_runtime.extender.preempt import Preemption, Preemptor
 from gpushare_runtime.extender.wire import Victims
-from gpushare_runtime.ledger import Holder, Ledger, Nominee
+from gpushare_runtime.held import Held, HeldEntry, Refusal
+from gpushare_runtime.ledger import Holder, Ledger, NodeLedger, NodeRecord, Nominee
 from gpushare_runtime.placement import Placement
 from gpushare_runtime.request import Request
+from gpushare_runtime.rules import Rules
 from unit.runtime.extender.test_budgets import budget
 from unit.runtime.pods import inventory
 from unit.runtime.test_ledger import memory, on, whole
@@ -99,9 +103,39 @@ def test_what_is_only_reserved_cannot_be_evicted() -> None:
     assert evicted(ledger, memory(16), "a") is None
 
 
+def test_violations_are_those_that_the_scheduler_counted_and_those_of_who_is_added() -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
+    budgets = [read_budget(budget(1, matchExpressions=[{"key": "app", "operator": "In", "values": ["a", "c"]}]))]
+    preemption = Preemption(ledger, Placement(), budgets)
+    found = preemption.victims(Preemptor("new", 10, memory(16)), {"n": Victims(("a", "b"), 3)})
+    assert found == {"n": Victims(("a", "b", "c"), 4)}, "the first eviction has used it up"
+
+
+def test_each_node_for_itself() -> None:
+    ledger = world(("a", 0, 16, 0), ("b", 1, 16, 0))
+    ledger.set_inventory("m", inventory(8))
+    ledger.apply(Holder("c", "default", "c", "m", memory(8), on(0, 8)))
+    proposed = {"m": Victims(("c",)), "n": Victims(("a",)), "empty": Victims(()), "n2": Victims(("a",))}
+    assert Preemption(ledger, Placement()).victims(Preemptor("new", 10, memory(16)), proposed) == {"n": Victims(("a",))}
+
+
+def test_a_pod_does_not_stand_in_its_own_way() -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 0, 8, 20), ("new", 1, 16, 10))
+    assert evicted(ledger, memory(16), "a") == Victims(("a",))
+
+
+def test_of_those_that_may_be_spared_the_important_are_then_those_beside_no_victim_then_by_uid() -> None:
+    # Either of b and c is enough beside a.
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 0), cards=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 0), ("c", 0, 8, 0), cards=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    # The victims are named with the more important first.
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 2), cards=(24, 1)), memory(24), "a") == Victims(("a", "c", "b"))
+
+
 PODS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=6)
 
 
+@settings(max_examples=50)
 @given(PODS, st.integers(1, 20), st.data())
 def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
     pods: list[tuple[int, int, int]], units: int, data: st.DataObject
@@ -122,3 +156,113 @@ def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
         assert proposed <= victims <= set(lower)
         assert fits(victims)
         assert not any(fits(victims - {uid}) for uid in victims - proposed)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
+    """A node of any kind of pods, some with rules, on several cards, of unknown card or held otherwise than they say, and a request."""
+    ledger = Ledger()
+    cards = draw(st.lists(st.integers(4, 24), min_size=1, max_size=4))
+    uuids = [card.uuid for card in inventory(*cards).cards]
+    entries, refused = [], []
+    for number in range(draw(st.integers(1, 9))):
+        uid, app = f"p{number}", draw(st.sampled_from("abc"))
+        card, units = draw(st.integers(0, len(cards) - 1)), draw(st.integers(1, 9))
+        rules = Rules(not_with=(("app", draw(st.sampled_from("abc"))),)) if draw(st.integers(0, 5)) == 0 else Rules()
+        request, allocation = Request(memory(units).containers, rules=rules), on(card, units)
+        kind = draw(st.sampled_from(["plain"] * 5 + ["whole", "two", "unknown", "said"]))
+        if kind == "whole":
+            request, allocation = Request(whole(1).containers, rules=rules), on(card, cards[card])
+        elif kind == "two":
+            request = Request(memory(2 * units).containers, cards_per_pod=2, rules=rules)
+            allocation = Allocation.of({0: {card: units, (card + 1) % len(cards): units}}) if len(cards) > 1 else None
+        elif kind == "unknown":
+            allocation = None
+        elif kind == "said":
+            entries.append(HeldEntry(draw(st.sampled_from(uuids)), uid, f"default/{uid}", units, "unmanaged"))
+            allocation = draw(st.sampled_from([allocation, None]))
+        priority, leaving = draw(st.integers(0, 12)), draw(st.integers(0, 9)) == 0
+        ledger.apply(Holder(uid, "default", uid, "n", request, allocation, (("app", app),), priority, leaving))
+    if draw(st.integers(0, 5)) == 0:
+        refused.append(Refusal("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
+    ledger.set_node(NodeRecord("n", inventory(*cards), "", Held(tuple(entries), tuple(refused))))
+    wanted = draw(st.sampled_from([memory(3), memory(8), memory(16), whole(1), whole(2), Request(memory(8).containers, cards_per_pod=2)]))
+    avoids = Rules(not_with=(("app", "a"),)) if draw(st.booleans()) else Rules()
+    wanted = Request(wanted.containers, wanted.cards_per_pod, avoids)
+    return ledger, ledger.asked_by(wanted, "default", (("app", draw(st.sampled_from("bc"))),))
+
+
+def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | None:
+    """All that are less away, then each put back where it still fits: with a fresh node for each question."""
+    node = ledger.node("n")
+    assert node is not None
+
+    def fits(without: set[str]) -> bool:
+        return node.supposing(without=without).leftover(request) is not None
+
+    gone = proposed | {"new"} | {h.uid for h in node.holders if h.leaving}
+    if fits(gone):
+        return proposed
+    lesser = {h.uid: h for h in node.holders if h.priority < 10 and h.uid not in gone}
+    if not fits(gone | lesser.keys()):
+        return None
+    opened = {card for h in node.holders if h.uid in proposed for card in node.known(h) or ()}
+    for h in sorted(lesser.values(), key=lambda h: (-h.priority, not opened.isdisjoint(node.known(h) or ()), h.uid)):
+        if fits(gone | lesser.keys() - {h.uid}):
+            del lesser[h.uid]
+    return proposed | lesser.keys()
+
+
+@settings(max_examples=300)
+@given(crowds(), st.data())
+def test_whatever_is_on_the_node_the_victims_are_those_of_a_naive_count(crowd: tuple[Ledger, Request], data: st.DataObject) -> None:
+    ledger, request = crowd
+    node = ledger.node("n")
+    assert node is not None
+    proposed = data.draw(st.sets(st.sampled_from(sorted(h.uid for h in node.holders if h.priority < 10) or ["none"]), min_size=1))
+    found = evicted(ledger, request, *sorted(proposed))
+    assert (None if found is None else set(found.uids)) == naive(ledger, request, proposed)
+
+
+def test_what_a_node_says_of_a_pod_itself_does_not_go_with_the_pod() -> None:
+    ledger = world(("a", 0, 8, 3), ("b", 0, 8, 1), ("c", 0, 8, 2), ("x", 1, 4, 0), cards=(24, 4))
+    said = HeldEntry(inventory(24, 4).cards[0].uuid, "a", "default/a", 8, "unmanaged")
+    ledger.set_node(NodeRecord("n", inventory(24, 4), "", Held((said,))))
+    assert evicted(ledger, memory(8), "x") == Victims(("x", "b"))
+
+
+def test_a_card_with_somebody_who_wants_no_such_neighbour_needs_another_victim() -> None:
+    ledger = world(("x", 0, 8, 0), ("y", 1, 16, 0))
+    wary = Request(memory(8).containers, rules=Rules(not_with=(("app", "new"),)))
+    ledger.apply(Holder("wary", "default", "wary", "n", wary, on(0, 8), (), 20))
+    assert evicted(ledger, ledger.asked_by(memory(8), "default", (("app", "other"),)), "x") == Victims(("x",))
+    assert evicted(ledger, ledger.asked_by(memory(8), "default", (("app", "new"),)), "x") == Victims(("x", "y"))
+
+
+def test_a_node_is_copied_as_often_however_many_pods_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kube-scheduler waits a second for the answer about a hundred nodes."""
+    copies: list[NodeLedger] = []
+    supposing = NodeLedger.supposing
+    monkeypatch.setattr(NodeLedger, "supposing", lambda self, *args, **options: (copies.append(self), supposing(self, *args, **options))[1])
+
+    def cost(count: int) -> int:
+        copies.clear()
+        ledger = world(*((f"p{n:03}", n % 8, 1, n % 7) for n in range(count)), cards=(count // 8,) * 8)
+        found = evicted(ledger, memory(count // 8), "p000")
+        assert found is not None
+        assert len(found.uids) >= count // 8
+        return len(copies)
+
+    assert cost(16) == cost(160) <= 3
+
+
+def test_of_very_many_nodes_the_cheapest_by_the_schedulers_count_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpushare_runtime.extender.preempt.MOST_NODES", 2)
+    ledger = Ledger()
+    proposed = {}
+    for name, violated in (("a", 2), ("b", 0), ("c", 1), ("small", 0), ("d", 0)):
+        ledger.set_inventory(name, inventory(8 if name == "small" else 16))
+        ledger.apply(Holder(name, "default", name, name, memory(8), on(0, 8)))
+        proposed[name] = Victims((name,), violated)
+    proposed["d"] = Victims(("d", "x"), 0)
+    assert set(Preemption(ledger, Placement()).victims(Preemptor("new", 10, memory(16)), proposed)) == {"b", "d"}

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from gpushare_runtime import protocol
+from gpushare_runtime.extender import nominated
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.pods import NodeRecord, PendingPod, PodReader
@@ -29,14 +31,18 @@ class World:
 
     def __init__(self, **nodes: tuple[int, ...]) -> None:
         self.now = 1000.0
-        self.cluster = Cluster(now=lambda: self.now, clock=lambda: self.now)
+        self.cluster = Cluster(clock=lambda: self.now)
         self.ledger = self.cluster.ledger
         self.refused: list[str] = []
         self.policy = Placement(workload=self.cluster.workload)
-        self.service = Service(self.ledger, self.policy, self.refused.append, clock=lambda: self.now)
+        self.service = Service(self.ledger, self.policy, self._asked, clock=lambda: self.now)
         self.names = list(nodes)
         for name, cards in nodes.items():
             self.cluster.node_event("ADDED", NodeRecord(name, inventory(*cards)))
+
+    def _asked(self, uid: str, refused: Sequence[str]) -> None:
+        if refused:
+            self.refused.append(uid)
 
     def args(self, uid: str, units: int, **metadata: Any) -> Arguments:
         raw = pod(container(mem=units), uid=uid, **metadata) | {"status": {}}
@@ -82,6 +88,56 @@ def test_what_is_not_bound_in_time_is_free_again_and_somebody_is_told() -> None:
     assert (world.filter("b", 16), told) == (["n"], [True])
 
 
+@pytest.mark.parametrize(
+    ("spec", "labels", "seconds"),
+    [
+        ({}, {}, RESERVED_SECONDS),
+        ({"volumes": [{"name": "token", "projected": {"sources": []}}, {"name": "e", "emptyDir": {}}]}, {"app": "x"}, RESERVED_SECONDS),
+        ({"volumes": [{"name": "e", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}, {}, 600),
+        ({"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]}, {}, 600),
+        ({"resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]}, {}, 600),
+        ({"schedulingGroup": {"podGroupName": "g"}}, {}, 60),
+        ({"workloadRef": {"name": "w", "podGroup": "g"}}, {}, 60),
+        ({}, {"scheduling.x-k8s.io/pod-group": "g"}, 60),
+        ({}, {"pod-group.scheduling.sigs.k8s.io": "g"}, 60),
+        ({"resourceClaims": [{"name": "nic"}], "schedulingGroup": {"podGroupName": "g"}}, {}, 600),
+    ],
+)
+def test_a_pod_that_is_bound_late_keeps_its_card_until_then(spec: dict[str, Any], labels: dict[str, str], seconds: float) -> None:
+    """In PreBind volumes and claims are made, in Permit a group waits: the scheduler itself would keep only totals for it."""
+    world = World(n=(16,))
+    args = world.args("a", 16, labels=labels)
+    args.pod["spec"] |= spec  # type: ignore[index]
+    assert world.service.filter(args).names == ["n"]
+    assert world.service.filter(world.args("quick", 1)).names == []
+    world.now += seconds - 1
+    world.cluster.expire()
+    assert world.ledger.is_reserved("a")
+    world.now += 1
+    world.cluster.expire()
+    assert not world.ledger.is_reserved("a")
+
+
+def test_an_attempt_that_has_failed_keeps_nothing() -> None:
+    """The scheduler says so in the pod's condition, each time that it says something else."""
+    world, rooms = World(n=(16,)), []
+
+    def pending(message: str) -> PendingPod:
+        raw = world.args("a", 16).pod
+        conditions = [{"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}] if message else []
+        record = PodReader()({**raw, "status": {"conditions": [{"type": "Ready", "status": "False"}, *conditions]}})
+        assert isinstance(record, PendingPod)
+        return record
+
+    world.cluster.on_room = lambda: rooms.append("room")
+    world.cluster.pod_event("ADDED", pending(""))
+    for message, kept in (("", True), ("no volume", False), ("no volume", True), ("no quorum", False), ("", True)):
+        world.schedule("a", 16)
+        rooms.clear()
+        world.cluster.pod_event("MODIFIED", pending(message))
+        assert (world.ledger.is_reserved("a"), rooms) == (kept, [] if kept else ["room"]), message
+
+
 def test_a_pod_that_is_gone_keeps_nothing() -> None:
     world = World(n=(16,))
     world.cluster.pod_event("ADDED", PendingPod("a", "default", "a", memory(16)))
@@ -94,17 +150,17 @@ def test_a_refused_pod_is_recalled_when_a_reservation_runs_out(monkeypatch: pyte
     patched = []
 
     class Server:
-        async def patch(self, path: str, body: object, *, kind: str) -> None:
+        async def patch(self, path: str, body: object, *, kind: str, within: float) -> None:
             patched.append(path)
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time
-        cluster = Cluster(now=clock, clock=clock)
-        recall = Recall(cluster, clock)
+        cluster = Cluster(clock=clock)
+        recall = Recall(cluster, Placement(), clock=clock)
         cluster.on_room = recall.room
-        service = Service(cluster.ledger, Placement(), recall.refused, clock=clock)
+        service = Service(cluster.ledger, Placement(), recall.asked, clock=clock)
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
-        task = asyncio.create_task(recall.run(Server()))  # type: ignore[arg-type]
+        tasks = [asyncio.create_task(recall.run(Server())), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
         await asyncio.sleep(5)
         for uid in ("a", "b"):
             cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(16)))
@@ -112,8 +168,9 @@ def test_a_refused_pod_is_recalled_when_a_reservation_runs_out(monkeypatch: pyte
         await asyncio.sleep(RESERVED_SECONDS - 1)
         assert patched == []
         await asyncio.sleep(5)
-        assert patched == ["/api/v1/namespaces/default/pods/b"]
-        task.cancel()
+        assert patched == ["/api/v1/namespaces/default/pods/b/status"]
+        for task in tasks:
+            task.cancel()
 
     virtual.run(run())
 
@@ -134,6 +191,36 @@ def test_nominated_pods_have_their_room() -> None:
     world.ledger.release("vip")
     world.cluster.pod_event("MODIFIED", PendingPod("vip", "default", "vip", memory(10), "", (), 5, ""))
     assert world.filter("other", 10) == ["n"]
+
+
+def test_where_nominated_pods_will_be_is_counted_once_until_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each pod that is asked about it was counted again for every node that somebody is nominated to."""
+    counted: list[str] = []
+    places = nominated.places
+    monkeypatch.setattr(nominated, "places", lambda policy, node, asked: (counted.append(node.name), places(policy, node, asked))[1])
+    world = World(n=(16, 16), m=(16,), o=(16,))
+
+    def named(uid: str, units: int, node: str, priority: int = 5) -> None:
+        world.cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(units), "", (), priority, node))
+
+    def ask(uid: str, priority: int = 0) -> list[str]:
+        """About more than there is anywhere, so that nothing changes by being asked."""
+        counted.clear()
+        args = world.args(uid, 17, priority=priority)
+        world.service.filter(args)
+        world.service.prioritize(args)
+        return sorted(counted)
+
+    named("vip", 10, "n")
+    named("other-vip", 16, "m")
+    assert [ask("a"), ask("a"), ask("b")] == [["m", "n"], [], []]
+    assert [ask("vip"), ask("b", priority=5), ask("b", priority=6)] == [[], [], []], "the same others are kept room for, or none"
+    named("vip", 3, "n")
+    assert [ask("a"), ask("b")] == [["n"], []]
+    named("third", 3, "m", 0)
+    assert [ask("a"), ask("b", priority=1)] == [["m"], []]
+    world.ledger.apply(holder("big", memory(1), on(0, 1), "m"))
+    assert [ask("a"), ask("b")] == [["m"], []]
 
 
 def test_a_nominated_pod_that_goes_elsewhere_needs_its_room_no_more() -> None:
@@ -214,6 +301,15 @@ def test_bind_elsewhere_gives_the_reservation_back() -> None:
     assert world.schedule("a", 4) == "n"
     bind(world, "a", "m")
     assert {name: node.free for name, node in world.ledger.nodes.items()} == {"n": 16, "m": 76}
+
+
+def test_bind_elsewhere_chooses_the_card_there() -> None:
+    world = World(n=(4, 16), m=(80, 80))
+    assert world.schedule("a", 8) == "n"
+    reserved = world.ledger.holder("a")
+    assert reserved is not None
+    assert reserved.allocation == on(1, 8)
+    assert bind(world, "a", "m")[protocol.ANNOTATION_INDEX] == "0"
 
 
 def test_a_bind_that_fails_gives_the_reservation_back() -> None:

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from gpushare_runtime import __version__, protocol
-from gpushare_runtime.extender import server
+from gpushare_runtime.extender import server, wire
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.server import Endpoints, listen
@@ -112,6 +112,38 @@ def test_filter_prioritize_bind(tmp_path: Path) -> None:
             }
             await extender.api.put(f"{PODS}a", {**bound, "status": {"phase": "Succeeded"}})
             await until(lambda: not extender.cluster.ledger.nodes["gpu2"].holders)
+
+    asyncio.run(run())
+
+
+def test_what_prioritize_is_asked_is_not_read_again_where_filter_was_asked_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[bytes] = []
+    read = wire.read_arguments
+    monkeypatch.setattr(wire, "read_arguments", lambda body: (reads.append(body), read(body))[1])
+
+    async def run() -> None:
+        async with extending(tmp_path) as extender:
+            await synced(extender)
+            small, large = ask(gpu_pod("a", 4)), ask(gpu_pod("b", 20))
+            for verb, body, count in (
+                ("filter", small, 1),
+                ("prioritize", small, 1),
+                ("prioritize", large, 2),
+                ("filter", large, 2),
+                ("prioritize", small, 3),
+            ):
+                answer = await extender.verb(verb, body)
+                hosts = answer["NodeNames"] if verb == "filter" else [host["Host"] for host in answer]
+                assert (hosts == ["gpu2"]) == (body is large or count == 3), "beside the other it fits best there"
+                assert len(reads) == count
+            # What is too large to keep, and what is no question.
+            monkeypatch.setattr(server, "_REMEMBERED_BYTES", 10)
+            await extender.verb("filter", large)
+            await extender.verb("prioritize", large)
+            await extender.verb("prioritize", b"{")
+            assert len(reads) == 6
 
     asyncio.run(run())
 

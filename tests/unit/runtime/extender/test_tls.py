@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import ssl
@@ -15,8 +16,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gpushare_runtime.extender import server
+from gpushare_runtime.extender.cluster import Cluster
 from gpushare_runtime.extender.main import main
-from gpushare_runtime.extender.tls import TlsError, TlsFiles
+from gpushare_runtime.extender.server import Endpoints, listen
+from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
+from gpushare_runtime.listener import Seldom
 from gpushare_runtime.pki.certificates import issue
 from gpushare_runtime.pki.folder import Folder
 from gpushare_runtime.protocol import EXTENDER_PREFIX
@@ -114,6 +119,62 @@ def test_who_may_call_what(tmp_path: Path) -> None:
             assert await asyncio.wait_for(process.wait(), 20) == 0
 
     asyncio.run(run())
+
+
+def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_STRANGER_SECONDS", 1.0)
+    monkeypatch.setattr(server, "_STRANGERS", 64)
+
+    async def run() -> None:
+        pki, port = tmp_path / "pki", free_port()
+        tls = Tls(make(pki))
+        endpoints = Endpoints(cluster := Cluster(), None, None, lambda: "not ready")  # type: ignore[arg-type]
+        runner = await listen(endpoints, "127.0.0.1", port, tls.context)
+        before = len(os.listdir("/proc/self/fd"))
+        # Some before, some after the handshake.
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        silent += [await asyncio.open_connection("127.0.0.1", port, ssl=trusting(pki)) for _ in range(100)]
+        async with Caller(port, scheduler(pki)) as known:
+            assert (await known.ask("POST", FILTER))[0] == 200
+            # Each has one descriptor at this end, and where it is kept another one at that end.
+            assert len(os.listdir("/proc/self/fd")) - before < 200 + server._STRANGERS + 10
+            for reader, _ in silent:
+                with contextlib.suppress(OSError):
+                    assert await asyncio.wait_for(reader.read(), 10) == b""
+            # One connection, kept for longer than any stranger's.
+            assert (await known.ask("POST", FILTER))[0] == 200
+            (kept,) = runner.server.connections if runner.server else ()
+            assert kept.transport is not None
+        for _, writer in silent:
+            writer.close()
+        await runner.cleanup()
+        assert not cluster.pending
+
+    asyncio.run(run())
+
+
+def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    # Whatever other tests have had logged before.
+    monkeypatch.setattr(server._at_callers, "filters", [Seldom(3)])
+    monkeypatch.setattr(server._malformed, "filters", [Seldom(4), server._one_line])
+
+    async def run() -> None:
+        pki, port = tmp_path / "pki", free_port()
+        tls = Tls(make(pki))
+        endpoints = Endpoints(Cluster(), None, None, lambda: "not ready")  # type: ignore[arg-type]
+        runner = await listen(endpoints, "127.0.0.1", port, tls.context)
+        for n in range(40):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(pki))
+            writer.write(b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n" if n % 2 else b"GET /a%0aINFO%20bind HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+        await runner.cleanup()
+
+    asyncio.run(run())
+    assert len(caplog.records) == 3 + 4
+    for record in caplog.records:
+        assert record.exc_info is None
+        assert "\n" not in record.getMessage()
 
 
 def test_only_the_client_certificate_of_this_ca_that_is_valid_is_believed(tmp_path: Path) -> None:

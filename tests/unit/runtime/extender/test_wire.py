@@ -40,6 +40,18 @@ def test_filter_with_nodes_as_recorded() -> None:
     }
 
 
+@pytest.mark.parametrize(("nodes", "twice"), [(1310, True), (1311, False)])
+def test_reasons_of_thousands_of_nodes_are_written_once(nodes: int, twice: bool) -> None:
+    """In the map that schedulers of today look at first. The name of each node is in both all the same."""
+    names = [f"n{number}" for number in range(nodes)]
+    reasons = dict.fromkeys(names, "x" * 100) | {"m": "evict somebody"}
+    answer = json.loads(wire.write_filtered(Arguments({}, names), Filtered(failed=reasons, unresolvable=names)))
+    assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(names, "x" * 100)
+    assert answer["FailedNodes"] == (
+        reasons if twice else {**dict.fromkeys(names, "see FailedAndUnresolvableNodes"), "m": "evict somebody"}
+    )
+
+
 def test_hopeless_nodes_are_in_both_maps() -> None:
     answer = json.loads(wire.write_filtered(Arguments({}, ["n"]), Filtered(failed={"n": "no"}, hopeless=True)))
     assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {"n": "no"}
@@ -129,7 +141,14 @@ def test_the_answer_to_preempt_names_uids_and_never_a_node_without_victims() -> 
 
 @pytest.mark.parametrize(
     "body",
-    [b"[]", b'{"Pod":1}', b'{"Pod":{},"NodeNameToMetaVictims":[1]}', preempt_body("NodeNameToMetaVictims", [{}])],
+    [
+        b"[]",
+        b'{"Pod":1}',
+        b'{"Pod":{},"NodeNameToMetaVictims":[1]}',
+        preempt_body("NodeNameToMetaVictims", [{}]),
+        b'{"Pod":{},"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"a"}],"NumPDBViolations":"x"}}}',
+        b'{"Pod":{},"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"a"}],"NumPDBViolations":1e400}}}',
+    ],
 )
 def test_what_is_no_question_about_victims_is_an_error(body: bytes) -> None:
     with pytest.raises(wire.WireError):

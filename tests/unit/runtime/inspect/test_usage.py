@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from gpushare_runtime.inspect.usage import PodUsage, read_usage
 from gpushare_runtime.inventory import Inventory
 from gpushare_runtime.quantity import GIB
@@ -99,6 +101,40 @@ def test_what_only_the_node_knows_is_counted() -> None:
         PodUsage("default", "gone (leaving)", {0: 3}),
         PodUsage("default", "whole (leaving)", {1: 8}),
     )
+
+
+def test_a_static_pod_has_what_its_node_says_and_nothing_else() -> None:
+    static = pod("static", "a", card=0, mem=2, annotations={"kubernetes.io/config.mirror": "file"})
+    static["metadata"]["uid"] = "u"
+    assert read_usage([NODE], [static]).nodes[0].pods == ()
+    says = node("a", "10.0.0.1", 8, 8)
+    entry = {"pod": "default/static", "uid": "u", "units": 2, "why": "unmanaged"}
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": {card(1, 8).uuid: entry}})
+    assert read_usage([says], [static]).nodes[0].pods == (PodUsage("default", "static", {1: 2}),)
+
+
+def test_nothing_that_a_node_says_is_obeyed_by_a_terminal() -> None:
+    odd = node("a", "10.0.0.1\x1b]0;owned\x07\n" + "x" * 1000, 8)
+    assert read_usage([odd], []).nodes[0].address == "10.0.0.1 ]0;owned  " + "x" * 45
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "says"),
+    [
+        ("aliyun.com/gpu-count", "65", "its aliyun.com/gpu-count of 65 cannot be; a node has at most 64"),
+        ("aliyun.com/gpu-count", "1e18", "its aliyun.com/gpu-count of 1000000000000000000 cannot be"),
+        ("aliyun.com/gpu-count", "-1", "its aliyun.com/gpu-count of -1 cannot be"),
+        ("aliyun.com/gpu-mem", "2147483648", "its aliyun.com/gpu-mem of 2147483648 cannot be"),
+        ("aliyun.com/gpu-mem", "many", "'many' is not a quantity"),
+    ],
+)
+def test_a_node_whose_totals_cannot_be_is_left_out_and_said(resource: str, amount: str, says: str) -> None:
+    odd = original_node("odd", "10.0.0.2", memory=64, count=64)
+    assert [found.name for found in read_usage([odd, NODE], []).nodes] == ["a", "odd"]
+    odd["status"]["allocatable"][resource] = amount
+    usage = read_usage([odd, NODE], [pod("p", "odd", mem=1)])
+    assert [found.name for found in usage.nodes] == ["a"]
+    assert usage.warnings[0].startswith(f"node odd: {says}")
 
 
 def test_a_word_of_the_node_that_cannot_be_read_is_said() -> None:

@@ -143,10 +143,19 @@ class FakeApi:
         return web.json_response({"kind": "List", "metadata": metadata, "items": [self.objects[name] for name in page]})
 
     async def _patch(self, request: web.Request, body: Json) -> web.Response:
-        old = self.objects.get(request.path)
+        name, slash, subresource = request.path.rpartition("/status")
+        path = name if slash and not subresource else request.path
+        if path == request.path and path.split("/")[-2] in ("pods", "nodes"):
+            # Our daemons' rights: who may patch a pod itself may change its images.
+            return status(403, "Forbidden", f"cannot patch resource {path.split('/')[-2]!r}")
+        old = self.objects.get(path)
         if old is None:
-            return status(404, "NotFound", f"{request.path} not found")
-        return web.json_response(await self.put(request.path, _merge(copy.deepcopy(old), body)))
+            return status(404, "NotFound", f"{path} not found")
+        new = _merge(copy.deepcopy(old), body)
+        if path != request.path:
+            # As the API server has it: by the status, metadata change, and the spec does not.
+            new["spec"] = old.get("spec", {})
+        return web.json_response(await self.put(path, new))
 
     async def _bind(self, request: web.Request, body: Json) -> web.Response:
         path = request.path.removesuffix("/binding")
@@ -255,8 +264,19 @@ async def connected(api: FakeApi, directory: Any, *, timeout: float = 5.0) -> As
         yield client
 
 
-async def until(condition: Callable[[], object], *, seconds: float = 5.0) -> None:
-    """Wait for a condition; AssertionError when it does not come."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - conditions of tests have no event to wait for
-            await asyncio.sleep(0.005)
+async def until(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
+    """Wait for a condition; one that raises because a thing is not there yet does not hold. AssertionError when it does not come.
+
+    seconds: a deadline for a busy machine, not what it takes.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    trouble: Exception | None = None
+    while True:
+        try:
+            if condition():
+                return
+        except (LookupError, AttributeError, TypeError) as error:
+            trouble = error
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"the condition did not come within {seconds:g} s") from trouble
+        await asyncio.sleep(0.005)

@@ -35,7 +35,7 @@ def test_get_create_patch_delete(tmp_path: Path) -> None:
         async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
             await client.create("/api/v1/namespaces/default/pods", pod("a"))
             assert (await client.get(POD))["metadata"]["uid"] == "uid-a"
-            changed = await client.patch(POD, {"metadata": {"annotations": {"x": "1"}}}, kind="merge", fieldManager="me")
+            changed = await client.patch(f"{POD}/status", {"metadata": {"annotations": {"x": "1"}}}, kind="merge", fieldManager="me")
             assert changed["metadata"]["annotations"] == {"x": "1"}
             assert api.headers[-1]["Content-Type"] == "application/merge-patch+json"
             assert api.requests[-1][2] == {"fieldManager": "me"}
@@ -53,7 +53,7 @@ def test_each_kind_of_patch_has_its_content_type(tmp_path: Path) -> None:
             await api.put(POD, pod("a"))
             seen = []
             for kind in ("merge", "strategic", "apply"):
-                await client.patch(POD, {}, kind=kind, force=True)  # type: ignore[arg-type]
+                await client.patch(f"{POD}/status", {}, kind=kind, force=True)  # type: ignore[arg-type]
                 seen.append(api.headers[-1]["Content-Type"].split("/")[1])
             assert seen == ["merge-patch+json", "strategic-merge-patch+json", "apply-patch+yaml"]
             assert api.requests[-1][2] == {"force": "true"}

@@ -49,6 +49,16 @@ def test_token(tmp_path: Path) -> None:
     assert context.check_hostname
 
 
+@pytest.mark.parametrize("server", ["http://10.0.0.1:8080", "http://api.example.org", "http://127.0.0.1.example.org"])
+def test_a_token_does_not_go_over_plain_http_off_this_host(tmp_path: Path, server: str) -> None:
+    file = write(tmp_path / "config", kubeconfig(server, token="secret"))
+    with pytest.raises(CredentialsError, match="expected https://"):
+        load(file)
+    with pytest.raises(CredentialsError, match="expected https://"):
+        load(file, tokens=Spoken())
+    assert load(write(tmp_path / "without", kubeconfig(server))).ssl() is None
+
+
 def test_plain_http_has_no_tls(tmp_path: Path) -> None:
     assert load(write(tmp_path / "config", kubeconfig("http://127.0.0.1:8080"))).ssl() is None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpushare_runtime.kube import events
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
+from gpushare_runtime.kube.reflector import Backoff
 from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
 
 POD = ObjectReference("Pod", "a", "uid-a", "default")
@@ -26,7 +27,7 @@ class Clock:
 @asynccontextmanager
 async def recording(api: FakeApi, directory: Path, clock: Clock) -> AsyncIterator[EventRecorder]:
     async with connected(api, directory) as client:
-        recorder = EventRecorder(client, "gpushare-extender", "cp1", clock=clock)
+        recorder = EventRecorder(client, "gpushare-extender", "cp1", clock=clock, backoff=Backoff(0.01, 0.01))
         task = asyncio.create_task(recorder.run())
         try:
             yield recorder
@@ -94,6 +95,42 @@ def test_a_refused_event_does_not_stop_the_others(tmp_path: Path) -> None:
             recorder.emit(POD, "Warning", "One", "1")
             recorder.emit(POD, "Warning", "Two", "2")
             await until(lambda: [event["reason"] for event in api.objects.values()] == ["Two"])
+
+    asyncio.run(run())
+
+
+def test_one_that_fails_is_sent_again_behind_the_others_and_with_its_count(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+            api.faults = [fail(500, "InternalError", "etcd is away"), fail(429, "TooManyRequests", "later")]
+            recorder.emit(POD, "Warning", "One", "write 8 instead")
+            recorder.emit(POD, "Warning", "One", "write 8 instead")
+            recorder.emit(POD, "Warning", "Two", "2")
+            await until(lambda: len(api.objects) == 2)
+            counts = {event["reason"]: event["count"] for event in api.objects.values()}
+            assert counts == {"One": 2, "Two": 1}
+            # One after the other, and nothing is sent twice.
+            await asyncio.sleep(0.2)
+            assert [method for method, _, _ in api.requests] == ["POST"] * 4
+
+    asyncio.run(run())
+
+
+def test_one_that_fails_for_an_hour_is_left_out(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = Clock()
+        async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
+            api.faults = [fail(500, "InternalError", "etcd is away")] * 3
+            recorder.emit(POD, "Warning", "One", "1")
+            await until(lambda: len(api.requests) == 2)
+            clock.now = 3601
+            await until(lambda: not api.faults)
+            await asyncio.sleep(0.2)
+            assert len(api.requests) == 3
+            # It may come up again.
+            clock.now = 4000
+            recorder.emit(POD, "Warning", "One", "1")
+            await until(lambda: [event["count"] for event in api.objects.values()] == [1])
 
     asyncio.run(run())
 

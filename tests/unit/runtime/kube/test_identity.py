@@ -33,6 +33,7 @@ class World:
         self.api = api
         self.files = TokenFiles(directory / "seed", directory / "own" / "token", WEEK)
         self.files.own.parent.mkdir(exist_ok=True)
+        self.ahead = 0.0
         self.told: list[tuple[bool, str]] = []
         self.keeper: TokenKeeper
         self.client: KubeClient
@@ -58,7 +59,13 @@ class World:
     async def running(self) -> AsyncIterator[None]:
         file = self.files.seed.parent / "kubeconfig"
         file.write_text(kubeconfig(self.api.url))
-        self.keeper = TokenKeeper(self.files, clock=lambda: self.api.now, tick=0.01, backoff=Backoff(10, 300))
+        self.keeper = TokenKeeper(
+            self.files,
+            clock=lambda: self.api.now + self.ahead,
+            since=lambda: self.api.now - START,
+            tick=0.01,
+            backoff=Backoff(10, 300),
+        )
         async with KubeClient(load(str(file), tokens=self.keeper)) as client:
             self.client = client
             task = asyncio.create_task(self.keeper.run(client, lambda well, words: self.told.append((well, words))))
@@ -117,6 +124,25 @@ def test_renewed_when_a_third_of_its_life_is_over(tmp_path: Path) -> None:
                 await until(lambda: here.own != first)
                 await until(lambda: here.in_use == here.own)
                 assert len(here.api.asked) == 2
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_was_days_ahead_for_a_moment_stops_no_renewal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The host's clock, before it was set after a start: the fresh token seems to have ended, and the next try lies days ahead."""
+
+    async def run() -> None:
+        async with world(tmp_path) as here:
+            here.seed(here.api.give(HOUR))
+            here.ahead = 30 * 24 * HOUR
+            async with here.running():
+                await until(lambda: "a token that ended at 2027-01-22T08:00:00Z; expected one for the future" in caplog.text)
+                here.ahead = 0.0
+                here.api.now += 20
+                await until(lambda: here.own)
+                first = here.own
+                here.api.now += WEEK / 3
+                await until(lambda: here.own != first)
 
     asyncio.run(run())
 

@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from gpushare_runtime.kube.reflector import Backoff, Reflector
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
+from unit.runtime.kube.fake_api import FakeApi, Fault, connected, fail, serving, status, until
 
 PODS = "/api/v1/namespaces/default/pods/"
 
@@ -207,6 +209,22 @@ def test_a_broken_object_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
+def test_what_stands_for_a_broken_object_takes_the_place_of_what_was_known_of_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            await api.put(f"{PODS}bad", pod("bad", broken=True))
+            async with running(api, tmp_path, unreadable=lambda raw: f"broken {raw['metadata']['name']}") as (cache, reflector):
+                await reflector.synced.wait()
+                assert cache.names == {"broken bad"}
+                await api.put(f"{PODS}bad2", pod("bad2", broken=True))
+                await until(lambda: cache.names == {"broken bad", "broken bad2"})
+                await api.remove(f"{PODS}bad2")
+                await until(lambda: cache.names == {"broken bad"})
+                assert cache.replaced == 1
+
+    asyncio.run(run())
+
+
 def test_metadata_only_asks_for_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with serving(FakeApi()) as api, running(api, tmp_path, metadata_only=True) as (_, reflector):
@@ -254,6 +272,110 @@ def test_catching_up_by_a_new_list_where_nothing_happens(tmp_path: Path) -> None
             assert cache.replaced == 2
             await asyncio.wait_for(reflector.catch_up("not-a-number", grace=0), 10)
             assert cache.replaced == 3
+
+    asyncio.run(run())
+
+
+def watches(api: FakeApi) -> list[str]:
+    """The resourceVersions from which was watched."""
+    return [query["resourceVersion"] for _, _, query in api.requests if query.get("watch") == "true"]
+
+
+def test_a_server_that_fails_twice_with_a_version_is_asked_for_a_list(tmp_path: Path) -> None:
+    """It may never bear that one again, such as one of its future."""
+
+    async def run() -> None:
+        async def refuses(request: web.Request) -> web.StreamResponse | None:
+            return status(504, "Timeout", "Too large resource version") if request.query.get("resourceVersion") == "101" else None
+
+        async with serving(FakeApi()) as api:
+            await api.put(f"{PODS}a", pod("a"))
+            async with running(api, tmp_path) as (cache, reflector):
+                await until(lambda: api.watching)
+                # One failure alone goes on where it was.
+                api.faults = [fail(503)]
+                await api.cut()
+                await until(lambda: watches(api) == ["101"] * 3 and api.watching)
+                assert (cache.replaced, reflector.lists) == (1, 1)
+                api.faults = [refuses] * 2
+                await api.cut()
+                await api.put(f"{PODS}b", pod("b"))
+                await until(lambda: cache.replaced == 2)
+                await until(lambda: watches(api) == ["101"] * 5 + ["102"])
+
+    asyncio.run(run())
+
+
+def bookmark(version: int) -> Fault:
+    """A watch that brings one and ends in order."""
+
+    async def told(_: web.Request) -> web.StreamResponse:
+        line = json.dumps({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}})
+        return web.Response(body=f"{line}\n".encode())
+
+    return told
+
+
+async def passes(_: web.Request) -> None:
+    return None
+
+
+def test_failures_count_only_in_a_row(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            api.faults = [passes, *[fail(500), bookmark(100)] * 3]
+            async with running(api, tmp_path) as (cache, _):
+                await until(lambda: api.watching)
+                assert (cache.replaced, len(api.requests)) == (1, 8)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("version", "lists"), [(99, 2), (100, 1), (101, 1)])
+def test_a_server_that_was_put_back_from_a_backup_is_listed_anew(tmp_path: Path, version: int, lists: int) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api:
+            api.faults = [passes, bookmark(version)]
+            async with running(api, tmp_path) as (cache, _):
+                await until(lambda: api.watching)
+                assert cache.replaced == lists
+
+    asyncio.run(run())
+
+
+def test_how_old_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what was taken in counts: a list of which the first page has come is still the old cache."""
+    now = [1000.0]
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+    monkeypatch.setattr("gpushare_runtime.kube.reflector.time", Clock)
+
+    async def run() -> None:
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: web.Request) -> None:
+            begun.set()
+            await go.wait()
+
+        async with serving(FakeApi()) as api:
+            await api.put(f"{PODS}a", pod("a"))
+            await api.put(f"{PODS}b", pod("b"))
+            api.faults = [passes, slow]
+            async with running(api, tmp_path, limit=1) as (cache, reflector):
+                now[0] += 7
+                await asyncio.wait_for(begun.wait(), 10)
+                assert (reflector.age, reflector.last_contact) == (7, 1007)
+                go.set()
+                await until(lambda: cache.replaced)
+                assert reflector.age == 0
+                await until(lambda: api.watching)
+                now[0] += 400
+                assert reflector.age == 400
+                await api.put(f"{PODS}c", pod("c"))
+                await until(lambda: "c" in cache.names)
+                assert reflector.age == 0
 
     asyncio.run(run())
 

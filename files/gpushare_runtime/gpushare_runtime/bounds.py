@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""How much a pod or a node may say, and how what it said is quoted. Pure.
+
+Pods' and nodes' annotations are written by tenants and by hosts that may be hostile. They are bounded where they are read, so
+that nothing behind has to care; the API server alone would let 256 KiB pass.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+QUOTED: Final = 80
+"""Characters of what was found, in a message."""
+MOST_UNITS: Final = 2**31 - 1
+"""Of one card, and of one container of a pod that is bound; also MiB."""
+MOST_CARDS: Final = 64
+"""Of one node; the largest machines have 16."""
+MOST_CONTAINERS: Final = 64
+"""Of one pod, that ask for something of ours."""
+MOST_ASKED: Final = 64
+"""Entries of one `gpushare.request/` annotation."""
+MOST_ASKED_BYTES: Final = 4096
+"""Characters of one `gpushare.request/` annotation."""
+MOST_ALLOCATION_BYTES: Final = 64 * 1024
+"""Characters of an allocation; one of so many containers on so many cards is shorter."""
+MOST_HELD: Final = 1024
+"""Entries of `gpushare/held`, and refusals in it."""
+MOST_TEXT: Final = 512
+"""Characters of one text of a node, such as a card's health."""
+
+_ITEMS: Final = 8
+_DEPTH: Final = 3
+
+
+def quote(value: object) -> str:
+    """What JSON was found, much as `repr` writes it, and so printable; at most 80 characters, whatever its size."""
+    text = _written(value, _DEPTH)
+    return text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}..."
+
+
+def _written(value: object, depth: int) -> str:
+    if isinstance(value, str):
+        return repr(value[:QUOTED])
+    if isinstance(value, (list, dict)):
+        opening, closing = "{}" if isinstance(value, dict) else "[]"
+        if value and not depth:
+            return f"{opening}...{closing}"
+        parts = [_written(item, depth - 1) for item in islice(value, _ITEMS)]
+        if isinstance(value, dict):
+            parts = [f"{part}: {_written(of, depth - 1)}" for part, of in zip(parts, value.values(), strict=False)]
+        more = ["..."] if len(value) > _ITEMS else []
+        return f"{opening}{', '.join([*parts, *more])}{closing}"
+    try:
+        return repr(value)
+    except ValueError:
+        # Python writes no number of more than 4300 digits.
+        return type(value).__name__
+
+
+def is_text(value: str, most: int = MOST_TEXT) -> bool:
+    """Whether a text may be shown and kept as it is: short, and nothing in it that a terminal or a log would obey."""
+    return len(value) <= most and value.isprintable()
+
+
+def as_text(value: str, most: int = MOST_TEXT) -> str:
+    """What `is_text` lets pass, made of any text."""
+    return "".join(one if one.isprintable() else " " for one in value[:most])

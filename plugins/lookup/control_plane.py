@@ -1,0 +1,82 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: control_plane
+short_description: Which control plane is asked about the cluster, and how
+version_added: 0.1.0
+description:
+  - Names the control plane that tasks about the cluster are delegated to, and the kubectl and kubeconfig there. These are read from
+    that host's variables, not from those of the host that is changed.
+  - The first one by name that has answered in this run, or else the first one.
+author: gpushare.kubernetes contributors (@gpushare)
+options:
+  group:
+    description: Inventory group of the control planes.
+    type: str
+    required: true
+  kubectl:
+    description: Name or path of kubectl where that host's variables do not say it.
+    type: str
+    required: true
+  kubeconfig:
+    description: Path of the kubeconfig where that host's variables do not say it.
+    type: str
+    required: true
+  answered:
+    description: The hosts that have answered in this run. By default those that preflight has asked with success.
+    type: list
+    elements: str
+"""
+
+EXAMPLES = r"""
+- name: Count the nodes
+  ansible.builtin.command:
+    argv: ["{{ asked.kubectl }}", "--kubeconfig={{ asked.kubeconfig }}", get, nodes, --output=name]
+  vars:
+    asked: >-
+      {{ lookup('gpushare.kubernetes.control_plane', group='kube_control_plane', kubectl='kubectl',
+                kubeconfig='/etc/kubernetes/admin.conf') }}
+  delegate_to: "{{ asked.host }}"
+  run_once: true
+"""
+
+RETURN = r"""
+_raw:
+  description: One dictionary with C(host), C(kubectl) and C(kubeconfig).
+  type: list
+  elements: dict
+"""
+
+from typing import Any
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.lookup import LookupBase
+
+
+class LookupModule(LookupBase):
+    def run(self, terms: Any, variables: Any = None, **kwargs: Any) -> list[dict[str, str]]:
+        self.set_options(var_options=variables, direct=kwargs)
+        known, group = variables or {}, self.get_option("group")
+        # Those of this run, as inventory.yml has sorted them; a run that is limited to GPU nodes asks another one all the same.
+        planes = sorted(known["groups"].get("gpushare_control_planes") or known["groups"].get(group) or [])
+        if not planes:
+            raise AnsibleLookupError(
+                f"no host in the group {group!r}; name the group of the control planes in gpushare_control_plane_group"
+            )
+        answered = self.get_option("answered")
+        if answered is None:
+            answered = [one["item"] for one in (known.get("__preflight_api") or {}).get("results") or [] if "nodes" in one]
+        host = next((plane for plane in planes if plane in answered), planes[0])
+        theirs = known["hostvars"][host]
+        return [
+            {
+                "host": host,
+                "kubectl": theirs.get("gpushare_kubectl", self.get_option("kubectl")),
+                "kubeconfig": theirs.get("gpushare_admin_kubeconfig", self.get_option("kubeconfig")),
+            }
+        ]

@@ -1,0 +1,84 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Only one run changes a host at a time.
+
+Private to this collection. The kernel lets go of the lock when its process ends, however that happens. The file is removed with it, so that
+it is no trace on the host; who waited for a file that is gone opens the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Any, ContextManager, Iterator
+
+PATH = "/run/gpushare.lock"
+#: How long one run waits for the other. Its steps may take minutes; then it is better to hear of it than to interleave.
+SECONDS = 10.0
+_POLL = 0.2
+
+
+class LockedError(RuntimeError):
+    """Somebody else changes this host now; says who."""
+
+
+@contextlib.contextmanager
+def held(who: str, path: str = PATH, seconds: float = SECONDS) -> Iterator[None]:
+    """Hold the host's lock. who: is shown to those who do not get it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(descriptor, path):
+                break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+                os.close(descriptor)
+                raise LockedError(
+                    f"another run is changing this host ({holder or 'it has not said who it is'}): wait for it to end, then run again"
+                ) from None
+            time.sleep(_POLL)
+        os.close(descriptor)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, who[:200].encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def for_module(module: Any, root: str = "/") -> ContextManager[None]:
+    """The lock for an AnsibleModule, which fails if somebody else has it.
+
+    Check mode, a user who is not root, and a folder that stands for a host change no host.
+    """
+    return contextlib.nullcontext() if module.check_mode or root != "/" or os.geteuid() != 0 else _or_fail(module, PATH)
+
+
+@contextlib.contextmanager
+def _or_fail(module: Any, path: str) -> Iterator[None]:
+    user = os.environ.get("SUDO_USER") or os.environ.get("LOGNAME") or os.environ.get("USER") or "root"
+    who = f"{module._name} of {user}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}"
+    stack = contextlib.ExitStack()
+    try:
+        stack.enter_context(held(who, path))
+    except LockedError as error:
+        module.fail_json(msg=str(error))
+    with stack:
+        yield
+
+
+def _is(descriptor: int, path: str) -> bool:
+    """Whether the path still is this file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

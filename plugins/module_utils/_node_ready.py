@@ -1,0 +1,49 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a node is ready although its container runtime was restarted a moment ago.
+
+Private to this collection. Pure. The Ready condition of the moment after the restart is that of before it: kubelet asks the runtime every
+5 seconds, and tells the API server within 10 more. So what counts is the condition beside a heartbeat (kubelet's lease, renewed every 10
+seconds whatever happens) that is so much younger. Both times are of the node's own clock.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import Any, Mapping, Optional
+
+#: Seconds after which kubelet has told the API server what it saw of a restarted runtime.
+SETTLED = 15.0
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?Z")
+
+
+def not_ready(node: Optional[Mapping[str, Any]], lease: Optional[Mapping[str, Any]], since: float) -> Optional[str]:
+    """None if it is ready; what is missing, in words. since: Unix time of the restart."""
+    if node is None:
+        return "the cluster has no such node"
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = next((one for one in conditions if one.get("type") == "Ready"), None)
+    if ready is None or ready.get("status") != "True":
+        words = " ".join(str((ready or {}).get("message") or "kubelet has not said why").split())
+        return f"its condition Ready is {(ready or {}).get('status', 'missing')}: {words[:300]}"
+    beat = unix_time(str(((lease or {}).get("spec") or {}).get("renewTime")))
+    if beat is None:
+        return "kubelet has no lease in kube-node-lease"
+    if beat < since + SETTLED:
+        return f"no heartbeat of kubelet since the restart, which it needs {SETTLED:.0f} s to judge"
+    return None
+
+
+def unix_time(text: str) -> Optional[float]:
+    """Of a time as Kubernetes writes it; None if it is none."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        whole = datetime.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
+    return whole + float(match.group(2) or 0)

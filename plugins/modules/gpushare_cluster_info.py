@@ -1,0 +1,72 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_cluster_info
+short_description: Ask the API server for what preflight has to know of the cluster
+version_added: 0.1.0
+description:
+  - Returns the version of the API server, the names of the nodes, and whether this kubeconfig may make the accounts of the daemons.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.info
+  - gpushare.kubernetes.kubectl
+"""
+
+EXAMPLES = r"""
+- name: Ask the API server
+  gpushare.kubernetes.gpushare_cluster_info:
+  register: cluster
+"""
+
+RETURN = r"""
+version:
+  description: Version of the API server.
+  returned: success
+  type: str
+  sample: v1.36.3
+nodes:
+  description: Names of the nodes.
+  returned: success
+  type: list
+  elements: str
+  sample: [cp1, gpu1]
+may_grant:
+  description: Whether this kubeconfig may make roles and bind them.
+  returned: success
+  type: bool
+"""
+
+import json
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS), supports_check_mode=True)
+    kubectl = _kubectl.for_module(module)
+    try:
+        version = str(json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion"))
+        nodes = [line.partition("/")[2] for line in kubectl.text(["get", "nodes", "--output=name"]).split()]
+    except (_kubectl.KubectlError, ValueError, AttributeError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, version=version[:80], nodes=nodes, may_grant=_may_grant(kubectl))
+
+
+def _may_grant(kubectl: _kubectl.Kubectl) -> bool:
+    try:
+        # It prints "no", and ends with 1, where the answer is no.
+        return kubectl.text(["auth", "can-i", "create", "clusterrolebindings.rbac.authorization.k8s.io"]).strip() == "yes"
+    except _kubectl.KubectlError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

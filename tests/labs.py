@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The labs that suites stand on: their shapes, and one of them in the state that a test wants, in seconds where it was in it before.
+
+A run of pytest brings its lab up and removes it. Where the runner of the suites names one (GPUSHARE_SHARED_LAB) it stays for the
+next suite, with its states saved. GPUSHARE_LAB=NAME uses a lab that is up, as it is, and leaves it: for one test by hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from e2e.cluster import Cluster
+from gpushare_lab import saved
+from gpushare_lab import state as lab_state
+
+BARE, INSTALLED = "bare", "installed"
+Install = Callable[[Cluster], object]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What `lab up` is asked for, and how long that may take where everything has to be built first."""
+
+    name: str
+    arguments: tuple[str, ...]
+    seconds: float = 1800
+
+
+TWO = Shape("two", ("--no-nvidia-runtime",))
+ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
+THREE_PLANES = Shape("three-planes", ("--control-planes", "3"))
+
+
+def lab_name(shape: str) -> str:
+    """The instance of the lab with that shape that suites use. GPUSHARE_LABS: another prefix, for two runs side by side."""
+    return f"{os.environ.get('GPUSHARE_LABS', 't')}-{shape}"
+
+
+class Labs:
+    """The lab of one run of pytest, which has one shape."""
+
+    def __init__(self) -> None:
+        self._borrowed = os.environ.get("GPUSHARE_LAB")
+        self._shared = os.environ.get("GPUSHARE_SHARED_LAB")
+        self._own: Cluster | None = None
+        self._state = ""
+
+    def bare(self, shape: Shape) -> Cluster:
+        """Hosts with Kubernetes that nobody has touched."""
+        cluster = self._cluster(shape)
+        if not self._borrowed:
+            if BARE in self._saved(cluster):
+                cluster.lab("restore", BARE, seconds=600)
+            else:
+                cluster.lab("down", seconds=300)
+                cluster.lab("up", *shape.arguments, seconds=shape.seconds)
+                self._save(cluster, BARE)
+        self._state = BARE
+        return cluster
+
+    def installed(self, shape: Shape, install: Install = Cluster.playbook) -> Cluster:
+        """The same after `install`; as it is now where that has been done in this run of pytest."""
+        cluster = self._cluster(shape)
+        if self._state == INSTALLED:
+            return cluster
+        if not self._borrowed and not self._state and INSTALLED in self._saved(cluster):
+            cluster.lab("restore", INSTALLED, seconds=600)
+        else:
+            if not self._borrowed and not self._state:
+                self.bare(shape)
+            install(cluster)
+            self._save(cluster, INSTALLED)
+        self._state = INSTALLED
+        return cluster
+
+    @property
+    def current(self) -> Cluster | None:
+        """The lab as the tests before have left it; None before the first."""
+        return self._own if self._state else None
+
+    def has_been_installed(self) -> None:
+        """A test has run `install` itself."""
+        self._state = INSTALLED
+
+    def close(self) -> None:
+        """Remove the lab if no other suite needs it."""
+        if self._own and not self._shared:
+            self._own.lab("down", seconds=300)
+
+    def _cluster(self, shape: Shape) -> Cluster:
+        if self._borrowed:
+            return Cluster(self._borrowed)
+        if self._own is None:
+            self._own = Cluster(self._shared or lab_name(shape.name))
+        return self._own
+
+    def _saved(self, cluster: Cluster) -> list[str]:
+        instance = lab_state.load(cluster.name) if self._shared else None
+        return list(saved.listed(instance)) if instance else []
+
+    def _save(self, cluster: Cluster, state: str) -> None:
+        if self._shared:
+            cluster.lab("save", state, seconds=600)

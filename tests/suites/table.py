@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The suites: what each runs, on which lab, and which files' changes ask for it.
+
+`make test` runs those that are marked `always`; CI adds those whose paths have changed since their last recorded run; `make test-full`
+runs all of them. A path is a pattern as in fnmatch, where * also stands for slashes. The order is the order of importance: where the
+time is short, what stands first is run first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+RUNTIME = "files/gpushare_runtime/gpushare_runtime"
+UTILS = "plugins/module_utils"
+PLUGIN_UTILS = "plugins/plugin_utils"
+# Installing stands on these, whatever is installed.
+HOST_CORE = tuple(f"{UTILS}/_{name}.py" for name in ("command", "files", "health", "host", "journal", "pending", "systemd", "transaction"))
+# What a daemon on the hosts needs to be there at all.
+INSTALL = (
+    "files/gpushare_runtime/*.*",
+    "playbooks/*",
+    "site.yml",
+    "ansible.cfg",
+    "roles/runtime/*",
+    "roles/device_plugin/*",
+    "roles/extender/*",
+    f"{UTILS}/_runtime_env.py",
+    f"{UTILS}/_daemon_files.py",
+    f"{PLUGIN_UTILS}/_wheel.py",
+)
+# One of each layer: scheduler, kubelet, containerd, driver, API server, container. The suite `verify` has the others.
+LIFE_FAULTS = tuple(
+    f"tests/verify/test_faults.py::test_a_planted_fault_is_named_with_its_cure[{code}]"
+    for code in (
+        "extender_address_wrong",
+        "plugin_not_registered",
+        "default_runtime_not_running",
+        "driver_mismatch",
+        "policy_differs",
+        "wrong_card",
+    )
+)
+# How pods come by their cards: the core that both daemons share.
+CORE = f"{RUNTIME}/*.py"
+# What every test of a cluster uses.
+CLUSTER_TESTS = ("tests/e2e/[!t]*", "tests/labs.py", "tests/lab/*")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One suite.
+
+    command: run from the repository, `pytest` in front of `tests` where it is empty. lab: the shape that it needs, see labs.py.
+    env: variables of its environment; full: those that make it larger in `make test-full`. only_full: CI never runs it.
+    alone: nothing may run beside it. prepared: it needs what the lab's cache keeps. seconds: what it took on 2 cores, until a
+    run has been recorded.
+    """
+
+    name: str
+    what: str
+    tests: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    lab: str = ""
+    always: bool = False
+    only_full: bool = False
+    alone: bool = False
+    env: dict[str, str] = field(default_factory=dict)
+    full: dict[str, str] = field(default_factory=dict)
+    seconds: int = 120
+    prepared: bool = False
+
+    def asks(self, path: str) -> bool:
+        """Whether a change of that file asks for this suite."""
+        return any(fnmatchcase(path, pattern) for pattern in self.paths)
+
+
+SUITES = (
+    Suite("lint", "linters and types", command=("make", "lint"), paths=("*",), always=True, seconds=100),
+    Suite("unit", "unit and property tests", tests=("tests/unit", "-n", "2"), paths=("*",), always=True, prepared=True, seconds=300),
+    Suite(
+        "release",
+        "the release from its tarball, and what the other suites stand on",
+        tests=("tests/quality/test_collection.py", "tests/quality/test_results.py", "tests/quality/test_scenarios.py"),
+        paths=("*",),
+        always=True,
+        seconds=150,
+    ),
+    Suite(
+        "life",
+        "a cluster from bare hosts over pods and planted faults to bare hosts",
+        tests=(
+            "tests/life/test_install.py",
+            "tests/e2e/test_empty.py",
+            "tests/e2e/test_requests.py",
+            "tests/e2e/test_samples.py",
+            "tests/e2e/test_full.py",
+            "tests/e2e/test_churn.py",
+            *LIFE_FAULTS,
+            "tests/life/test_uninstall.py",
+        ),
+        env={"GPUSHARE_CHURN_PODS": "60"},
+        lab="two",
+        paths=("*",),
+        always=True,
+        seconds=500,
+    ),
+    Suite(
+        "pods",
+        "every shape of request, every verb, and that the checks themselves find faults",
+        tests=("tests/e2e/test_shapes.py", "tests/e2e/test_verbs.py", "tests/e2e/test_whole_cards.py", "tests/e2e/test_faults.py"),
+        lab="two",
+        paths=(CORE, f"{RUNTIME}/extender/*", f"{RUNTIME}/device_plugin/*", "tests/e2e/test_[!cdinru]*", *CLUSTER_TESTS),
+        seconds=240,
+    ),
+    Suite(
+        "cards",
+        "cards that fail, are exchanged, or are used by others",
+        tests=("tests/e2e/test_card_health.py", "tests/e2e/test_unmanaged.py", "tests/e2e/test_inventory.py"),
+        lab="two",
+        paths=(
+            f"{RUNTIME}/inventory.py",
+            f"{RUNTIME}/device_plugin/*",
+            "tests/e2e/test_[cu]*",
+            "tests/e2e/test_inventory.py",
+            *CLUSTER_TESTS,
+        ),
+        seconds=240,
+    ),
+    Suite(
+        "nodes",
+        "kubelet, daemons, API server and nodes that stop and come back",
+        tests=("tests/e2e/test_disturbed.py", "tests/e2e/test_node_life.py"),
+        lab="two",
+        full={"GPUSHARE_FULL": "1"},
+        paths=(
+            f"{RUNTIME}/device_plugin/*",
+            f"{RUNTIME}/kube/*",
+            f"{RUNTIME}/extender/*",
+            "tests/e2e/test_[dn]*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=400,
+    ),
+    Suite(
+        "churn",
+        "pods come and go at random, also by force",
+        tests=("tests/e2e/test_churn.py",),
+        lab="two",
+        full={"GPUSHARE_FULL": "1", "GPUSHARE_CHURN_OUT": "docs/benchmarks/churn.json"},
+        paths=(
+            CORE,
+            f"{RUNTIME}/extender/*",
+            f"{RUNTIME}/device_plugin/*",
+            "tests/e2e/churn*",
+            "tests/e2e/test_churn.py",
+            "tests/original/*",
+        ),
+        seconds=240,
+    ),
+    Suite(
+        "rights",
+        "what accounts may and may not do, certificates and tokens",
+        tests=("tests/e2e/test_rights.py", "tests/e2e/test_identity.py"),
+        lab="two",
+        paths=(
+            f"{RUNTIME}/kube/*",
+            f"{RUNTIME}/pki/*",
+            "roles/admission/*",
+            "roles/*/templates/*account*",
+            "roles/*/templates/*.service.j2",
+            f"{UTILS}/_identity.py",
+            f"{UTILS}/_pki.py",
+            f"{UTILS}/_token*",
+            f"{UTILS}/_cluster_*",
+            "plugins/modules/*token*",
+            "plugins/modules/*cluster*",
+            "tests/e2e/test_[ri]*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=180,
+    ),
+    Suite(
+        "verify",
+        "verify names each planted fault",
+        tests=("tests/verify", *(f"--deselect={test}" for test in LIFE_FAULTS)),
+        lab="two",
+        paths=(
+            "roles/verify/*",
+            "playbooks/verify.yml",
+            f"{UTILS}/_verify*",
+            f"{PLUGIN_UTILS}/_verify*",
+            f"{UTILS}/_gpu_mem_capacity.py",
+            "plugins/*/gpushare_verify*",
+            "plugins/modules/gpu_mem_capacity.py",
+            "tests/verify/*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=600,
+    ),
+    Suite(
+        "molecule",
+        "each role by its scenario",
+        tests=("tests/quality/test_molecule.py",),
+        lab="one",
+        paths=("molecule/*", ".config/molecule/*", "roles/*", "plugins/*", "playbooks/*", "tests/quality/*", *CLUSTER_TESTS),
+        seconds=300,
+    ),
+    Suite(
+        "containerd",
+        "the role container_runtime on a host: wrong, killed, put back, taken out",
+        tests=("tests/hosts/test_container_runtime.py",),
+        lab="one",
+        paths=(
+            "roles/container_runtime/*",
+            f"{UTILS}/_container*",
+            f"{UTILS}/_cri.py",
+            f"{UTILS}/_toml*",
+            "plugins/modules/container_runtime.py",
+            *HOST_CORE,
+            "tests/hosts/*container_runtime*",
+            "tests/hosts/killed_at.py",
+            "tests/hosts/conftest.py",
+            *CLUSTER_TESTS,
+        ),
+        seconds=300,
+    ),
+    Suite(
+        "scheduler",
+        "the role scheduler on a control plane: wrong, killed, put back, taken out",
+        tests=("tests/hosts/test_scheduler.py",),
+        lab="one",
+        paths=(
+            "roles/scheduler/*",
+            f"{UTILS}/_scheduler*",
+            f"{UTILS}/_kube*",
+            f"{UTILS}/_candidate.py",
+            f"{UTILS}/_companions.py",
+            f"{UTILS}/_yaml*",
+            f"{PLUGIN_UTILS}/_scheduler*",
+            f"{PLUGIN_UTILS}/_yaml*",
+            "plugins/*/kube_scheduler_extender.py",
+            *HOST_CORE,
+            "tests/hosts/*scheduler*",
+            "tests/hosts/control_plane.py",
+            "tests/hosts/conftest.py",
+            *CLUSTER_TESTS,
+        ),
+        seconds=300,
+    ),
+    Suite(
+        "uninstall",
+        "uninstall.yml killed anywhere, with hosts away, with edits of others",
+        tests=("tests/hosts/test_uninstall.py",),
+        lab="one",
+        paths=(
+            "roles/uninstall/*",
+            "roles/report/*",
+            "playbooks/uninstall.yml",
+            "playbooks/report.yml",
+            f"{UTILS}/_remove*",
+            f"{UTILS}/_report.py",
+            "plugins/modules/*remove*",
+            "plugins/modules/*report*",
+            *HOST_CORE,
+            "tests/hosts/*uninstall*",
+            "tests/hosts/removed_at.py",
+            "tests/hosts/site.py",
+            "tests/hosts/look_at_tree.py",
+            *CLUSTER_TESTS,
+        ),
+        seconds=700,
+    ),
+    Suite(
+        "planes",
+        "three control planes; the leader is killed",
+        tests=("tests/ha",),
+        lab="three-planes",
+        full={"GPUSHARE_FULL": "1", "GPUSHARE_HA_OUT": "docs/benchmarks/leader-killed.json"},
+        paths=(
+            f"{RUNTIME}/extender/*",
+            f"{RUNTIME}/kube/*",
+            f"{RUNTIME}/pki/*",
+            f"{RUNTIME}/ledger.py",
+            "roles/extender/*",
+            "roles/scheduler/*",
+            "tests/ha/*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=500,
+    ),
+    Suite(
+        "sanity",
+        "ansible-test sanity on every Python of this machine",
+        tests=("tests/quality/test_sanity.py",),
+        paths=("plugins/*", "roles/*", "playbooks/*", "meta/*", "galaxy.yml", "tests/sanity/*", "tests/quality/*sanity.py"),
+        seconds=150,
+    ),
+    Suite(
+        "upgrade",
+        "kubeadm upgrade over an installed cluster",
+        tests=("tests/hosts/test_upgrade.py",),
+        lab="old",
+        paths=(
+            "roles/scheduler/*",
+            f"{UTILS}/_kubeadm*",
+            f"{UTILS}/_scheduler*",
+            f"{PLUGIN_UTILS}/_scheduler*",
+            "tests/hosts/test_upgrade.py",
+            *INSTALL,
+        ),
+        seconds=400,
+    ),
+    Suite(
+        "lab",
+        "the lab itself: saved states, and that nothing stays behind",
+        tests=("tests/lab/test_saved.py", "tests/lab/test_down.py"),
+        paths=("tests/lab/*",),
+        alone=True,
+        seconds=180,
+    ),
+    Suite(
+        "binds",
+        "a hundred thousand binds in virtual time, and every flaw alone",
+        command=("make", "test-binds"),
+        paths=(CORE, f"{RUNTIME}/extender/*", "tests/bench/binds/*"),
+        only_full=True,
+        seconds=900,
+    ),
+    Suite(
+        "mutants",
+        "single mutations of the core that the tests must notice",
+        command=("make", "mutants", "MUTANTS=--sample 60"),
+        paths=("tests/mutants/*",),
+        only_full=True,
+        seconds=300,
+    ),
+)
+BY_NAME = {suite.name: suite for suite in SUITES}

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Roles through Ansible itself, with a kubectl that writes down what it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.plugins.kubectl_stub import asked, make_kubectl
+from unit.plugins.test_preflight_playbook import LOCAL, ROOT, play
+
+
+def run_role(folder: Path, role: str, group: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
+    """Run one role on the hosts of a group."""
+    tasks = [{"ansible.builtin.include_role": {"name": f"gpushare.kubernetes.{role}"}}]
+    (folder / "play.yml").write_text(json.dumps([{"hosts": group, "gather_facts": False, "tasks": tasks}]))
+    done: subprocess.CompletedProcess[str] = play(folder, folder / "play.yml", hosts, **variables)
+    return done
+
+
+def test_accounts_of_the_original_stay(tmp_path: Path) -> None:
+    # The original's device plugin has the account gpushare-device-plugin. Every GPU node of the inventory is ours, others are not.
+    kubectl = make_kubectl(tmp_path / "kubectl")
+    hosts: dict[str, dict[str, dict[str, Any]]] = {
+        "kube_control_plane": {"cp1": {}},
+        "gpu_nodes": {"gpu1": {"__gpushare_device_plugin": {"restarted": False}}},
+    }
+    done = run_role(tmp_path, "admission", "kube_control_plane", hosts, gpushare_kubectl=str(kubectl))
+    assert done.returncode == 0, done.stdout + done.stderr
+    calls = asked(kubectl)
+    assert {word for call in calls for word in call["words"] if word in ("get", "apply", "delete")} == {"get", "apply"}
+    assert {name for call in calls for name in call["items"]} >= {"gpushare-annotations", "gpushare-device-plugin"}
+
+
+def without_asking(folder: Path, role: str, first: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
+    """Run a role on the GPU nodes without its first task, which asks for the node: this machine has no kubelet."""
+    (folder / role / "tasks").mkdir(parents=True)
+    for path in (ROOT / "roles" / role / "tasks").iterdir():
+        text = path.read_text()
+        (folder / role / "tasks" / path.name).write_text("---\n" + text.split(first, 1)[1] if path.name == "main.yml" else text)
+    for part in ("defaults", "vars", "templates"):
+        if (ROOT / "roles" / role / part).is_dir():
+            (folder / role / part).symlink_to(ROOT / "roles" / role / part)
+    (folder / "play.yml").write_text(f"- hosts: gpu_nodes\n  gather_facts: false\n  roles: [{role}]\n")
+    return play(folder, folder / "play.yml", hosts, **variables)
+
+
+def labelled(folder: Path, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
+    return without_asking(folder, "kubelet", "import_tasks: preflight.yml\n", hosts, **variables)
+
+
+def test_the_cluster_is_asked_as_the_control_planes_variables_say(tmp_path: Path) -> None:
+    mine, wrong = make_kubectl(tmp_path / "cp/kubectl"), make_kubectl(tmp_path / "gpu/kubectl")
+    node: dict[str, Any] = {"__gpushare_node": {"node_name": "gpu1"}, "gpushare_kubectl": str(wrong)}
+    planes = {"cp1": {"gpushare_kubectl": str(mine), "gpushare_admin_kubeconfig": "/root/admin.conf"}}
+    done = labelled(tmp_path, {"kube_control_plane": planes, "gpu_nodes": {"gpu1": node}})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert asked(mine)[0]["words"][:2] == ["--kubeconfig", "/root/admin.conf"]
+    assert asked(wrong) == []
+
+
+def test_a_node_that_the_cluster_does_not_have_fails_alone(tmp_path: Path) -> None:
+    kubectl = make_kubectl(tmp_path / "kubectl", missing=["gpu2"])
+    nodes = {name: {"__gpushare_node": {"node_name": name}} for name in ("gpu1", "gpu2", "gpu3")}
+    done = labelled(tmp_path, {"kube_control_plane": {"cp1": {}}, "gpu_nodes": nodes}, gpushare_kubectl=str(kubectl))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "has no node gpu2. Join gpu2" in " ".join(done.stdout.split())
+    assert [line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line] == ["gpu2"]
+    assert [call["items"] for call in asked(kubectl) if "--dry-run=server" in call["words"]] == [["gpu1", "gpu3"]]
+
+
+def test_groups_are_found_wherever_their_names_are_set(tmp_path: Path) -> None:
+    names = {"gpushare_control_plane_group": "masters", "gpushare_gpu_group": "workers"}
+    hosts: dict[str, dict[str, dict[str, Any]]] = {"bastions": {"a": {}}, "masters": {"m1": dict(names)}, "workers": {"w1": dict(names)}}
+    done = play(tmp_path, ROOT / "playbooks/inventory.yml", hosts)
+    assert done.returncode == 0, done.stdout + done.stderr
+    hosts["workers"]["w1"]["gpushare_gpu_group"] = "others"
+    done = play(tmp_path, ROOT / "playbooks/inventory.yml", hosts)
+    assert "do not agree on the name of a group: workers, others" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_runtime_that_is_not_configured_by_us_is_left_alone(tmp_path: Path) -> None:
+    hosts = {"docker": "docker", "crio": "cri-o", "other": "containerd"}
+    nodes = {name: {"__gpushare_node": {"node_name": name, "kubelet": {"runtime": runtime}}} for name, runtime in hosts.items()}
+    unit = "no-such-containerd.service"
+    done = without_asking(
+        tmp_path,
+        "container_runtime",
+        "register: __gpushare_node\n",
+        {"kube_control_plane": {"cp1": {}}, "gpu_nodes": nodes},
+        gpushare_container_runtime_unit=unit,
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line] == ["other"], done.stdout
+    assert done.stdout.count("which this release does not configure") == 2
+    assert unit in done.stdout + done.stderr
+
+
+def test_a_link_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    install, place = tmp_path / "opt", tmp_path / "bin"
+    (install / "current/bin").mkdir(parents=True)
+    (install / "current/bin/kubectl-inspect-gpushare").touch()
+    place.mkdir()
+    link = place / "kubectl-inspect-gpushare"
+    settings = {"gpushare_install_dir": str(install), "gpushare_kubectl_plugin_dir": str(place)}
+    (tmp_path / "theirs").touch()
+    for make in (lambda: link.symlink_to(tmp_path / "theirs"), lambda: link.symlink_to("/gone"), link.touch):
+        make()
+        before = os.readlink(link) if link.is_symlink() else None
+        done = run_role(tmp_path, "kubectl_inspect", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
+        assert done.returncode == 2, done.stdout
+        assert "which is not the link" in done.stdout
+        assert (os.readlink(link) if link.is_symlink() else None) == before
+        link.unlink()
+    done = run_role(tmp_path, "kubectl_inspect", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
+    assert done.returncode == 0, done.stdout
+    assert os.readlink(link) == str(install / "current/bin/kubectl-inspect-gpushare")
+    done = run_role(tmp_path, "kubectl_inspect", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
+    assert "changed=0" in done.stdout
+
+
+def test_the_password_of_an_index_is_shown_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANSIBLE_VERBOSITY", "3")
+    extra = ["--index-url", "https://deploy:s3cr3t@127.0.0.1:1/simple", "--retries", "0"]
+    settings = {"gpushare_install_dir": str(tmp_path / "opt"), "gpushare_pip_extra_args": extra, "gpushare_python": sys.executable}
+    done = run_role(tmp_path, "runtime", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
+    output = done.stdout + done.stderr
+    assert done.returncode == 2, output
+    assert "https://***@127.0.0.1:1/simple" in output
+    assert "s3cr3t" not in output
+
+
+def test_the_collection_in_use_is_the_playbooks_own_wherever_that_lies(tmp_path: Path) -> None:
+    # The layout of Ansible's own documentation: a collection beside the playbook.
+    place = tmp_path / "infra/collections/ansible_collections/gpushare/kubernetes"
+    place.mkdir(parents=True)
+    for name in ("galaxy.yml", "meta", "playbooks", "plugins", "roles"):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, place / name)
+    (tmp_path / "infra/site.yml").write_text("- import_playbook: gpushare.kubernetes.inventory\n")
+    inventory = {"all": {"vars": LOCAL, "children": {"kube_control_plane": {"hosts": {"a": {}}}, "gpu_nodes": {"hosts": {"b": {}}}}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+
+    def run(playbook: Path) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [Path(sys.executable).parent / "ansible-playbook", "-i", tmp_path / "hosts.json", playbook],
+            env={name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")} | {"ANSIBLE_NOCOLOR": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    done = run(tmp_path / "infra/site.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    # A checkout's playbook, where Ansible finds no collection, or another one.
+    assert "takes the collection gpushare.kubernetes from nowhere" in " ".join(run(ROOT / "playbooks/inventory.yml").stdout.split())
+    (tmp_path / "infra/other.yml").write_text(f"- import_playbook: {ROOT}/playbooks/inventory.yml\n")
+    assert f"takes the collection gpushare.kubernetes from {place}" in " ".join(run(tmp_path / "infra/other.yml").stdout.split())

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What NVML says that keeps a card from being shared. The calls themselves run against the simulated library, in the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pynvml
+import pytest
+
+from gpushare_runtime.device_plugin.nvml import _failed
+
+UNSUPPORTED, FUNCTION_MISSING = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+
+
+def answers(value: object) -> Callable[[object], object]:
+    def answer(handle: object) -> object:
+        if isinstance(value, int) and value < 0:
+            raise pynvml.NVMLError(-value)
+        return value
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("mig", "mode", "rows", "words"),
+    [
+        ([0, 0], pynvml.NVML_COMPUTEMODE_DEFAULT, (0, 0, 0, 0), ""),
+        (-UNSUPPORTED, -UNSUPPORTED, -UNSUPPORTED, ""),
+        (-FUNCTION_MISSING, 0, -UNSUPPORTED, ""),
+        ([1, 1], 0, (0, 0, 0, 0), "MIG mode is on"),
+        # It is to be on, or off, after the next reset.
+        ([0, 1], 0, (0, 0, 0, 0), ""),
+        ([1, 0], 0, (0, 0, 0, 0), "MIG mode is on"),
+        ([0, 0], pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 0), "its compute mode is Prohibited"),
+        # What MPS wants.
+        ([0, 0], pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, (0, 0, 0, 0), ""),
+        ([1, 1], pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 1), "remapping a bad row"),
+    ],
+)
+def test_why_a_card_is_not_to_be_used(mig: object, mode: object, rows: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeMode", answers(mode))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))
+    found = _failed(object())
+    assert found.startswith(words)
+    assert bool(found) == bool(words)

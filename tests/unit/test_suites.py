@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The runner of the suites: each source file has a suite that looks at it, no failure is lost, and every suite runs whatever others say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quality.tree import REPOSITORY, files
+from suites import choose
+from suites import run as runner_module
+from suites.choose import Choice, asked_for, within
+from suites.report import by_suite, covered, table
+from suites.run import Job, Runner, counts, failures, last_line, totals
+from suites.table import SUITES, Suite
+
+SOURCES = ("plugins/", "roles/", "playbooks/", "files/", "molecule/")
+
+
+def test_each_source_file_asks_for_a_suite_besides_those_that_always_run() -> None:
+    sources = [path for path in files() if path.startswith(SOURCES) and not path.endswith((".md", "py.typed"))]
+    assert len(sources) > 200
+    assert [path for path in sources if not any(suite.asks(path) for suite in SUITES if not suite.always and not suite.only_full)] == []
+
+
+def test_each_test_of_a_cluster_belongs_to_a_suite() -> None:
+    named = {test.partition("::")[0].removeprefix("--deselect=") for suite in SUITES for test in suite.tests}
+    on_labs = [path for path in files() if path.startswith("tests/") and Path(path).name.startswith("test_")]
+    on_labs = [path for path in on_labs if not path.startswith("tests/unit/")]
+    assert [path for path in on_labs if path not in named and str(Path(path).parent) not in named] == []
+    assert [path for path in named if path.startswith("tests/") and not (REPOSITORY / path).exists()] == []
+
+
+def test_a_changed_test_of_a_cluster_asks_for_its_own_suite() -> None:
+    for suite in SUITES:
+        for test in suite.tests:
+            path = test.partition("::")[0]
+            if path.startswith("tests/") and path.endswith(".py"):
+                assert suite.asks(path), f"{path} is run by {suite.name}, whose paths do not name it"
+
+
+A = Suite("a", "always", paths=("*",), always=True, seconds=60)
+B = Suite("b", "of plugins", paths=("plugins/*",), seconds=600)
+C = Suite("c", "of roles", paths=("roles/x/*",), seconds=1200)
+D = Suite("d", "large", paths=("*",), only_full=True)
+
+
+def why(changes: dict[str, list[str] | None]) -> dict[str, str]:
+    return {choice.suite.name: choice.why for choice in asked_for(changes, (A, B, C, D))}
+
+
+def test_suites_are_asked_for_by_what_changed_since_their_own_record() -> None:
+    assert why({"b": [], "c": []}) == {"a": "always"}
+    assert why({"b": ["docs/x.md", "plugins/a/b.py"], "c": ["plugins/a/b.py"]}) == {"a": "always", "b": "plugins/a/b.py changed"}
+    assert why({"b": [], "c": ["roles/x/a", "roles/x/b/c"]}) == {"a": "always", "c": "roles/x/a and 1 more changed"}
+    # Without a record, or where git does not know its commit, nothing is taken for granted.
+    assert why({"b": None}) == why({})
+    assert set(why({})) == {"a", "b", "c"}
+
+
+def test_what_does_not_fit_is_left_out_by_name_and_never_what_always_runs() -> None:
+    chosen = [Choice(suite, "") for suite in (C, B, A)]
+    taken, left = within(chosen, {}, minutes=15)
+    assert [choice.suite.name for choice in taken] == ["c", "a"]
+    assert [choice.suite.name for choice in left] == ["b"]
+    # As it was measured, not as it was guessed.
+    taken, left = within(chosen, {"c": {"seconds": 100}}, minutes=15)
+    assert ([choice.suite.name for choice in taken], left) == (["c", "b", "a"], [])
+    assert [choice.suite.name for choice in within(chosen, {}, minutes=0)[0]] == ["a"]
+    # What was never seen green in a full run is not for CI to try first.
+    unknown = [Choice(C, choose.NO_RECORD), Choice(A, "always")]
+    assert [[choice.suite.name for choice in found] for found in within(unknown, {}, minutes=60)] == [["a"], ["c"]]
+
+
+def test_a_release_needs_a_record_of_every_suite_at_its_own_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: dict[str, list[str] | None] = {"here": [], "benchmarks": ["docs/benchmarks/x.json"], "old": ["README.md"], "lost": None}
+    monkeypatch.setattr(choose, "changed_since", changed.get)
+
+    def missing(commit: str) -> list[str]:
+        return choose.not_recorded({"b": {"commit": commit, "size": "full"}}, (B,))
+
+    assert missing("here") == missing("benchmarks") == []
+    assert missing("old") == ["b: recorded at old, 1 files have changed since, README.md first"]
+    small = {"b": {"commit": "here", "size": "as in CI"}}
+    assert choose.not_recorded(small, (B,)) == ["b: recorded as in CI, not at full size"]
+    assert missing("lost") == choose.not_recorded({}, (B,)) == ["b: no recorded run that git knows"]
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the runner writes."""
+    monkeypatch.setattr(runner_module, "BUILD", tmp_path)
+    monkeypatch.setattr(runner_module, "TIMELINE", tmp_path / "timeline.jsonl")
+    return tmp_path
+
+
+def shell(name: str, script: str, **more: object) -> Suite:
+    return Suite(name, name, command=("sh", "-c", script), **more)  # type: ignore[arg-type]
+
+
+def run(*suites: Suite) -> tuple[list[Job], list[str]]:
+    said: list[str] = []
+    jobs = [Job(suite) for suite in suites]
+    Runner(jobs, 2, False, lambda suite: suite.seconds, said.append).run()
+    return jobs, said
+
+
+def test_all_run_whatever_one_says_and_its_words_are_kept(build: Path) -> None:
+    jobs, said = run(shell("bad", "echo why; exit 3", seconds=9), shell("good", "true"), shell("late", "exit 1", seconds=1))
+    assert [(job.suite.name, job.passed, job.failed) for job in jobs] == [("bad", 0, 1), ("good", 1, 0), ("late", 0, 1)]
+    assert totals(jobs) == {"passed": 1, "failed": 2, "skipped": 0}
+    assert "why" in failures(jobs[0])
+    assert any("bad: FAILED" in line for line in said)
+
+
+def test_two_at_a_time_but_never_on_one_lab_nor_beside_one_that_is_alone(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "PREPARE", shell("prepare", "true"))
+    monkeypatch.setattr(runner_module, "remove_lab", lambda shape: runner_module.subprocess.Popen(["true"]))
+    # Each waits for the other: only side by side do they end.
+    meet = "touch {own}; while [ ! -e {other} ]; do sleep 0.02; done"
+    left, right = (meet.format(own=build / own, other=build / other) for own, other in (("l", "r"), ("r", "l")))
+    jobs, _ = run(shell("left", left), shell("right", right))
+    assert [job.failed for job in jobs] == [0, 0]
+
+    alone = f"test ! -e {build}/busy && touch {build}/busy && sleep 0.2 && rm {build}/busy"
+    jobs, _ = run(shell("one", alone, lab="x"), shell("two", alone, lab="x"))
+    assert [job.failed for job in jobs] == [0, 0]
+    jobs, _ = run(shell("one", alone, alone=True), shell("two", alone), shell("three", alone, alone=True))
+    assert [job.failed for job in jobs] == [0, 0, 0]
+
+
+def test_without_the_cache_what_needs_a_lab_fails_and_the_rest_runs(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "PREPARE", shell("prepare", "exit 1"))
+    monkeypatch.setattr(runner_module, "remove_lab", lambda shape: runner_module.subprocess.Popen(["true"]))
+    jobs, _ = run(shell("on-lab", "true", lab="x"), shell("free", "true"))
+    results = {job.suite.name: (job.passed, job.failed) for job in jobs}
+    assert results == {"on-lab": (0, 1), "free": (1, 0), "prepare": (0, 1)}
+
+
+def test_a_lab_stays_for_the_next_suite_but_not_that_of_the_life_of_a_cluster(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "PREPARE", shell("prepare", "true"))
+    monkeypatch.setattr(runner_module, "remove_lab", lambda shape: runner_module.subprocess.Popen(["true"]))
+    tell = 'echo "lab: ${GPUSHARE_SHARED_LAB:-its own}"'
+    jobs, _ = run(
+        shell("one", tell, lab="x"), shell("two", tell, lab="x"), shell("life", tell, lab="x", always=True), shell("alone", tell, lab="y")
+    )
+    assert {job.suite.name: job.log.read_text().strip() for job in jobs} == {
+        "one": "lab: t-x",
+        "two": "lab: t-x",
+        "life": "lab: its own",
+        "alone": "lab: its own",
+    }
+
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="a" name="good"/><testcase classname="a" name="bad"><failure/></testcase>
+<testcase classname="a" name="torn"/><testcase classname="a" name="torn"><error/></testcase>
+<testcase classname="a" name="skipped"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_what_a_report_counts(tmp_path: Path) -> None:
+    (tmp_path / "r.xml").write_text(REPORT)
+    assert counts(tmp_path / "r.xml") == (1, 2, 1, ["a::bad", "a::torn"])
+    assert counts(tmp_path / "absent.xml") == (0, 0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("def test_good(): pass", (1, 0, "")),
+        ("def test_bad(): assert False", (0, 1, "")),
+        ("", (0, 1, "pytest ended with 5 after 0 tests that passed")),
+        ("import nothing_of_that_name", (0, 1, "")),
+        ("import os\ndef test_ends(): os._exit(0)", (0, 1, "pytest ended with 0 after 0 tests that passed")),
+    ],
+)
+def test_a_suite_without_a_test_or_an_end_has_failed(build: Path, content: str, expected: tuple[int, int, str]) -> None:
+    (build / "test_it.py").write_text(content)
+    (job,), _ = run(Suite("it", "it", tests=(str(build / "test_it.py"), "-p", "no:cacheprovider")))
+    assert (job.passed, job.failed, job.trouble) == expected
+    # Its words are at hand.
+    assert not job.failed or job.log.name in {path.name for path in build.iterdir()}
+
+
+def test_the_time_of_a_suite_is_told_by_kind_without_counting_twice(build: Path) -> None:
+    spans = [
+        {"suite": "a", "kind": "wait", "what": "x", "at": 100.0, "seconds": 10.0},
+        {"suite": "a", "kind": "wait", "what": "in x", "at": 102.0, "seconds": 3.0},
+        {"suite": "a", "kind": "wait", "what": "over its end", "at": 108.0, "seconds": 4.0},
+        {"suite": "b", "kind": "wait", "what": "another's", "at": 100.0, "seconds": 50.0},
+        {"suite": "a", "kind": "test", "what": "t::long", "at": 100.0, "seconds": 30.0},
+        {"suite": "a", "kind": "test", "what": "t::short", "at": 100.0, "seconds": 3.0},
+    ]
+    assert covered(spans[:3]) == 12
+    job = Job(A, began=1, ended=41, passed=2)
+    found = by_suite([job], spans)
+    assert (found["a"]["wait"], found["a"]["playbook"], found["a"]["seconds"]) == (12, 0, 40)
+    assert found["a"]["long_tests"] == {"t::long": 30.0}
+    assert "30.0  a: t::long" in table(found, 41)
+
+
+def test_progress_says_how_far_a_suite_is(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    assert last_line(log) == ""
+    log.write_text("tests/e2e/test_x.py::test_it PASSED      [ 41%]\n\n")
+    assert last_line(log) == "41 % test_it"
+    log.write_text("[gw1] [  7%] PASSED tests/unit/test_x.py::test_other[a b] \n")
+    assert last_line(log).startswith("7 % test_other")
+    log.write_text("building Kubernetes\n")
+    assert last_line(log) == "building Kubernetes"
+
+
+def when(suite: Suite) -> str:
+    return "`make test`" if suite.always else "`make test-full`" if suite.only_full else "by path"
+
+
+def test_the_docs_list_the_suites() -> None:
+    block = "\n".join(["| suite | | runs in |", "|---|---|---|", *(f"| `{s.name}` | {s.what} | {when(s)} |" for s in SUITES)])
+    found = (REPOSITORY / "docs/testing.md").read_text().partition("tests/unit/test_suites.py -->")[2].partition("<!-- /suites -->")[0]
+    assert found.strip() == block, f"docs/testing.md must have:\n{block}"
