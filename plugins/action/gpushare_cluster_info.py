@@ -2,10 +2,23 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the module on the host, which sets no variables by it."""
+"""Run the module on the host, which sets no variables by it; a host that cannot be reached has failed like any other."""
 
 from __future__ import annotations
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import HostAction as ActionModule
+from typing import Any
 
-__all__ = ["ActionModule"]
+from ansible.errors import AnsibleConnectionFailure
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import HostAction
+
+
+class ActionModule(HostAction):
+    """Where any error is fatal, one that is unreachable ends the play, ignored or not, before anybody has said why."""
+
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            return super().run(tmp, task_vars)
+        except AnsibleConnectionFailure as error:
+            return {"failed": True, "changed": False, "msg": " ".join(str(error).split())[-300:]}

@@ -61,11 +61,12 @@ class ActionModule(ActionBase):
         facts = NodeFacts.from_dict(result)
         known = Known.of(self, task_vars, arguments["node_name"])
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
-        # The name of a host where nothing is to be a node is of no use to anybody.
-        if wrong is not None and (facts.kubelet.installed or arguments["gpu_node"]):
+        if wrong is not None and facts.kubelet.running:
             return _preflight.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
         names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit")
-        return judge(host, facts, Wanted(**{name: arguments[name] for name in names})), facts.as_dict()
+        judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
+        # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
+        return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 
     @staticmethod
     def _judged(values: dict[str, Any]) -> dict[str, Any]:

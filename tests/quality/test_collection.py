@@ -169,6 +169,13 @@ def test_the_release_alone(release: Path, elsewhere: Path) -> None:
     assert gets_to_preflight(done), done.stdout + done.stderr
 
 
+def test_the_release_beside_a_playbook_of_ones_own(release: Path, elsewhere: Path) -> None:
+    install(release, elsewhere / "collections")
+    (elsewhere / "own.yml").write_text(yaml.safe_dump([{"import_playbook": "gpushare.kubernetes.site"}]))
+    done = ansible(elsewhere, "ansible-playbook", "-i", "hosts.yml", "own.yml")
+    assert gets_to_preflight(done), done.stdout + done.stderr
+
+
 def test_the_official_folders_alone(release: Path, elsewhere: Path) -> None:
     collection = install(release, elsewhere / "collections")
     for path in collection.iterdir():
