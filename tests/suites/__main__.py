@@ -14,7 +14,21 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from suites.choose import NO_RECORD, RECORD, Choice, asked_for, changes_by_record, git, not_recorded, records, seconds_of, within
+from quality.tree import files
+from suites.choose import (
+    NO_RECORD,
+    RECORD,
+    RESULTS,
+    Choice,
+    asked_for,
+    changes,
+    fingerprint,
+    git,
+    not_recorded,
+    records,
+    seconds_of,
+    within,
+)
 from suites.report import by_suite, spans, table
 from suites.run import BUILD, TIMELINE, Job, Runner, failures, totals
 from suites.table import BY_NAME, SUITES
@@ -65,7 +79,9 @@ def main(arguments: Sequence[str]) -> int:
 
     # As Ctrl-C would end it: suites and labs are taken down.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    before = (git("rev-parse", "HEAD") or "").strip(), git("status", "--porcelain", "--", ".", ":!docs/benchmarks")
+    before = (git("rev-parse", "HEAD") or "").strip(), git("status", "--porcelain", "--", ".", f":!{RESULTS}")
+    listed = files()
+    prints = {suite.name: {"files": fingerprint(suite, listed), "tree": fingerprint(None, listed)} for suite in SUITES}
     jobs = [Job(choice.suite) for choice in chosen]
     runner = Runner(jobs, given.jobs, full_size, lambda suite: seconds_of(suite, record), say)
     runner.run()
@@ -80,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         json.dumps({"mode": given.mode, "commit": before[0], "seconds": round(wall), "suites": measured}, indent=1) + "\n"
     )
     if full_size or given.record:
-        note(jobs, measured, before, "full" if full_size else "as in CI")
+        note(jobs, measured, before, prints, "full" if full_size else "as in CI")
     sums = totals(jobs)
     say(f"\n{sums['passed']} passed, {sums['failed']} failed, {sums['skipped']} skipped")
     return 1 if sums["failed"] else 0
@@ -96,11 +112,11 @@ def choices(mode: str, names: Sequence[str], record: dict[str, dict[str, Any]], 
         case "run":
             return [Choice(BY_NAME[name], "asked for") for name in dict.fromkeys(names)], []
         case _:
-            return within(asked_for(changes_by_record(record)), record, minutes)
+            return within(asked_for(changes(record)), record, minutes)
 
 
-def note(jobs: list[Job], measured: dict[str, dict[str, Any]], before: tuple[str, str | None], size: str) -> None:
-    """Record each green suite with the commit that it ran on."""
+def note(jobs: list[Job], measured: dict[str, dict[str, Any]], before: tuple[str, str | None], prints: dict[str, Any], size: str) -> None:
+    """Record each green suite with the commit and the fingerprints of the files that it ran on."""
     commit, dirty = before
     if dirty or not commit:
         say(f"\nnot recorded in {RECORD.name}: the work tree differs from its commit")
@@ -111,7 +127,13 @@ def note(jobs: list[Job], measured: dict[str, dict[str, Any]], before: tuple[str
         if not job.failed:
             times = {key: measured[job.suite.name][key] for key in ("seconds", "passed", "skipped", "lab", "playbook", "wait")}
             # A suite without a larger size has one only.
-            record[job.suite.name] = {"commit": commit, "date": date, "size": size if job.suite.full else "full", **times}
+            record[job.suite.name] = {
+                "commit": commit,
+                **prints[job.suite.name],
+                "date": date,
+                "size": size if job.suite.full else "full",
+                **times,
+            }
     RECORD.write_text(json.dumps({"suites": {name: record[name] for name in BY_NAME if name in record}}, indent=2) + "\n")
 
 

@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which suites a change asks for: by the paths changed since each suite's last recorded green run."""
+"""Which suites a change asks for: those whose files are not as in their last recorded green run."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from quality.tree import REPOSITORY, files
 from suites.table import SUITES, Suite
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-RECORD = REPOSITORY / "docs/benchmarks/full-run.json"
+RESULTS = "docs/benchmarks/"
+RECORD = REPOSITORY / RESULTS / "full-run.json"
 # Two at a time, on a machine of two cores, end in about this part of the sum of their times.
 BESIDE = 0.65
-
-
-NO_RECORD = "has no recorded run that git knows"
+NO_RECORD = "no run of it is recorded"
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,10 @@ class Choice:
 
 
 def records() -> dict[str, dict[str, Any]]:
-    """Suite → its last recorded green run: "commit", "date", "size", "seconds", "passed", "skipped"; {} without a record."""
+    """Suite → its last recorded green run; {} without one.
+
+    "commit", "date", "size", "seconds", "passed", "skipped", and fingerprints: "files" of those that ask for it, "tree" of all.
+    """
     found: dict[str, dict[str, Any]] = json.loads(RECORD.read_text())["suites"] if RECORD.exists() else {}
     return found
 
@@ -44,28 +46,56 @@ def git(*arguments: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def changed_since(commit: str) -> list[str] | None:
-    """Every path that differs from that commit, new ones included; None where git does not know it."""
+def changed_since(commit: str) -> list[str]:
+    """Every path that differs from that commit, new ones included; [] where git does not know it."""
     tracked, new = git("diff", "--name-only", "-z", commit), git("ls-files", "-z", "--others", "--exclude-standard")
-    if tracked is None or new is None:
-        return None
-    return sorted({path for path in (tracked + new).split("\0") if path})
+    return sorted({path for path in ((tracked or "") + (new or "")).split("\0") if path}) if tracked is not None else []
 
 
-def asked_for(changes: Mapping[str, list[str] | None], suites: Iterable[Suite] = SUITES) -> list[Choice]:
-    """Those that always run, and those whose paths have changed. changes: suite → changed paths; None without a usable record."""
+def fingerprint(suite: Suite | None, paths: Iterable[str]) -> str:
+    """Of the files that ask for the suite, or of all, by their contents: commits may be squashed, and a clone may have one only."""
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        # What runs write themselves is no change.
+        if not path.startswith(RESULTS) and (suite is None or suite.asks(path)):
+            place = REPOSITORY / path
+            content = str(place.readlink()).encode() if place.is_symlink() else place.read_bytes()
+            found.update(f"{path}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+    return found.hexdigest()[:20]
+
+
+def changes(
+    record: Mapping[str, Mapping[str, Any]], suites: Iterable[Suite] = SUITES, paths: Iterable[str] | None = None
+) -> dict[str, str]:
+    """Suite → what has changed since its record, in words; "" if nothing has. One without a usable record is missing.
+
+    paths: of this tree.
+    """
+    here = list(files() if paths is None else paths)
+    found = {}
+    for suite in suites:
+        entry = record.get(suite.name, {})
+        if "files" not in entry:
+            continue
+        found[suite.name] = "" if entry["files"] == fingerprint(suite, here) else _words(suite, entry)
+    return found
+
+
+def _words(suite: Suite, entry: Mapping[str, Any]) -> str:
+    known = [path for path in changed_since(str(entry["commit"])) if suite.asks(path) and not path.startswith(RESULTS)]
+    if not known:
+        return f"its files have changed since {entry['date']}"
+    return f"{known[0]}{f' and {len(known) - 1} more' if len(known) > 1 else ''} changed"
+
+
+def asked_for(changed: Mapping[str, str], suites: Iterable[Suite] = SUITES) -> list[Choice]:
+    """Those that always run, and those whose files have changed. changed: as from `changes`."""
     chosen = []
     for suite in suites:
-        paths = changes.get(suite.name)
         if suite.always:
             chosen.append(Choice(suite, "always"))
-        elif suite.only_full:
-            continue
-        elif paths is None:
-            chosen.append(Choice(suite, NO_RECORD))
-        elif found := [path for path in paths if suite.asks(path)]:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            chosen.append(Choice(suite, f"{found[0]}{more} changed"))
+        elif not suite.only_full and (why := changed.get(suite.name, NO_RECORD)):
+            chosen.append(Choice(suite, why))
     return chosen
 
 
@@ -90,29 +120,16 @@ def within(chosen: list[Choice], record: Mapping[str, Mapping[str, Any]], minute
     return taken, left
 
 
-def not_recorded(record: Mapping[str, Mapping[str, Any]], suites: Iterable[Suite]) -> list[str]:
-    """Why a release of this tree lacks a record, suite by suite. What a full run writes itself does not count as a change."""
+def not_recorded(record: Mapping[str, Mapping[str, Any]], suites: Iterable[Suite], paths: Iterable[str] | None = None) -> list[str]:
+    """Why a release of this tree lacks a record, suite by suite. paths: of this tree."""
     missing = []
-    changes = changes_by_record(record)
+    tree = fingerprint(None, files() if paths is None else paths)
     for suite in suites:
-        paths = changes.get(suite.name)
-        found = [path for path in paths or () if not path.startswith("docs/benchmarks/")]
-        if paths is None:
-            missing.append(f"{suite.name}: no recorded run that git knows")
-        elif record[suite.name]["size"] != "full":
-            missing.append(f"{suite.name}: recorded {record[suite.name]['size']}, not at full size")
-        elif found:
-            missing.append(
-                f"{suite.name}: recorded at {record[suite.name]['commit'][:12]}, {len(found)} files have changed since, {found[0]} first"
-            )
+        entry = record.get(suite.name, {})
+        if "tree" not in entry:
+            missing.append(f"{suite.name}: {NO_RECORD}")
+        elif entry["size"] != "full":
+            missing.append(f"{suite.name}: recorded {entry['size']}, not at full size")
+        elif entry["tree"] != tree:
+            missing.append(f"{suite.name}: recorded on {entry['date']} at {str(entry['commit'])[:12]}, which is another tree")
     return missing
-
-
-def changes_by_record(record: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str] | None]:
-    """Suite → what has changed since its recorded run."""
-    by_commit: dict[str, list[str] | None] = {}
-    for entry in record.values():
-        commit = str(entry["commit"])
-        if commit not in by_commit:
-            by_commit[commit] = changed_since(commit)
-    return {name: by_commit[str(entry["commit"])] for name, entry in record.items()}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labs import lab_name
-from suites.choose import REPOSITORY
+from quality.tree import REPOSITORY
 from suites.table import Suite
 
 BUILD = REPOSITORY / "build/suites"

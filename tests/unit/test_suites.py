@@ -47,17 +47,51 @@ C = Suite("c", "of roles", paths=("roles/x/*",), seconds=1200)
 D = Suite("d", "large", paths=("*",), only_full=True)
 
 
-def why(changes: dict[str, list[str] | None]) -> dict[str, str]:
-    return {choice.suite.name: choice.why for choice in asked_for(changes, (A, B, C, D))}
+def why(changed: dict[str, str]) -> dict[str, str]:
+    return {choice.suite.name: choice.why for choice in asked_for(changed, (A, B, C, D))}
 
 
 def test_suites_are_asked_for_by_what_changed_since_their_own_record() -> None:
-    assert why({"b": [], "c": []}) == {"a": "always"}
-    assert why({"b": ["docs/x.md", "plugins/a/b.py"], "c": ["plugins/a/b.py"]}) == {"a": "always", "b": "plugins/a/b.py changed"}
-    assert why({"b": [], "c": ["roles/x/a", "roles/x/b/c"]}) == {"a": "always", "c": "roles/x/a and 1 more changed"}
-    # Without a record, or where git does not know its commit, nothing is taken for granted.
-    assert why({"b": None}) == why({})
+    assert why({"b": "", "c": ""}) == {"a": "always"}
+    assert why({"b": "x changed", "c": ""}) == {"a": "always", "b": "x changed"}
+    # Without a record nothing is taken for granted.
+    assert why({"b": ""}) == {"a": "always", "c": choose.NO_RECORD}
     assert set(why({})) == {"a", "b", "c"}
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree of its own, one file for each suite and one of results."""
+    monkeypatch.setattr(choose, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(choose, "changed_since", lambda commit: KNOWN.get(commit, []))
+    for path in PATHS:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    return tmp_path
+
+
+PATHS = ("plugins/a.py", "roles/x/b.yml", "docs/benchmarks/r.json")
+KNOWN = {"known": ["docs/benchmarks/r.json", "plugins/a.py", "plugins/b.py", "roles/x/b.yml"]}
+
+
+def recorded(commit: str = "lost", size: str = "full") -> dict[str, dict[str, str]]:
+    tree = choose.fingerprint(None, PATHS)
+    entry = {"commit": commit, "date": "2026-01-02", "size": size, "tree": tree}
+    return {suite.name: {**entry, "files": choose.fingerprint(suite, PATHS)} for suite in (B, C)}
+
+
+def test_a_changed_file_asks_for_the_suites_that_name_it_whatever_became_of_the_commit(tree: Path) -> None:
+    lost, known = recorded(), recorded("known")
+    (tree / "docs/benchmarks/r.json").write_text("of another run")
+    assert choose.changes(lost, (B, C), PATHS) == {"b": "", "c": ""}
+    (tree / "plugins/a.py").write_text("changed")
+    assert choose.changes(lost, (B, C), PATHS) == {"b": "its files have changed since 2026-01-02", "c": ""}
+    assert choose.changes(known, (B, C), PATHS) == {"b": "plugins/a.py and 1 more changed", "c": ""}
+    # One more, or one less, is a change as well; a record of old, without fingerprints, is none.
+    (tree / "roles/x/new.yml").write_text("")
+    assert choose.changes(lost, (C,), [*PATHS, "roles/x/new.yml"])["c"] != ""
+    assert choose.changes(lost, (C,), PATHS[:1])["c"] != ""
+    assert choose.changes({"b": {"commit": "known", "date": "2026-01-02", "size": "full"}}, (B,), PATHS) == {}
 
 
 def test_what_does_not_fit_is_left_out_by_name_and_never_what_always_runs() -> None:
@@ -74,18 +108,14 @@ def test_what_does_not_fit_is_left_out_by_name_and_never_what_always_runs() -> N
     assert [[choice.suite.name for choice in found] for found in within(unknown, {}, minutes=60)] == [["a"], ["c"]]
 
 
-def test_a_release_needs_a_record_of_every_suite_at_its_own_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed: dict[str, list[str] | None] = {"here": [], "benchmarks": ["docs/benchmarks/x.json"], "old": ["README.md"], "lost": None}
-    monkeypatch.setattr(choose, "changed_since", changed.get)
-
-    def missing(commit: str) -> list[str]:
-        return choose.not_recorded({"b": {"commit": commit, "size": "full"}}, (B,))
-
-    assert missing("here") == missing("benchmarks") == []
-    assert missing("old") == ["b: recorded at old, 1 files have changed since, README.md first"]
-    small = {"b": {"commit": "here", "size": "as in CI"}}
-    assert choose.not_recorded(small, (B,)) == ["b: recorded as in CI, not at full size"]
-    assert missing("lost") == choose.not_recorded({}, (B,)) == ["b: no recorded run that git knows"]
+def test_a_release_needs_a_record_of_every_suite_on_its_own_tree(tree: Path) -> None:
+    full, small = recorded("0123456789abcdef"), recorded(size="as in CI")
+    (tree / "docs/benchmarks/r.json").write_text("of another run")
+    assert choose.not_recorded(full, (B, C), PATHS) == []
+    assert choose.not_recorded({}, (B,), PATHS) == ["b: no run of it is recorded"]
+    assert choose.not_recorded(small, (B,), PATHS) == ["b: recorded as in CI, not at full size"]
+    (tree / "roles/x/b.yml").write_text("changed")
+    assert choose.not_recorded(full, (B,), PATHS) == ["b: recorded on 2026-01-02 at 0123456789ab, which is another tree"]
 
 
 @pytest.fixture
