@@ -90,12 +90,12 @@ def check_no_card(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
     return [f"{container} has {sorted(container.devices)} in /dev" for container in found if container.devices]
 
 
-def check_totals(cluster: Cluster) -> list[str]:
-    """No card is over-booked by the pods that are bound: annotations against what the driver says."""
-    problems = []
+def check_totals(cluster: Cluster, pods: Iterable[Json] | None = None) -> list[str]:
+    """No card is over-booked by the pods that are bound: annotations against what the driver says. pods: those of the cluster."""
+    problems, bound = [], cluster.pods() if pods is None else list(pods)
     for node in GPU_NODES:
         sizes = {card.index: card.mib // 1024 for card in cluster.cards(node)}
-        for card, units in held_on(cluster.pods(), node).items():
+        for card, units in held_on(bound, node).items():
             if units > sizes.get(card, 0):
                 problems.append(f"card {card} of {node} has {sizes.get(card, 0)} units, pods hold {units}")
     return problems

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 
 from e2e import checks
 from e2e.api import Json
@@ -37,6 +38,13 @@ def annotated(cluster: Cluster, path: str, changes: Mapping[str, str]) -> Iterat
         yield
     finally:
         cluster.annotate(path, {name: before.get(name) for name in changes})
+
+
+def pretended(pod: Json, changes: Mapping[str, str]) -> Json:
+    """The pod with other annotations. Where they are really written, the device plugin corrects them at once."""
+    other = deepcopy(pod)
+    other["metadata"]["annotations"].update(changes)
+    return other
 
 
 @contextmanager
@@ -80,31 +88,36 @@ def test_nothing_to_look_at(samples: Cluster) -> None:
 
 
 def test_annotations_that_name_another_card(samples: Cluster) -> None:
-    path = f"{PODS}/share-1"
-    with annotated(samples, path, {"ALIYUN_COM_GPU_MEM_IDX": "1", ALLOCATION: '{"0":{"1":6}}'}):
-        moved = [samples.pod("share-1")]
-        devices, environment = checks.check_devices(samples, moved), checks.check_environment(samples, moved)
+    moved = [pretended(samples.pod("share-1"), {"ALIYUN_COM_GPU_MEM_IDX": "1", ALLOCATION: '{"0":{"1":6}}'})]
+    devices, environment = checks.check_devices(samples, moved), checks.check_environment(samples, moved)
     assert devices == ["share-1/main on gpu1: has ['nvidia0'] in /dev, its annotated cards [1] are ['nvidia1']"]
     assert environment == ["share-1/main on gpu1: PID 1 has ALIYUN_COM_GPU_MEM_IDX=0, expected 1"]
 
 
 def test_annotations_with_other_numbers(samples: Cluster) -> None:
-    with annotated(
-        samples, f"{PODS}/share-1", {"ALIYUN_COM_GPU_MEM_DEV": "17", "ALIYUN_COM_GPU_MEM_POD": "7", ALLOCATION: '{"0":{"0":99}}'}
-    ):
-        environment, totals = checks.check_environment(samples, [samples.pod("share-1")]), checks.check_totals(samples)
-    assert environment == [
+    wrong = {"ALIYUN_COM_GPU_MEM_DEV": "17", "ALIYUN_COM_GPU_MEM_POD": "7", ALLOCATION: '{"0":{"0":99}}'}
+    pods = [pretended(pod, wrong) if pod["metadata"]["name"] == "share-1" else pod for pod in samples.pods()]
+    assert checks.check_environment(samples, [pod for pod in pods if pod["metadata"]["name"] == "share-1"]) == [
         "share-1/main on gpu1: PID 1 has ALIYUN_COM_GPU_MEM_DEV=16, expected 17",
         "share-1/main on gpu1: PID 1 has ALIYUN_COM_GPU_MEM_POD=6, expected 7",
     ]
-    assert totals == ["card 0 of gpu1 has 16 units, pods hold 106"]
+    assert checks.check_totals(samples, pods) == ["card 0 of gpu1 has 16 units, pods hold 106"]
+
+
+def test_annotations_that_an_administrator_overwrites_are_corrected(samples: Cluster) -> None:
+    wrong = {"ALIYUN_COM_GPU_MEM_IDX": "1", ALLOCATION: '{"0":{"1":6}}'}
+    right = {name: annotations_of(samples.pod("share-1"))[name] for name in wrong}
+    samples.annotate(f"{PODS}/share-1", wrong)
+    samples.until(
+        "the card that it has is annotated", lambda: right.items() <= annotations_of(samples.pod("share-1")).items(), 30, "share-1"
+    )
+    samples.until("an event says so", lambda: any(event["reason"] == "GPUCorrected" for event in samples.events("share-1")), 30)
 
 
 def test_the_log_of_another_card(samples: Cluster) -> None:
-    with annotated(samples, f"{PODS}/{NVIDIA_SMI}", {"ALIYUN_COM_GPU_MEM_IDX": "1", ALLOCATION: '{"0":{"1":2}}'}):
-        problems = checks.check_log_lists_its_card(samples, samples.pod(NVIDIA_SMI))
+    other = pretended(samples.pod(NVIDIA_SMI), {"ALIYUN_COM_GPU_MEM_IDX": "1", ALLOCATION: '{"0":{"1":2}}'})
     first, second = (card.uuid for card in samples.cards("gpu1"))
-    assert problems == [f"the log lists ['{first}'], the annotation means ['{second}']"]
+    assert checks.check_log_lists_its_card(samples, other) == [f"the log lists ['{first}'], the annotation means ['{second}']"]
 
 
 def test_another_number_of_pods_on_a_card(samples: Cluster) -> None:
