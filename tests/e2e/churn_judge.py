@@ -200,9 +200,9 @@ def survivors(log: Log) -> list[Pod]:
 
 @dataclass(frozen=True)
 class Counts:
-    """pods: made; room: had room and were to run; room_reached: of these ran; late: had to wait for the end of others'
-    processes; again: made under a name that another had before; started_again: containers; refused: by kubelet; refused_in_a_row: at
-    most, of one name."""
+    """pods: made; room: had room and were to run, the last of its name where kubelet refused some; room_reached: of these ran;
+    late: had to wait for the end of others' processes; again: made under a name that another had before; started_again: containers;
+    refused: by kubelet; refused_in_a_row: at most, of one name."""
 
     pods: int
     containers: int
@@ -235,8 +235,15 @@ class Counts:
 
 def counts(log: Log) -> Counts:
     pods = [pod for pod in log.pods.values() if pod.plan.units]
-    # Who was deleted on purpose before it ran is no witness.
-    witnesses = [pod for pod in pods if not pod.early and (pod.asked_away is None or pod.reached or pod.failed is not None)]
+    # Who was deleted on purpose before it ran is no witness. For one that kubelet refused speaks the one that was made in its place.
+    replaced = {(pod.plan.name, pod.plan.group, pod.plan.retry - 1) for pod in pods}
+    witnesses = [
+        pod
+        for pod in pods
+        if not pod.early
+        and (pod.asked_away is None or pod.reached or pod.failed is not None)
+        and not (pod.refused and (pod.plan.name, pod.plan.group, pod.plan.retry) in replaced)
+    ]
     room, late = ([pod for pod in witnesses if pod.plan.room is with_room] for with_room in (True, False))
     return Counts(
         pods=len(pods),

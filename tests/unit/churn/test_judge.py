@@ -151,3 +151,16 @@ def test_who_had_room_and_ran() -> None:
     assert (found.room, found.room_reached, found.late, found.late_reached, found.deleted_early) == (2, 1, 1, 1, 1)
     late.plan = replace(late.plan, room=True)
     assert counts(story.log).room_reached == 2
+
+
+def test_for_a_pod_that_kubelet_refused_speaks_the_one_made_in_its_place() -> None:
+    def attempt(retry: int, *, group: int, ran: bool) -> Pod:
+        pod = Pod(f"{group}-{retry}", Plan("a", (4,), group=group, retry=retry), float(retry))
+        pod.running, pod.failed, pod.reason = (2.0, None, "") if ran else (None, 2.0, REFUSED)
+        return pod
+
+    story = Story()
+    lives = [attempt(0, group=1, ran=False), attempt(1, group=1, ran=True), attempt(0, group=2, ran=False), attempt(1, group=2, ran=False)]
+    story.log.pods = {pod.uid: pod for pod in lives}
+    found = counts(story.log)
+    assert (found.pods, found.room, found.room_reached, found.refused) == (4, 2, 1, 3)
