@@ -82,8 +82,18 @@ def main(arguments: Sequence[str]) -> int:
     before = (git("rev-parse", "HEAD") or "").strip(), git("status", "--porcelain", "--", ".", f":!{RESULTS}")
     listed = files()
     prints = {suite.name: {"files": fingerprint(suite, listed), "tree": fingerprint(None, listed)} for suite in SUITES}
+    keeps = full_size or given.record
+    if keeps and (before[1] or not before[0]):
+        say(f"nothing will be recorded in {RECORD.name}: the work tree differs from its commit")
+        keeps = False
+
+    def ended(job: Job) -> None:
+        # At once: what comes later may never end.
+        if keeps and not job.failed:
+            note(job, by_suite([job], spans(TIMELINE))[job.suite.name], {"commit": before[0], **prints[job.suite.name]}, full_size)
+
     jobs = [Job(choice.suite) for choice in chosen]
-    runner = Runner(jobs, given.jobs, full_size, lambda suite: seconds_of(suite, record), say)
+    runner = Runner(jobs, given.jobs, full_size, lambda suite: seconds_of(suite, record), say, ended)
     runner.run()
     wall = time.monotonic() - runner.started
 
@@ -95,8 +105,6 @@ def main(arguments: Sequence[str]) -> int:
     (BUILD / "run.json").write_text(
         json.dumps({"mode": given.mode, "commit": before[0], "seconds": round(wall), "suites": measured}, indent=1) + "\n"
     )
-    if full_size or given.record:
-        note(jobs, measured, before, prints, "full" if full_size else "as in CI")
     sums = totals(jobs)
     say(f"\n{sums['passed']} passed, {sums['failed']} failed, {sums['skipped']} skipped")
     return 1 if sums["failed"] else 0
@@ -115,25 +123,13 @@ def choices(mode: str, names: Sequence[str], record: dict[str, dict[str, Any]], 
             return within(asked_for(changes(record)), record, minutes)
 
 
-def note(jobs: list[Job], measured: dict[str, dict[str, Any]], before: tuple[str, str | None], prints: dict[str, Any], size: str) -> None:
-    """Record each green suite with the commit and the fingerprints of the files that it ran on."""
-    commit, dirty = before
-    if dirty or not commit:
-        say(f"\nnot recorded in {RECORD.name}: the work tree differs from its commit")
-        return
+def note(job: Job, measured: dict[str, Any], ran_on: dict[str, str], full_size: bool) -> None:
+    """Record a green suite with the commit and the fingerprints of the files that it ran on."""
     record = records()
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    for job in jobs:
-        if not job.failed:
-            times = {key: measured[job.suite.name][key] for key in ("seconds", "passed", "skipped", "lab", "playbook", "wait")}
-            # A suite without a larger size has one only.
-            record[job.suite.name] = {
-                "commit": commit,
-                **prints[job.suite.name],
-                "date": date,
-                "size": size if job.suite.full else "full",
-                **times,
-            }
+    times = {key: measured[key] for key in ("seconds", "passed", "skipped", "lab", "playbook", "wait")}
+    # A suite without a larger size has one only.
+    size = "full" if full_size or not job.suite.full else "as in CI"
+    record[job.suite.name] = {**ran_on, "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"), "size": size, **times}
     RECORD.write_text(json.dumps({"suites": {name: record[name] for name in BY_NAME if name in record}}, indent=2) + "\n")
 
 

@@ -56,13 +56,14 @@ class Job:
 
 @dataclass
 class Runner:
-    """say: prints a line. full: at full size."""
+    """say: prints a line. full: at full size. ended: told of each suite that has its result."""
 
     jobs: list[Job]
     at_once: int
     full: bool
     expected: Callable[[Suite], float]
     say: Callable[[str], None]
+    ended: Callable[[Job], None] = lambda job: None
     started: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
@@ -87,6 +88,8 @@ class Runner:
                 for job in [job for job in running if self._is_over(job)]:
                     running.remove(job)
                     self._finish(job)
+                    if job is not prepare:
+                        self.ended(job)
                     used = {other.suite.lab for other in [*waiting, *running]}
                     if job.suite.lab and job.suite.lab not in used:
                         removed.add(job.suite.lab)

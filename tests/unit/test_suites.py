@@ -133,7 +133,9 @@ def shell(name: str, script: str, **more: object) -> Suite:
 def run(*suites: Suite) -> tuple[list[Job], list[str]]:
     said: list[str] = []
     jobs = [Job(suite) for suite in suites]
-    Runner(jobs, 2, False, lambda suite: suite.seconds, said.append).run()
+    told: list[str] = []
+    Runner(jobs, 2, False, lambda suite: suite.seconds, said.append, lambda job: told.append(job.suite.name)).run()
+    assert sorted(told) == sorted(job.suite.name for job in jobs if job.ended is not None and job.suite in suites)
     return jobs, said
 
 
