@@ -42,7 +42,8 @@ def changed(output: str) -> list[str]:
 def test_hosts_and_groups_have_other_names_than_the_nodes(cluster: Cluster, tmp_path: Path) -> None:
     own = inventory(cluster)
     nodes = {name: own["children"][group]["hosts"] for name, group in (("masters", "kube_control_plane"), ("accelerators", "gpu_nodes"))}
-    children = {group: {"hosts": {f"host-of-{name}": spec for name, spec in hosts.items()}} for group, hosts in nodes.items()}
+    named = {name: {**(spec or {}), "gpushare_node_name": name} for hosts in nodes.values() for name, spec in hosts.items()}
+    children = {group: {"hosts": {f"host-of-{name}": named[name] for name in hosts}} for group, hosts in nodes.items()}
     groups = {"gpushare_control_plane_group": "masters", "gpushare_gpu_group": "accelerators"}
     other = written(tmp_path, {"vars": own["vars"] | groups, "children": children})
     output = cluster.playbook(inventory=other)
