@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 import gpushare_runtime
-from gpushare_runtime import files
+from gpushare_runtime.daemon import files
 from gpushare_runtime.pki import main as command
 from gpushare_runtime.pki.certificates import issue, read_certificate, read_key
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin import sockets
-from gpushare_runtime.device_plugin.cards import NvmlError
-from gpushare_runtime.device_plugin.follow_cards import Unusable
-from gpushare_runtime.quantity import UNITS
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.daemon.runner import FatalError
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.device_plugin.kubelet import server
 from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -266,7 +266,7 @@ async def test_a_node_that_joins_later_gets_its_annotation_then() -> None:
 @running
 async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
     async with world(*[15360] * 8, unit=UNITS["MiB"]) as it:
-        with pytest.raises(Unusable, match="use --memory-unit 64MiB"):
+        with pytest.raises(FatalError, match="use --memory-unit 64MiB"):
             await asyncio.wait_for(it.task, 5)
 
 
@@ -317,9 +317,9 @@ def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_again(mon
     async def run() -> None:
         async with world(16 * GIB) as it:
             await it.registered()
-            monkeypatch.setattr(sockets, "_try_binding", read_only)
+            monkeypatch.setattr(server, "_try_binding", read_only)
             (it.kubelet.directory / "aliyungpushare.sock").unlink()
-            with pytest.raises(Unusable, match="device-plugins was removed and made again") as caught:
+            with pytest.raises(FatalError, match="device-plugins was removed and made again") as caught:
                 await asyncio.wait_for(it.task, ANSWERED_WITHIN)
             assert caught.value.restart
 

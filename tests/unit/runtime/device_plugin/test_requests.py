@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.node import NodeState, Refused
-from gpushare_runtime.device_plugin.node_cards import cordons
-from gpushare_runtime.device_plugin.pods import parse_local_pod
-from gpushare_runtime.device_plugin.refusals import LIFETIME
-from gpushare_runtime.device_plugin.report import report
-from gpushare_runtime.device_plugin.starts import may_start
-from gpushare_runtime.held import Held, HeldEntry
-from gpushare_runtime.inventory import Inventory
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import Held, HeldEntry
+from gpushare_runtime.device_plugin.node.allocator import LIFETIME, NodeState, Refused, may_start
+from gpushare_runtime.device_plugin.node.devices import cordons
+from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
+from gpushare_runtime.device_plugin.publish.node_annotations import report
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.test_node import Node, stopped
+from unit.runtime.device_plugin.test_allocator import Node, stopped
 from unit.runtime.pods import card, container, inventory
 
 MEMORY, CARDS = RESOURCES

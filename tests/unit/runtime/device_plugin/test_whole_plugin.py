@@ -10,13 +10,13 @@ import os
 
 import pytest
 
-from gpushare_runtime.device_plugin.follow_cards import Unusable
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import Held
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
+from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.main import DevicePlugin
-from gpushare_runtime.device_plugin.settings import Settings
-from gpushare_runtime.held import Held
-from gpushare_runtime.inventory import Inventory
-from gpushare_runtime.metrics_server import MetricsAddress, MetricsServer
-from gpushare_runtime.quantity import UNITS
+from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -211,7 +211,7 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
         assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
         # Once that is over, it is told not to ask for what it cannot, and keeps the plugin that it has then.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gpushare_runtime.device_plugin.kubelet._SETTLED_SECONDS", 0.0)
+            patch.setattr("gpushare_runtime.device_plugin.kubelet.registration._SETTLED_SECONDS", 0.0)
             await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True})
             await until(lambda: len(it.kubelet.manager.healthy[MEMORY]) == 16)
         await asyncio.sleep(5 * DROP_SECONDS)
@@ -241,7 +241,7 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
         await it.stop()
         root = it.kubelet.directory.parent
         settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
-        with pytest.raises(Unusable, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
+        with pytest.raises(FatalError, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
             await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
 
 

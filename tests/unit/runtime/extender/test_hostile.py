@@ -17,21 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare_runtime import metrics
-from gpushare_runtime.extender import views, wire
-from gpushare_runtime.extender.advice import advise, largest_of
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.daemon import metrics
+from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cluster import Cluster
-from gpushare_runtime.extender.figures import families
-from gpushare_runtime.extender.pods import PodReader, read_node
-from gpushare_runtime.extender.service import Service
-from gpushare_runtime.extender.wire import BindArguments
-from gpushare_runtime.inspect.render import details, summary
-from gpushare_runtime.inspect.usage import read_usage
-from gpushare_runtime.inventory import Inventory
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.diagnosis import advise, largest_of
+from gpushare_runtime.extender.extender_v1 import BindArguments
+from gpushare_runtime.extender.metrics import families
+from gpushare_runtime.extender.objects import PodReader, read_node
+from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
-from gpushare_runtime.placement import Placement
-from gpushare_runtime.quantity import GIB
+from gpushare_runtime.kubectl_inspect.tables import details, summary
+from gpushare_runtime.kubectl_inspect.usage import read_usage
 from unit.runtime.pods import card, container, inventory, pod
 
 MIB: Final = 1024 * 1024
@@ -186,8 +186,8 @@ class Extender:
             self.cluster.pod_event(kind, record)
 
     def filter(self, raw: dict[str, Any], names: list[str]) -> dict[str, Any]:
-        args = wire.read_arguments(orjson.dumps({"Pod": raw, "NodeNames": names}))
-        answer = wire.write_filtered(args, self.service.filter(args))
+        args = extender_v1.read_arguments(orjson.dumps({"Pod": raw, "NodeNames": names}))
+        answer = extender_v1.write_filtered(args, self.service.filter(args))
         assert len(answer) <= MIB
         found: dict[str, Any] = orjson.loads(answer)
         assert set(found["NodeNames"]) | set(found["FailedNodes"]) == set(names)
@@ -195,8 +195,8 @@ class Extender:
         return found
 
     def prioritize(self, raw: dict[str, Any], names: list[str]) -> None:
-        args = wire.read_arguments(orjson.dumps({"Pod": raw, "NodeNames": names}))
-        assert len(wire.write_scores(self.service.prioritize(args))) <= MIB
+        args = extender_v1.read_arguments(orjson.dumps({"Pod": raw, "NodeNames": names}))
+        assert len(extender_v1.write_scores(self.service.prioritize(args))) <= MIB
 
     def bind(self, raw: dict[str, Any], node: str) -> str:
         metadata, words = raw["metadata"], ""
@@ -212,7 +212,12 @@ class Extender:
         """Whatever people and Prometheus are shown."""
         ledger = self.cluster.ledger
         assert len("".join(metrics.render(families(self.cluster)))) <= MIB
-        for shown in (views.ledger_json(ledger), views.inspect(ledger), views.inspect(ledger, "odd"), views.inspect(ledger, "none")):
+        for shown in (
+            inspect_api.ledger_json(ledger),
+            inspect_api.inspect(ledger),
+            inspect_api.inspect(ledger, "odd"),
+            inspect_api.inspect(ledger, "none"),
+        ):
             assert len(orjson.dumps(shown)) <= MIB
         largest = largest_of(node.inventory for node in ledger.nodes.values() if node.inventory)
         for waiting in self.cluster.pending.values():
@@ -285,9 +290,9 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     answer = extender.filter(pod(container(mem=25)), names)
     assert (fault in answer["FailedNodes"]["good-1"], "largest card has 24" in answer["FailedNodes"]["good-0"]) == (True, nodes == 3)
     extender.look()
-    shown = {node["name"]: node for node in views.ledger_json(extender.cluster.ledger)["nodes"]}
+    shown = {node["name"]: node for node in inspect_api.ledger_json(extender.cluster.ledger)["nodes"]}
     assert (shown["good-1"]["error"], shown["good-1"]["problems"]) == (fault, [broken.fault])
-    assert views.inspect(extender.cluster.ledger, "good-1")["nodes"][0]["devs"] == []
+    assert inspect_api.inspect(extender.cluster.ledger, "good-1")["nodes"][0]["devs"] == []
     page = "".join(metrics.render(families(extender.cluster)))
     assert 'gpushare_extender_node_units_free{node="good-2"} 56' in page
     assert 'gpushare_extender_node_units_free{node="good-1"} 0' in page

@@ -21,7 +21,8 @@ import pytest
 from aiohttp import web
 
 import gpushare_runtime
-from gpushare_runtime import __version__, protocol
+from gpushare_runtime import __version__
+from gpushare_runtime.core import protocol
 from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.main import incomplete, main
 from gpushare_runtime.kube.credentials import load
@@ -262,7 +263,7 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
     try:
         settings = extender.Settings(extender.Address("127.0.0.1", free_port()))
-        with pytest.raises(extender.Stopped, match="that is all of it"):
+        with pytest.raises(extender.FatalError, match="that is all of it"):
             asyncio.run(extender.serve(load(str(tmp_path / "kubeconfig")), settings, None, None))
     finally:
         signal.signal(signal.SIGHUP, before)
