@@ -71,6 +71,14 @@ KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 SOCKET_MEMORY: Final = "aliyungpushare.sock"
 SOCKET_CARDS: Final = "aliyungpushare-cards.sock"
 
+# Reasons of Events, all of them warnings on pods.
+EVENT_TOO_LARGE: Final = "GPUShareRequestTooLarge"
+EVENT_INVALID: Final = "GPUShareRequestInvalid"
+EVENT_UNSUPPORTED: Final = "GPUShareRequestUnsupported"
+EVENT_UNMANAGED: Final = "GPUShareUnmanaged"
+EVENT_CORRECTED: Final = "GPUShareCorrected"
+EVENT_SECOND_SCHEDULER: Final = "GPUShareSecondScheduler"
+
 # Phases of a pod that has ended and holds nothing any more.
 FINISHED_PHASES: Final = ("Succeeded", "Failed")
 # The field selector for the others.

@@ -20,10 +20,6 @@ from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.objects import PendingPod
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 
-TOO_LARGE: Final = "GPUShareRequestTooLarge"
-INVALID: Final = "GPUShareRequestInvalid"
-UNSUPPORTED: Final = "GPUShareRequestUnsupported"
-
 _SETTLE_SECONDS: Final = 1.0
 
 
@@ -50,11 +46,11 @@ def largest_of(inventories: Iterable[Inventory]) -> Largest | None:
 def advise(pod: PendingPod, largest: Largest | None) -> tuple[str, str] | None:
     """(reason, message) of the Event, None when the pod could run on an empty cluster, or when nobody can tell yet."""
     if pod.request is None:
-        return INVALID, pod.error
+        return protocol.EVENT_INVALID, pod.error
     if pod.request.unsupported is not None:
-        return UNSUPPORTED, pod.request.unsupported
+        return protocol.EVENT_UNSUPPORTED, pod.request.unsupported
     message = too_large(pod.request, largest) if largest else None
-    return (TOO_LARGE, message) if message else None
+    return (protocol.EVENT_TOO_LARGE, message) if message else None
 
 
 def too_large(request: Request, largest: Largest) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare_runtime import __version__
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.ledger import Holder
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.daemon import metrics, metrics_server
@@ -159,7 +160,7 @@ async def _follow_tls(hangup: asyncio.Event, tls: Tls | None) -> None:
 
 
 def _tell_stranger(events: EventRecorder, holder: Holder, words: str) -> None:
-    events.emit(ObjectReference("Pod", holder.name, holder.uid, holder.namespace), "Warning", "GpushareSecondScheduler", words)
+    events.emit(ObjectReference("Pod", holder.name, holder.uid, holder.namespace), "Warning", protocol.EVENT_SECOND_SCHEDULER, words)
 
 
 def _tell_token(well: bool, words: str) -> None:

@@ -357,7 +357,7 @@ async def test_a_static_pod_is_told_in_an_event_alone_and_under_the_uid_that_des
         assert got["main"]["ALIYUN_COM_GPU_MEM_POD"] == "2"
         await until(lambda: events(it))
         [event] = events(it)
-        assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GPUUnmanaged", 32 * "a")
+        assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GPUShareUnmanaged", 32 * "a")
         assert event["message"].startswith("No scheduler places a static pod; it has 2 units of card 0 (GPU-00000000")
         # The API's copy is kubelet's, which makes it anew when it is changed.
         assert it.patches(static) == 0
@@ -371,7 +371,7 @@ async def test_a_request_that_nobody_can_place_is_told_why() -> None:
         await it.kubelet.manager.admit(odd)
         await until(lambda: events(it))
         [event] = events(it)
-        assert event["reason"] == "GPUUnmanaged"
+        assert event["reason"] == "GPUShareUnmanaged"
         assert event["message"].startswith("No scheduler extender can place it (")
         assert "aliyun.com/gpu-mem and aliyun.com/gpu-count at once" in event["message"]
         assert re.search(r"it has 3 units of card \d .*, the whole card \d ", event["message"])

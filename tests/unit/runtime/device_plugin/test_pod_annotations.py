@@ -226,17 +226,17 @@ def test_a_pod_is_marked_assigned_once_when_it_and_its_ids_are_known(record_firs
     [
         (
             {},
-            "GPUCorrected",
+            "GPUShareCorrected",
             'Its annotations said {"0":{"1":4}}, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
         ),
         (
             {"scheduler.framework.gpushare.allocation": ""},
-            "GPUCorrected",
+            "GPUShareCorrected",
             'Its annotations said 1, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
         ),
         (
             None,
-            "GPUUnmanaged",
+            "GPUShareUnmanaged",
             'No scheduler extender placed it; it has {"0":{"0":4}} (container: card: units) by what was free on the node. '
             "Check that it goes through a kube-scheduler that calls the extender",
         ),
@@ -375,7 +375,7 @@ def test_a_pod_whose_annotations_cannot_say_it_gets_one_event_once_it_has_someth
         for _ in range(2):
             await world.record(Entry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})))
         [(about, kind, reason, words)] = world.events
-        assert (about, kind, reason) == (ObjectReference("Pod", "static", 32 * "a", "default"), "Warning", "GPUUnmanaged")
+        assert (about, kind, reason) == (ObjectReference("Pod", "static", 32 * "a", "default"), "Warning", "GPUShareUnmanaged")
         assert words.startswith("No scheduler places a static pod; it has 2 units of card 0 ")
         assert world.patches == []
         # Made anew from its file it has the same UID.

@@ -230,7 +230,7 @@ async def test_a_pod_that_nobody_placed_is_told_so_on_itself() -> None:
         def events() -> list[str]:
             return [o["reason"] for path, o in it.api.objects.items() if "/events/" in path and o["involvedObject"]["name"] == "stray"]
 
-        await until(lambda: events() == ["GPUUnmanaged"])
+        await until(lambda: events() == ["GPUShareUnmanaged"])
 
 
 @running

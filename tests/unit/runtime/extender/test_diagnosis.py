@@ -10,9 +10,10 @@ from contextlib import suppress
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.protocol import EVENT_INVALID, EVENT_TOO_LARGE, EVENT_UNSUPPORTED
 from gpushare_runtime.core.quantity import GIB, parse_unit
 from gpushare_runtime.extender.cache import Cluster
-from gpushare_runtime.extender.diagnosis import INVALID, TOO_LARGE, UNSUPPORTED, Advisor, Largest, advise, largest_of
+from gpushare_runtime.extender.diagnosis import Advisor, Largest, advise, largest_of
 from gpushare_runtime.extender.objects import NodeRecord, PendingPod, PodReader
 from gpushare_runtime.kube.events import ObjectReference
 from unit.runtime.extender import virtual
@@ -47,7 +48,7 @@ class Recorder:
     ],
 )
 def test_memory(asked: str, said: str) -> None:
-    assert advise(pending(container(mem=asked)), LARGEST) == (TOO_LARGE, said)
+    assert advise(pending(container(mem=asked)), LARGEST) == (EVENT_TOO_LARGE, said)
 
 
 def test_what_fits_on_an_empty_cluster_gets_no_advice() -> None:
@@ -57,7 +58,7 @@ def test_what_fits_on_an_empty_cluster_gets_no_advice() -> None:
 
 def test_several_containers() -> None:
     assert advise(pending(container("a", mem=20), container("b", mem=20)), LARGEST) == (
-        TOO_LARGE,
+        EVENT_TOO_LARGE,
         "the pod's containers ask for 40 units of 1 GiB together, which must be on one card; "
         "the largest card has 24; write at most 24 in total",
     )
@@ -69,7 +70,7 @@ def test_several_containers() -> None:
 def test_whole_cards() -> None:
     advice = advise(pending(container(count=3)), LARGEST)
     assert advice == (
-        TOO_LARGE,
+        EVENT_TOO_LARGE,
         "3 whole cards of one node are asked for (aliyun.com/gpu-count); the largest node has 2; write at most 2",
     )
 
@@ -80,11 +81,11 @@ def test_memory_on_several_cards() -> None:
 
     assert several(48, 2) is None
     assert several(3, 3) == (
-        TOO_LARGE,
+        EVENT_TOO_LARGE,
         "the pod label aliyun.com/gpu-count: '3' asks for memory on so many cards of one node; the largest node has 2; write at most 2",
     )
     assert several(50, 2) == (
-        TOO_LARGE,
+        EVENT_TOO_LARGE,
         "the pod label aliyun.com/gpu-count: '2' spreads 50 units of 1 GiB, 25 on each card; the largest card has 24; "
         "write at most 48 in total, or more cards",
     )
@@ -93,10 +94,10 @@ def test_memory_on_several_cards() -> None:
 def test_invalid_and_unsupported_need_no_inventory() -> None:
     advice = advise(pending(container(mem=1, count=1)), None)
     assert advice is not None
-    assert advice[0] == INVALID
+    assert advice[0] == EVENT_INVALID
     advice = advise(pending(container(mem=2), init=[container("warm", mem=4)], labels={"aliyun.com/gpu-count": "2"}), None)
     assert advice is not None
-    assert advice[0] == UNSUPPORTED
+    assert advice[0] == EVENT_UNSUPPORTED
 
 
 def test_sizes_wait_for_the_inventories() -> None:

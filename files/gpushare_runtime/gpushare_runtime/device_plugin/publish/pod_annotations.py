@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
@@ -26,9 +26,6 @@ from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 
 log = logging.getLogger(__name__)
-
-UNMANAGED: Final = "GPUUnmanaged"
-CORRECTED: Final = "GPUCorrected"
 
 
 def allocation_in(pod: LocalPod, entries: Iterable[Entry], inventory: Inventory) -> Allocation | None:
@@ -113,7 +110,7 @@ class Assigner:
         text = unsayable(pod, self._node.holders, inventory)
         if text:
             self._warned.add(pod.uid)
-            self._emit(pod, UNMANAGED, text)
+            self._emit(pod, protocol.EVENT_UNMANAGED, text)
 
     def _due(self, uid: str) -> Mapping[str, str]:
         pod, inventory = self._node.pods.get(uid), self._node.inventory
@@ -169,10 +166,10 @@ class Assigner:
         self._counters.corrections += 1
         before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)
         if before is None:
-            self._emit(pod, UNMANAGED, never_placed(f"{allocation} (container: card: units)"))
+            self._emit(pod, protocol.EVENT_UNMANAGED, never_placed(f"{allocation} (container: card: units)"))
             return
         text = f"Its annotations said {before}, it has {allocation} (container: card: units); the annotations are corrected"
-        self._emit(pod, CORRECTED, text)
+        self._emit(pod, protocol.EVENT_CORRECTED, text)
 
     def _emit(self, pod: LocalPod, reason: str, text: str) -> None:
         log.warning("pod %s: %s", pod, text)
