@@ -92,4 +92,4 @@ def test_a_text_is_as_long_as_it_may_be() -> None:
     ],
 )
 def test_the_pages_have_these_numbers(page: str, says: str) -> None:
-    assert says in (Path(__file__).parents[3] / "docs" / f"{page}.md").read_text()
+    assert says in (Path(__file__).parents[4] / "docs" / f"{page}.md").read_text()

@@ -41,7 +41,7 @@ sys.exit(asyncio.run(main.serve(settings, FakeNvml(16384, 16384))))
 _WITHOUT_NVML = """
 import asyncio, logging, sys
 from gpushare_runtime.device_plugin import main
-from gpushare_runtime.device_plugin.cards import NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 
 class Failing(FakeNvml):

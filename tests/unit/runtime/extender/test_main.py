@@ -25,6 +25,7 @@ from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.main import incomplete, main
+from gpushare_runtime.extender.options import Address, Settings
 from gpushare_runtime.kube.credentials import load
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
@@ -262,7 +263,7 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     unheard = list[int]()
     before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
     try:
-        settings = extender.Settings(extender.Address("127.0.0.1", free_port()))
+        settings = Settings(Address("127.0.0.1", free_port()))
         with pytest.raises(extender.FatalError, match="that is all of it"):
             asyncio.run(extender.serve(load(str(tmp_path / "kubeconfig")), settings, None, None))
     finally:
