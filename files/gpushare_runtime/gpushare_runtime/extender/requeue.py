@@ -17,11 +17,14 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.objects import PendingPod
 from gpushare_runtime.kube.backoff import Backoff
@@ -113,8 +116,11 @@ class Recall:
         alike = request.key, nodes, (pod.uid, pod.priority) if ledger.nominees else None
         if alike not in known:
             found = ledger.nodes.values() if nodes is None else filter(None, map(ledger.node, nodes))
-            known[alike] = any(seen_by(ledger, self._policy, node, pod.uid, pod.priority).leftover(request) is not None for node in found)
+            known[alike] = any(node.guarded(partial(self._takes, pod, request, node), False) for node in found)
         return known[alike]
+
+    def _takes(self, pod: PendingPod, request: Request, node: NodeLedger) -> bool:
+        return seen_by(self._cluster.ledger, self._policy, node, pod.uid, pod.priority).leftover(request) is not None
 
     def _shared(self, nodes: frozenset[str]) -> frozenset[str] | None:
         """One object for equal ones. Where samples differ too much for that, only a bounded number of names is kept."""

@@ -18,20 +18,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import Nominee
 from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.diagnosis import advise, largest_of
-from gpushare_runtime.extender.extender_v1 import BindArguments
+from gpushare_runtime.extender.extender_v1 import BindArguments, PreemptArguments
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.objects import PodReader, read_node
+from gpushare_runtime.extender.requeue import Recall
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_inspect.tables import details, summary
 from gpushare_runtime.kubectl_inspect.usage import read_usage
+from unit.runtime.core.test_ledger import memory
 from unit.runtime.pods import card, container, inventory, pod
 
 MIB: Final = 1024 * 1024
@@ -298,6 +302,35 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     assert 'gpushare_extender_node_units_free{node="good-1"} 0' in page
     assert 'gpushare_extender_node_impossible_states{node="good-1"} 1' in page
     assert extender.bind(raw, "good-2") == ""
+
+
+def test_a_fault_about_one_node_keeps_nobody_from_evictions_and_recalls_on_others() -> None:
+    """As above; with a pod nominated there, so that both look at what that leaves."""
+    extender = Extender()
+    ledger = extender.cluster.ledger
+    recall = Recall(extender.cluster, Placement(), clock=lambda: extender.now)
+    for node in good_nodes(4):
+        extender.node(node)
+    for number in (1, 2):
+        holding = pod(container(mem=24), name=f"held-{number}", uid=f"held-{number}", annotations={"ALIYUN_COM_GPU_MEM_IDX": "2"})
+        holding["spec"]["nodeName"] = f"good-{number}"
+        extender.pod(holding)
+        ledger.nominate(f"n{number}", Nominee(f"n{number}", "default", f"n{number}", f"good-{number}", memory(1), priority=10))
+    raw = pod(container(mem=24), name="p", uid="u")
+    raw["spec"]["priority"] = 10
+    extender.pod(raw)
+    ledger.nodes["good-1"]._holders["odd"] = None  # type: ignore[assignment]
+    proposed = {f"good-{number}": Victims((f"held-{number}",)) for number in (1, 2)}
+    assert extender.service.preempt(PreemptArguments(raw, proposed)) == {"good-2": proposed["good-2"]}
+    assert ledger.nodes["good-1"].fault.startswith("AttributeError in ")
+    recall.asked("u", ["good-1"])
+    extender.now += 1
+    recall.room()
+    assert recall.next() is None
+    recall.asked("u", ["good-1", "good-3"])
+    extender.now += 1
+    recall.room()
+    assert recall.next() == extender.cluster.pending["u"]
 
 
 # How much of it, and how long.
