@@ -72,7 +72,8 @@ class PendingPod:
 class FinishedPod:
     """A pod that has ended and holds nothing any more, or of which only its node can say what it holds.
 
-    alive: by its status containers run all the same: kubelet before 1.22 fails a pod first and ends them then.
+    alive: containers may run all the same: by its status, since kubelet before 1.22 fails a pod first and ends them then, or because
+    the pod cannot be read. What it held it keeps for the moment that its node takes to say so.
     """
 
     uid: str
@@ -104,8 +105,9 @@ class PodReader:
             if not node:
                 return PendingPod(uid, namespace, name, None, str(error), labels_of(metadata), priority_of(pod))
             self._complain(uid, f"pod {namespace}/{name} on node {node} is left out of the ledger: {error}")
-            # Not None: it may have been waiting until now.
-            return FinishedPod(uid)
+            # Not None: it may have been waiting until now, or have held something, of which its node has a moment to say so.
+            status = pod.get("status") or {}
+            return FinishedPod(uid, _runs(status) if status.get("phase") in protocol.FINISHED_PHASES else _alive(status))
         if request is None:
             return None
         if (pod.get("status") or {}).get("phase") in protocol.FINISHED_PHASES:
@@ -204,8 +206,8 @@ def read_node(node: Mapping[str, Any]) -> NodeRecord:
 
 
 def unreadable_pod(pod: Mapping[str, Any]) -> PodRecord | None:
-    """For a pod that PodReader cannot bear: it holds what its node says of it, and what was known of it before is over."""
-    return FinishedPod(str(pod["metadata"]["uid"]))
+    """For a pod that PodReader cannot bear: it holds what its node says of it, and what was known of it before is over in a moment."""
+    return FinishedPod(str(pod["metadata"]["uid"]), alive=True)
 
 
 def unreadable_node(node: Mapping[str, Any]) -> NodeRecord | None:

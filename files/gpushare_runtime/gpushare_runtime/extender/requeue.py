@@ -17,11 +17,14 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.objects import PendingPod
 from gpushare_runtime.kube.backoff import Backoff
@@ -33,6 +36,8 @@ LATE_SECONDS: Final = 1.0
 """The scheduler, when it has heard of the room by itself, has asked by then."""
 SAMPLED_FROM: Final = 100
 """kube-scheduler looks for so many nodes at least (minFeasibleNodesToFind) before it asks about a sample of them."""
+MOST_REFUSED: Final = 10_000
+"""Beyond so many, those of pods that are gone are looked for whenever they have doubled: there may be no room for long."""
 _PATCH_SECONDS: Final = 5.0
 _MOST_NAMES: Final = 200_000
 
@@ -64,6 +69,7 @@ class Recall:
         self._active = active
         self._clock = clock
         self._refused: dict[str, _Refusal] = {}
+        self._many = MOST_REFUSED
         self._recalled: dict[str, float] = {}
         self._nodes: dict[frozenset[str], frozenset[str]] = {}
         self._room_at = 0.0
@@ -80,6 +86,8 @@ class Recall:
             # Perhaps a sample: the next one will be another.
             nodes |= before.nodes
         self._refused[uid] = _Refusal(self._clock(), self._shared(nodes))
+        if len(self._refused) > self._many:
+            self._forget_gone()
 
     def room(self) -> None:
         """The ledger may have room that it had not before."""
@@ -89,10 +97,7 @@ class Recall:
     def next(self) -> PendingPod | None:
         """The pod that fits by now where it was refused, was so before there was room, and was not recalled for this room yet."""
         pending: Mapping[str, PendingPod] = self._cluster.pending
-        # The scheduler's watch may be faster than ours: a pod that we have not seen yet is not gone.
-        unseen = self._clock() - UNSEEN_SECONDS
-        self._refused = {uid: refusal for uid, refusal in self._refused.items() if uid in pending or refusal.at > unseen}
-        self._recalled = {uid: at for uid, at in self._recalled.items() if uid in self._refused}
+        self._forget_gone()
         fits: dict[Hashable, bool] = {}
         for uid, refusal in self._refused.items():
             pod = pending.get(uid)
@@ -104,17 +109,29 @@ class Recall:
                 return pod
         return None
 
+    def _forget_gone(self) -> None:
+        pending = self._cluster.pending
+        # The scheduler's watch may be faster than ours: a pod that we have not seen yet is not gone.
+        unseen = self._clock() - UNSEEN_SECONDS
+        self._refused = {uid: refusal for uid, refusal in self._refused.items() if uid in pending or refusal.at > unseen}
+        self._recalled = {uid: at for uid, at in self._recalled.items() if uid in self._refused}
+        self._many = max(MOST_REFUSED, 2 * len(self._refused))
+
     def _fits(self, pod: PendingPod, nodes: frozenset[str] | None, known: dict[Hashable, bool]) -> bool:
         """known: answers of this moment, since most pods that wait are alike."""
         if pod.request is None:
             return False
         ledger = self._cluster.ledger
         request = ledger.asked_by(pod.request, pod.namespace, pod.labels)
-        alike = request.key, nodes, (pod.uid, pod.priority) if ledger.nominees else None
+        # Who is nominated sees its own room, the others that of those who are less.
+        alike = request.key, nodes, (pod.uid if pod.nominated else "", pod.priority) if ledger.nominees else None
         if alike not in known:
             found = ledger.nodes.values() if nodes is None else filter(None, map(ledger.node, nodes))
-            known[alike] = any(seen_by(ledger, self._policy, node, pod.uid, pod.priority).leftover(request) is not None for node in found)
+            known[alike] = any(node.guarded(partial(self._takes, pod, request, node), False) for node in found)
         return known[alike]
+
+    def _takes(self, pod: PendingPod, request: Request, node: NodeLedger) -> bool:
+        return seen_by(self._cluster.ledger, self._policy, node, pod.uid, pod.priority).leftover(request) is not None
 
     def _shared(self, nodes: frozenset[str]) -> frozenset[str] | None:
         """One object for equal ones. Where samples differ too much for that, only a bounded number of names is kept."""

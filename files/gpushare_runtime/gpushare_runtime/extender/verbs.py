@@ -177,11 +177,16 @@ class Service:
 
     def _refused(self, unfit: Collection[str], pod: _Pod) -> Mapping[str, NoFit]:
         """Why it does not fit on these nodes."""
-        look = partial(no_fit, pod.request)
-        if self._ledger.nominees:
-            return {name: look(self._node(name, pod)) for name in unfit}
+        if not unfit:
+            return {}
+        look, nominees = partial(no_fit, pod.request), self._ledger.nominees
+        # Where others are nominated each pod sees another node.
+        own = {name: look(self._node(name, pod)) for name in unfit if name in nominees} if nominees else {}
+        rest = [name for name in unfit if name not in own] if own else unfit
         # In a full cluster those are most nodes, and few have changed since the last pod.
-        return self._policy.ranking(pod.request, self._ledger).noted(unfit, look) if unfit else {}
+        found = self._policy.ranking(pod.request, self._ledger).noted(rest, look)
+        found.update(own)
+        return found
 
     def _scores(self, names: Sequence[str], pod: _Pod) -> tuple[str, Mapping[str, int]]:
         """(the best node, "" for none; name → 1 … 10)."""

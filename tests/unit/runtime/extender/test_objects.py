@@ -13,7 +13,7 @@ import pytest
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.ledger import Holder
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import LINGER_SECONDS, Cluster
 from gpushare_runtime.extender.objects import FinishedPod, NodeRecord, PendingPod, PodReader, read_node, unreadable_node, unreadable_pod
 from unit.runtime.pods import container, inventory, pod
 
@@ -145,6 +145,38 @@ def test_what_asks_with_too_many_containers_is_refused_or_left_to_its_node(caplo
     assert "pod default/p on node n is left out of the ledger: more than 64 containers" in caplog.text
 
 
+@pytest.mark.parametrize("how", ["too many containers", "not at all"])
+def test_a_running_pod_that_cannot_be_read_any_more_keeps_its_card_until_its_node_can_have_spoken(how: str) -> None:
+    """As one whose processes may live on: the node says in gpushare/held what such a pod has."""
+    now = 0.0
+    cluster, reader = Cluster(clock=lambda: now), PodReader()
+    cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
+
+    def see(raw: dict[str, Any], *, running: bool = True) -> None:
+        raw["status"]["containerStatuses"] = [{"state": {"running": {}} if running else {"terminated": {}}}]
+        record = reader(raw) if how == "too many containers" or raw is good else unreadable_pod(raw)
+        assert record is not None
+        cluster.pod_event("MODIFIED", record)
+
+    good = bound(container(mem=8), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
+    bad = bound(*(container(f"c{n}", mem=1) for n in range(65)))
+    see(good)
+    see(bad)
+    now = LINGER_SECONDS - 0.1
+    see(bad)
+    cluster.expire()
+    assert cluster.ledger.nodes["n"].free == 8
+    now = LINGER_SECONDS
+    cluster.expire()
+    assert cluster.ledger.nodes["n"].free == 16
+    if how == "too many containers":
+        for over in (False, True):
+            see(good)
+            bad["status"]["phase"] = "Succeeded" if over else "Running"
+            see(bad, running=False)
+            assert cluster.ledger.nodes["n"].free == 16, "by its status it has ended"
+
+
 def test_pods_that_came_and_went_leave_little_behind() -> None:
     """What is kept once for many pods is bounded by its size as well as by its number."""
     reader = PodReader()
@@ -162,7 +194,7 @@ def test_pods_that_came_and_went_leave_little_behind() -> None:
 
 
 def test_what_cannot_be_read_at_all_stands_for_what_was_known() -> None:
-    assert unreadable_pod({"metadata": {"uid": "u"}, "spec": 1}) == FinishedPod("u")
+    assert unreadable_pod({"metadata": {"uid": "u"}, "spec": 1}) == FinishedPod("u", alive=True)
     record = unreadable_node({"metadata": {"name": "n", "annotations": 1}})
     assert record is not None
     assert (record.name, record.inventory, bool(record.error)) == ("n", None, True)

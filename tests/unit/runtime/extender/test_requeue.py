@@ -14,11 +14,13 @@ import pytest
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.ledger import Holder
 from gpushare_runtime.core.placement.policies import Binpack
+from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.extender import requeue
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.objects import FinishedPod, NodeRecord, PendingPod, PodReader
-from gpushare_runtime.extender.requeue import SAMPLED_FROM, Recall
+from gpushare_runtime.extender.requeue import MOST_REFUSED, SAMPLED_FROM, Recall
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.core.test_ledger import holder, memory, on
@@ -51,6 +53,42 @@ def full(*waiting: str) -> tuple[Cluster, Recall, Service]:
 
 def ask(service: Service, uid: str) -> list[str]:
     return service.filter(Arguments(pod(container(mem=6), uid=uid), ["n"])).names
+
+
+def test_of_many_alike_one_answer_is_enough_also_while_somebody_is_nominated(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = [f"p{number}" for number in range(50)]
+    cluster, recall, _ = full(*waiting)
+    for number in range(10):
+        cluster.node_event("ADDED", NodeRecord(f"small{number}", inventory(4)))
+    for uid in waiting:
+        recall.asked(uid, list(cluster.ledger.nodes))
+    cluster.pod_event("ADDED", PendingPod("nominated", "default", "nominated", memory(6), nominated="n"))
+    recall.asked("nominated", list(cluster.ledger.nodes))
+    cluster.pod_event("MODIFIED", holder("old", memory(10), on(0, 10)))
+    looked_at: list[str] = []
+    monkeypatch.setattr(requeue, "seen_by", lambda *each: (looked_at.append(each[2].name), seen_by(*each))[1])
+    recalled = recall.next()
+    assert recalled is not None
+    assert recalled.uid == "nominated", "the room is its own, and nobody else's"
+    assert len(looked_at) <= 2 * len(cluster.ledger.nodes)
+
+
+def test_who_comes_and_goes_without_any_room_is_forgotten() -> None:
+    cluster, now = Cluster(), [100.0]
+    recall = Recall(cluster, Binpack(), clock=lambda: now[0])
+    for number in range(3 * MOST_REFUSED):
+        now[0] += 0.01
+        recall.asked(f"gone-{number}", ["n"])
+    assert len(recall._refused) < MOST_REFUSED + 2 * UNSEEN_SECONDS / 0.01
+    # Who waits is not forgotten, however many they are, and whom no watch may have shown yet is neither.
+    for number in range(2 * MOST_REFUSED):
+        cluster.pod_event("ADDED", PendingPod(f"p{number}", "default", f"p{number}", memory(6)))
+        recall.asked(f"p{number}", ["n"])
+    now[0] += 2 * UNSEEN_SECONDS
+    for number in range(4 * MOST_REFUSED):
+        recall.asked(f"new-{number}", ["n"])
+    assert recall._refused.keys() >= {f"p{number}" for number in range(2 * MOST_REFUSED)}
+    assert recall._refused.keys() >= {f"new-{number}" for number in range(4 * MOST_REFUSED)}
 
 
 def test_the_longest_waiting_that_fits_is_recalled_once_for_this_room() -> None:

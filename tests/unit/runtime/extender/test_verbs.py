@@ -292,3 +292,10 @@ def test_in_a_full_cluster_each_node_is_looked_at_once_until_it_changes(ledger: 
     assert ask(17, "c") == {*names, "gpu1", "plain"}, "another kind of pod"
     ledger.set_inventory("n4", inventory(16, 4))
     assert ask(12, "d") == {"n4", "plain"}
+    # Where somebody is nominated the pods see different nodes; the others are as they were.
+    ledger.nominate("x", Nominee("x", "default", "x", "n6", memory(4), priority=1))
+    assert ask(12, "e") == {"n6", "plain"}
+    ledger.set_inventory("n8", inventory(16, 4))
+    assert ask(12, "f") == {"n6", "n8", "plain"}
+    ledger.nominate("x", None)
+    assert ask(12, "g") == {"plain"}

@@ -8,10 +8,11 @@ take it, or all of its free memory where the node does not take it at all; for a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, islice
+from itertools import accumulate, combinations, islice
 from typing import Final
 
 from gpushare_runtime.core.ledger import CardState
@@ -22,7 +23,7 @@ _KINDS: Final = 24
 _MEMORY: Final = 20_000
 """After so many requests older ones count half."""
 _FIRST_VERSION: Final = 8
-_COMBINATIONS: Final = 70
+CHOICES: Final = 70
 """All choices of four of eight cards; of more than these the first are tried."""
 
 Kind = tuple[int, int, int]
@@ -70,18 +71,19 @@ class Workload:
 
 
 def growth(
-    request: Request, usable: Sequence[CardState], candidates: Sequence[CardState], workload: Workload
+    request: Request, usable: Sequence[CardState], candidates: Sequence[CardState], workload: Workload, choices: int = CHOICES
 ) -> tuple[int, Sequence[CardState]]:
     """(by how much the node's fragmentation grows, the cards by which it grows least): unit × pods seen.
 
-    Equal choices go to the fuller cards, then to the smaller, then to the lowest indexes. candidates: enough for the request.
+    Equal choices go to the fuller cards, then to the smaller, then to the lowest indexes. candidates: enough for the request;
+    choices: how many choices of cards are tried, beginning with the fullest.
     """
     popular = workload.popular if workload.popular.kinds else Popular(-1, ((_kind(request), 1),))
     now = fragmentation(tuple(sorted((s.free, s.empty) for s in usable)), popular)
     ordered = sorted(candidates, key=lambda s: (s.free, s.card.units, s.card.index))
     best: tuple[int, Sequence[CardState]] | None = None
     tried = set()
-    for choice in islice(combinations(ordered, request.cards or request.cards_per_pod), _COMBINATIONS):
+    for choice in islice(combinations(ordered, request.cards or request.cards_per_pod), choices):
         alike = tuple((state.free, state.empty) for state in choice)
         if alike in tried:
             continue
@@ -100,10 +102,17 @@ def growth(
 @lru_cache(maxsize=16_384)
 def fragmentation(cards: Free, popular: Popular) -> int:
     """Free units that are of no use, summed over all pods seen. cards: the usable ones of one node."""
-    total, useless = sum(free for free, _ in cards), 0
+    frees = [free for free, _ in cards]
+    empties = [free for free, empty in cards if empty]
+    # Of the cards from each one on: those with enough free for a kind are the last ones.
+    sums = [0, *accumulate(reversed(frees))]
+    total, on_empty, useless = sums[-1], sum(empties), 0
     for (units, several, whole), count in popular.kinds:
-        fitting = [free for free, empty in cards if (empty if whole else free >= units)]
-        useful = sum(fitting) if len(fitting) >= (whole or several) else 0
+        if whole:
+            useful = on_empty if len(empties) >= whole else 0
+        else:
+            fitting = len(frees) - bisect_left(frees, units)
+            useful = sums[fitting] if fitting >= several else 0
         useless += count * (total - useful)
     return useless
 

@@ -10,10 +10,13 @@ from typing import Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
-from gpushare_runtime.core.placement.fragmentation import Workload, growth
+from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, growth
 from gpushare_runtime.core.placement.ranking import Ranking, Weight, scores_of
 from gpushare_runtime.core.request import Request
 
+MANY_NODES: Final = 500
+FEW_CHOICES: Final = 8
+"""Of cards on a node, where there are more nodes than that: whoever asks for fgd does not keep the scheduler waiting."""
 _REMEMBERED: Final = 10_000
 
 
@@ -119,19 +122,28 @@ class Fgd(Rule):
 
     Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX ATC
     2023; here in units of memory, with whole cards and several cards per pod.
+
+    choices: how many choices of cards are tried on each node.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, choices: int = CHOICES) -> None:
         self._workload = workload
+        self._choices = choices
         self._costs: dict[Hashable, int] = {}
+        self._hasty = Fgd(workload, FEW_CHOICES) if choices > FEW_CHOICES else self
 
     def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
         if request.cards:
             return _smallest(request, candidates)
-        return growth(request, tuple(node.usable), candidates, self._workload)[1]
+        return growth(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        if len(ledger.nodes) > MANY_NODES and self._hasty is not self:
+            return self._hasty.ranking(request, ledger)
+        return super().ranking(request, ledger)
 
     def key(self, request: Request) -> Hashable:
-        return "fgd", self._workload.version, request.key
+        return "fgd", self._choices, self._workload.version, request.key
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
         candidates: Sequence[CardState] = node.candidates(request)
@@ -146,7 +158,7 @@ class Fgd(Rule):
         if alike not in self._costs:
             if len(self._costs) >= _REMEMBERED:
                 self._costs.clear()
-            self._costs[alike] = growth(request, usable, candidates, self._workload)[0]
+            self._costs[alike] = growth(request, usable, candidates, self._workload, self._choices)[0]
         return self._costs[alike]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from gpushare_runtime.core.ledger import CardState, Holder, Ledger, NodeLedger, Nominee
@@ -143,17 +144,17 @@ class Preemption:
         """
         found: dict[str, Victims] = {}
         for name, victims in sorted(proposed.items(), key=lambda item: (item[1].violations, len(item[1].uids))):
-            helped = self._on_node(pod, name, victims)
+            node = self.ledger.node(name)
+            if node is None or not victims.uids:
+                continue
+            helped = node.guarded(partial(self._on_node, pod, node, victims), None)
             if helped is not None:
                 found[name] = helped
                 if len(found) == MOST_NODES:
                     break
         return found
 
-    def _on_node(self, pod: Preemptor, name: str, proposed: Victims) -> Victims | None:
-        node = self.ledger.node(name)
-        if node is None or not proposed.uids:
-            return None
+    def _on_node(self, pod: Preemptor, node: NodeLedger, proposed: Victims) -> Victims | None:
         seen = seen_by(self.ledger, self.policy, node, pod.uid, pod.priority)
         # Who is leaving by itself need not be evicted.
         gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.holders if holder.leaving)}

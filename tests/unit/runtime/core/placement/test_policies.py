@@ -17,6 +17,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.placement import fragmentation as fragmentation_module
 from gpushare_runtime.core.placement import policies, ranking
 from gpushare_runtime.core.placement.fragmentation import Kind as Kind_
 from gpushare_runtime.core.placement.fragmentation import Popular, Workload, fragmentation
@@ -399,6 +400,26 @@ def test_fgd_knows_that_a_card_in_use_is_not_empty() -> None:
 
 def test_before_anything_is_known_fgd_expects_more_of_the_same() -> None:
     assert taken(memory(6), node([(16, 4), (16, 8)]), "fgd") == [0], "2 that stay of the other are of no use"
+
+
+@pytest.mark.parametrize(("nodes", "tried"), [(500, 20), (501, 8)])
+def test_on_many_nodes_fgd_compares_fewer_choices_of_cards_beginning_with_the_fullest(
+    nodes: int, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler waits for an answer about all nodes, and anybody may ask for several cards by this policy."""
+    counted: list[object] = []
+    monkeypatch.setattr(fragmentation_module, "fragmentation", lambda *each: (counted.append(each), fragmentation(*each))[1])
+    workload = Workload()
+    workload.observe([memory(40)] * 8)
+    cluster = ledger(n=[(80, 10 + index) for index in range(6)], **{f"full{number}": [(1, 1)] for number in range(nodes - 1)})
+    policy, request = Placement("binpack", workload=workload), asking(75, 3, placement="fgd")
+    best, scores = policy.ranking(request, cluster).scores(list(cluster.nodes))
+    assert (best, scores) == ("n", {"n": 10})
+    assert len(counted) == 1 + tried
+    # On the node that it gets all of them are tried, in either case.
+    counted.clear()
+    assert policy.choose(request, cluster.nodes["n"]) is not None
+    assert len(counted) == 1 + 20
 
 
 def test_what_fgd_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
