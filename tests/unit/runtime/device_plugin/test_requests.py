@@ -684,19 +684,42 @@ def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_whi
         ({"gpushare.request/cards": "GPU-00000001"}, "which its own annotations refuse"),
         ({"gpushare.request/cards-refused": "GPU-00000000"}, "which its own annotations refuse"),
         ({"gpushare.request/not-with": "app=noisy"}, "beside pod default/noisy, with which it is not to be"),
+        ({"gpushare.request/same-card-as": "app=encoder"}, "not beside pod default/encoder, with which it is to be"),
     ],
-    ids=["cards", "cards refused", "company"],
+    ids=["cards", "cards refused", "company", "same card"],
 )
 def test_a_pod_that_got_a_card_against_its_rules_does_not_start(rule: dict[str, str], why: str) -> None:
     cards = inventory(16, 16)
     node = Node(cards)
     node.admit(node.see(memory(cards, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running")))
+    node.admit(node.see(memory(cards, 1, 4, name="encoder", labels={"app": "encoder"}, phase="Running")))
     # It waits no more, which the watch is to say yet.
     node.see(memory(cards, 0, 6, name="turned away"))
     strict = node.see(memory(cards, 1, 6, name="strict", annotations=rule))
     node.admit(strict)
     with pytest.raises(Refused, match=f"container main of pod default/strict has card 0 .*, {why}; delete the pod"):
         may_start(node.state, MEMORY, ids_of(node, strict))
+
+
+@pytest.mark.parametrize("company", ["came later", "has gone", "is still to come", "of another namespace"])
+def test_a_pod_that_was_not_placed_apart_from_its_company_starts(company: str) -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    encoder = {"labels": {"app": "encoder"}}
+    there = memory(cards, 0, 4, name="there", **encoder)
+    if company == "of another namespace":
+        there["metadata"]["namespace"] = "elsewhere"
+    if company != "came later":
+        node.admit(node.see(there))
+    if company in ("has gone", "is still to come"):
+        other = node.see(memory(cards, 1, 4, name="other", **encoder))
+        if company == "has gone":
+            node.pods.event("DELETED", parse_local_pod(other))
+    pod = node.see(memory(cards, 1, 6, annotations={"gpushare.request/same-card-as": "app=encoder"}, **encoder))
+    if company == "came later":
+        node.admit(node.see(memory(cards, 0, 4, name="later", **encoder)))
+    node.admit(pod)
+    assert may_start(node.state, MEMORY, ids_of(node, pod))
 
 
 def test_who_was_there_first_starts_again_whatever_others_wish() -> None:

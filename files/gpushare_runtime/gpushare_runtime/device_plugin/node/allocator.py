@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.constraints import selects
+from gpushare_runtime.core.constraints import Labels, selects
 from gpushare_runtime.core.inventory import HEALTHY, Card
 from gpushare_runtime.core.node_report import Refusal
 from gpushare_runtime.daemon.sync import Changes
@@ -196,7 +196,26 @@ def _against(node: NodeState, pod: LocalPod, card: Card) -> str:
             return f"beside pod {other}, with which it is not to be"
         if selects(other.request.rules.not_with, tuple(pod.labels.items())):
             return f"beside pod {other}, which is not to be with it"
-    return ""
+    return _without_company(node, pod, card, rules.same_card_as) if rules.same_card_as else ""
+
+
+def _without_company(node: NodeState, pod: LocalPod, card: Card, company: Labels) -> str:
+    """Why the pod is not on this card with those that it wants to be with; "" if it is, or if it had the choice.
+
+    It had none where one was there before it was placed. With whom it was placed may be gone by now: then the card is right.
+    """
+    held: dict[str, set[str]] = {}
+    for (uid, _, _), cards in node.holders.cards().items():
+        held.setdefault(uid, set()).update(cards)
+    first = ""
+    for other in node.pods.seen():
+        if other.uid == pod.uid or other.namespace != pod.namespace or not selects(company, tuple(other.labels.items())):
+            continue
+        if card.uuid in held.get(other.uid, ()) or (other.allocation and card.index in other.allocation.by_card):
+            return ""
+        if other.uid in held and 0 < other.placed < pod.placed:
+            first = first or f"not beside pod {other}, with which it is to be"
+    return first
 
 
 PLACE_ANEW: Final = "delete the pod so that the scheduler places it anew"

@@ -92,6 +92,12 @@ class LocalPod:
         return self.annotations.get(protocol.ANNOTATION_ASSIGNED) == "true"
 
     @property
+    def placed(self) -> int:
+        """When the scheduler chose its cards, Unix time in nanoseconds; 0 if it is not said."""
+        said = self.annotations.get(protocol.ANNOTATION_ASSUME_TIME, "")
+        return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else 0
+
+    @property
     def sayable(self) -> bool:
         """Whether its annotations can say what it has: the API's copy of a static pod is kubelet's, and some requests have no form."""
         return not self.static and self.request is not None and not (self.request.units and self.request.cards)
@@ -196,6 +202,11 @@ class PodTable:
     def removed(self, uid: str) -> LocalPod | None:
         """A pod that the API server had not long ago and has no more, as it was last seen."""
         return None if uid in self._pods else self._removed.get(uid)
+
+    def seen(self) -> Iterator[LocalPod]:
+        """Those that there are, and those that the API server had not long ago."""
+        yield from self
+        yield from (pod for uid, pod in self._removed.items() if uid not in self._pods)
 
     def _remove(self, uid: str) -> None:
         pod = self._pods.pop(uid, None)
