@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, NoReturn
 
-
 _BEAT_SECONDS: Final = 10.0
 
 
