@@ -209,6 +209,38 @@ def test_a_static_pod_is_unmanaged() -> None:
     assert said(node.state).entries == (HeldEntry("GPU-00000000", "of-the-copy", "default/static", 3, "unmanaged"),)
 
 
+def test_a_false_copy_of_a_static_pod_has_no_turn_and_no_promise() -> None:
+    """Everybody may write the annotation; kubelet makes a true copy only after it has admitted the pod."""
+    cards = inventory(8, 8)
+    node = Node(cards)
+    false = memory(cards, 0, 3, uid="false", name="false", annotations={"kubernetes.io/config.mirror": 32 * "a"})
+    node.see(false)
+    node.see(memory(cards, 0, 8, uid="copy", name="another", annotations={"kubernetes.io/config.mirror": 32 * "b"}))
+    victim = node.see(memory(cards, 1, 3, name="victim"))
+    assert node.state._promised(None) == {1: 3}
+    assert cards_of(node.admit(victim))["main"] == "1"
+    known = node.pods.get(32 * "a")
+    assert known is not None
+    assert known.allocation is None, "no scheduler chooses for a file"
+
+
+def test_a_static_pod_that_has_begun_has_its_turn() -> None:
+    cards = inventory(8, 8)
+    node = Node(cards)
+    node.admit(node.see(memory(cards, 0, 1)))
+    copy = bound(None, {}, container("a", mem=2), container("b", mem=3), name="static", uid="copy")
+    copy["metadata"]["annotations"] = {"kubernetes.io/config.mirror": 32 * "a"}
+    node.see(copy)
+    node.see(memory(cards, 1, 3, name="other"))
+    pod = {**copy, "metadata": {**copy["metadata"], "uid": 32 * "a"}}
+    node.admit({**pod, "spec": {"containers": pod["spec"]["containers"][:1]}})
+    turn = node.state.turn(MEMORY, 3)
+    assert turn is not None
+    assert str(turn) == "default/static container b"
+    node.admit(pod)
+    assert len({i.partition("-_-")[0] for of in node.manager.given[32 * "a"].values() for i in of[MEMORY]}) == 1
+
+
 def test_a_refusal_is_told_until_its_time_is_over_or_the_card_has_changed() -> None:
     cards = inventory(8, 8)
     node = Node(cards)

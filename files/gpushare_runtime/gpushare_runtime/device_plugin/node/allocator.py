@@ -251,14 +251,17 @@ class NodeState(NodeCards):
     def turn(self, resource: str, size: int, *, late: bool = False) -> Turn | None:
         """The container that a question for `size` ids is about; None if no such pod is known (yet)."""
         gone = self.holders.forgotten()
-        pods = (pod for pod in self.pods if pod.uid not in gone)
-        known, served = list(pods), self.holders.served()
+        known, served = [pod for pod in self.pods if pod.uid not in gone and self._asks(pod)], self.holders.served()
         turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
         # Whose record is lost and who lives is not asked about, whatever the API server says of it at the moment.
         while turn and self.holders.lost(turn.pod.uid) and turn.key in self.holders.leaving(resource) and self._lives(turn.key):
             served.add(turn.key)
             turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
         return turn
+
+    def _asks(self, pod: LocalPod) -> bool:
+        """Whether kubelet may be about to ask for it. Of a static pod it makes the copy, which anybody may forge, once it has asked."""
+        return not pod.static or self.holders.begun(pod.uid)
 
     def _lives(self, key: Key) -> bool:
         """Whether what this container holds without kubelet's knowledge may be in use: of a pod that is over by any of its processes."""
@@ -378,7 +381,7 @@ class NodeState(NodeCards):
         promised: dict[int, int] = {}
         served = self.holders.served()
         for pod in self.pods:
-            for ask in pod.asks if pod.waiting and pod.uid not in self._refused else ():
+            for ask in pod.asks if pod.waiting and pod.uid not in self._refused and self._asks(pod) else ():
                 key = pod.uid, ask.container, ask.resource
                 if key not in served and not (turn and turn.key == key):
                     for index, units in self._wanted(pod, ask).items():

@@ -122,7 +122,8 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
     static = _STATIC_UID.fullmatch(hash_of_file) is not None
     try:
         request = parse_request(pod, bound=True)
-        allocation = read_allocation(annotations, request) if request else None
+        # No scheduler places a static pod, and anybody may forge the copy of one.
+        allocation = read_allocation(annotations, request) if request and not static else None
     except (RequestError, AllocationError) as error:
         log.warning("pod %s: %s", where, error)
         problem = str(error)
