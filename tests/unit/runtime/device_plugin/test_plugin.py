@@ -20,6 +20,7 @@ from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.kubelet import server
+from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
 from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -340,6 +341,23 @@ async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() ->
         tried = it.patches(old)
         await asyncio.sleep(0.5)
         assert it.patches(old) - tried <= 1
+
+
+@running
+async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        pod = await it.bind(memory(it.inventory, 0, 2, uid="u", name="odd"))
+        await until(lambda: it.plugin.node.pods.get("u"))
+        before = it.plugin.node.pods.get("u")
+        assert before is not None
+        assert before.asks
+        odd = {**pod, "status": {"phase": "Running", "containerStatuses": [None]}}
+        odd["metadata"] = {**pod["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}
+        await it.api.put(path_of(pod), odd)
+        await until(lambda: it.plugin.node.pods.get("u") != before)
+        bare = LocalPod("u", "default", "odd", before.created, "Running", deleting=True, problem=UNREADABLE)
+        assert it.plugin.node.pods.get("u") == bare
 
 
 def events(it: World) -> list[dict[str, Any]]:

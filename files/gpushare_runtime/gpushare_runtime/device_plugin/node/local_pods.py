@@ -24,6 +24,7 @@ _REMEMBERED: Final = 1000
 # API server's own UIDs are of another form.
 _STATIC: Final = "kubernetes.io/config.mirror"
 _STATIC_UID: Final = re.compile("[0-9a-f]{32}")
+UNREADABLE: Final = "it cannot be read; the log of gpushare-device-plugin says why"
 _OURS: Final = (
     protocol.ANNOTATION_INDEX,
     protocol.ANNOTATION_CARD_UNITS,
@@ -118,8 +119,8 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
     where = f"{metadata['namespace']}/{metadata['name']}"
     request, allocation, problem = None, None, ""
     states = dict(_states(pod.get("status") or {}))
-    hash_of_file = str(annotations.get(_STATIC, ""))
-    static = _STATIC_UID.fullmatch(hash_of_file) is not None
+    hash_of_file = _hash_of_file(annotations)
+    static = bool(hash_of_file)
     try:
         request = parse_request(pod, bound=True)
         # No scheduler places a static pod, and anybody may forge the copy of one.
@@ -146,6 +147,29 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         asks=tuple(_asks(request, allocation)) if request else (),
         problem=problem,
     )
+
+
+def unreadable_local_pod(pod: Mapping[str, Any]) -> LocalPod:
+    """For a pod that parse_local_pod cannot bear: whether it is there and counts, and nothing of what was known of it before."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    hash_of_file = _hash_of_file(metadata.get("annotations") or {})
+    return LocalPod(
+        uid=hash_of_file or metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=metadata.get("creationTimestamp") or "",
+        phase=status.get("phase") or "Pending",
+        static=bool(hash_of_file),
+        copy=metadata["uid"] if hash_of_file else "",
+        deleting="deletionTimestamp" in metadata,
+        problem=UNREADABLE,
+    )
+
+
+def _hash_of_file(annotations: Mapping[str, str]) -> str:
+    """Of a static pod's copy, "" for every other pod."""
+    said = str(annotations.get(_STATIC, ""))
+    return said if _STATIC_UID.fullmatch(said) else ""
 
 
 def _asks(request: Request, allocation: Allocation | None) -> Iterator[Ask]:
