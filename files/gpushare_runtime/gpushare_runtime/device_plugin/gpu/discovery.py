@@ -95,6 +95,7 @@ class CardReader:
         self._started = False
         self._before = before
         self._known: Inventory | None = None
+        self._count: int | None = None
         self._left_out: dict[int, str] = {}
 
     def read(self) -> Inventory:
@@ -106,7 +107,11 @@ class CardReader:
             if not self._started:
                 self._nvml.start()
                 self._started = True
-            self._known = Inventory(self._unit, tuple(self._cards(self._nvml.count())))
+            count = self._nvml.count()
+            self._known = Inventory(self._unit, tuple(self._cards(count)))
+            if self._count not in (None, count):
+                self._before = None
+            self._count = count
         except InventoryError as error:
             raise NvmlError(f"the cards changed while they were read ({error}); reading again") from None
         except NvmlError:
@@ -148,10 +153,12 @@ class CardReader:
                 log.error("card %d is left out: %s", index, answer)
 
     def _silent(self, index: int, count: int) -> Card | None:
-        """The card that had this index when it last answered."""
+        """The card that had this index when it last answered; None where that may have been another one's place."""
+        # With another number of cards, also before the start, the indexes are others'. One that was left out is counted.
+        if self._count not in (None, count):
+            return None
         if self._known is not None and index in self._known.by_index:
             return self._known.by_index[index]
-        # Before the start there were other cards if there was another number of them.
         known = self._before if self._before is not None and len(self._before.cards) == count else None
         card = known.by_index.get(index) if known else None
         return replace(card, units=self._unit.count(card.mib)) if card else None
