@@ -272,6 +272,28 @@ async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
 
 
 @running
+async def test_a_card_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
+    async with world(15360, 15360, unit=UNITS["MiB"]) as it:
+        await it.registered()
+        await until(lambda: it.plugin.status.ready)
+        before = it.inventory
+        it.nvml.cards += [facts(2, 1024 * GIB)]
+        await until(lambda: not it.plugin.status._parts["cards"][0])
+        told = it.plugin.status._parts["cards"][1]
+        assert told.startswith("card 2 (GPU-00000002-0000-0000-0000-000000000000) is left out: ")
+        assert "use --memory-unit" in told
+        assert it.inventory == before
+        # The others are read as ever, also where NVML fails.
+        it.nvml.lost = {1}
+        await until(lambda: [card.usable for card in it.inventory.cards] == [True, False])
+        it.nvml.lost, it.nvml.failure = set(), NvmlError("the driver is gone")
+        await until(lambda: [card.health for card in it.inventory.cards] == ["the driver is gone"] * 2)
+        assert not it.task.done()
+        it.nvml.failure, it.nvml.cards = None, it.nvml.cards[:2]
+        await until(lambda: it.inventory == before and it.plugin.status._parts["cards"][0])
+
+
+@running
 async def test_questions_larger_than_grpcs_default_are_answered() -> None:
     async with world(16 * GIB) as it:
         await it.registered()

@@ -229,21 +229,20 @@ class CardFollower:
         self._asked.notify()
 
     async def run(self) -> NoReturn:
-        """Never returns; FatalError when the cards make too many units for kubelet, or NVML wants a new process."""
+        """Never returns; FatalError when the cards make too many units for kubelet at the start, or NVML wants a new process."""
         while True:
             inventory: Inventory | None
             asked = self._asked.count
             try:
-                inventory = await self._read()
+                inventory, left_out = self._fitting(await self._read())
             except NvmlError as error:
                 if error.reload:
                     raise FatalError(f"{error}: ending, to be started again", restart=True) from None
-                inventory = self._reader.failed(str(error))
+                inventory = self._failed(str(error))
                 self._status.bad(_PART, str(error))
             else:
-                self._say(inventory)
+                self._say(inventory, left_out)
             if inventory is not None:
-                _check_size(inventory)
                 # Only before anything was offered: what is given now is given in this unit.
                 if self._node.inventory is None and (why := self._unusable()):
                     raise FatalError(why, restart=True)
@@ -256,16 +255,36 @@ class CardFollower:
         if not done:
             why = f"NVML has not answered for {_HANGING_SECONDS:.0f} s: look for Xid and hung tasks in `dmesg`; a reboot may be needed"
             self._status.bad(_PART, why)
-            last = self._reader.failed(why)
+            last = self._failed(why)
             if last is not None:
                 self._node.set_inventory(last)
         return await reading
 
-    def _say(self, inventory: Inventory) -> None:
+    def _failed(self, why: str) -> Inventory | None:
+        last = self._reader.failed(why)
+        return None if last is None else self._fitting(last)[0]
+
+    def _fitting(self, inventory: Inventory) -> tuple[Inventory, str]:
+        """Those of these cards whose list kubelet takes, and which are left out and why, "" for none.
+
+        FatalError at the start. Later a new process would end at once and for good, and take the cards away that are in use: then it is
+        only cards that were not there before that are left out.
+        """
+        if not (why := _too_long(inventory)):
+            return inventory, ""
+        before = self._node.inventory
+        if before is None:
+            raise FatalError(why)
+        known = tuple(card for card in inventory.cards if card.uuid in before.by_uuid)
+        new = [f"card {card.index} ({card.uuid})" for card in inventory.cards if card.uuid not in before.by_uuid]
+        return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} left out: {why}"
+
+    def _say(self, inventory: Inventory, left_out: str) -> None:
         if not inventory.cards:
             self._status.bad(_PART, "NVML lists no card: check with `lspci -k -d 10de:` that they are there and bound to the nvidia driver")
             return
         broken = [f"card {card.index} ({card.uuid}): {card.health}" for card in inventory.cards if not card.usable]
+        broken += [left_out] if left_out else []
         if broken:
             self._status.bad(_PART, "; ".join(broken))
         else:
@@ -274,13 +293,14 @@ class CardFollower:
             self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
 
 
-def _check_size(inventory: Inventory) -> None:
+def _too_long(inventory: Inventory) -> str:
+    """Why kubelet does not take the list of these cards, and what to do; "" if it does."""
     size = list_bytes([(card.uuid, card.units) for card in inventory.cards])
     if size <= KUBELET_MESSAGE_BYTES:
-        return
+        return ""
     fitting = smallest_fitting(inventory, list(UNITS.values()))
     cure = f"use --memory-unit {fitting.name}" if fitting else "there are too many cards for one node"
-    raise FatalError(
+    return (
         f"{inventory.units} units of {inventory.unit} make a list of {size} bytes, "
         f"kubelet takes at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these cards): {cure}"
     )
