@@ -31,7 +31,7 @@ from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.metrics import Counters, families
 from gpushare_runtime.device_plugin.node.allocator import NodeState
-from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
@@ -167,6 +167,7 @@ class DevicePlugin:
             on_event=self.node.pods.event,
             field_selector=f"spec.nodeName={self._settings.node}",
             transform=parse_local_pod,
+            unreadable=unreadable_local_pod,
         )
 
     async def _follow_checkpoint(self, watch: DirectoryWatch) -> NoReturn:

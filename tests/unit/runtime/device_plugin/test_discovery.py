@@ -218,3 +218,28 @@ def test_a_silent_card_is_not_taken_for_one_that_answers_at_another_place(caplog
         ]
     assert [record.message for record in caplog.records] == ["card 1 is left out: the card is lost"]
     assert {card.uuid: health.answers(card.uuid) for card in before.cards} == {card.uuid: "ok" for card in before.cards}
+
+
+@pytest.mark.parametrize("next_process", [False, True])
+def test_a_card_that_was_taken_out_does_not_stand_in_for_a_silent_one(caplog: pytest.LogCaptureFixture, next_process: bool) -> None:
+    nvml, health = FakeNvml(8192, 8192, 8192, 8192), CardHealth(checks=1)
+    all_cards = nvml.cards
+    reader = CardReader(nvml, GIB, health)
+    before = reader.read()
+    if next_process:
+        # Which knew of three cards, as there are again below.
+        nvml.cards = all_cards[:3]
+        former = CardReader(nvml, GIB, health).read()
+        nvml.cards = all_cards
+        reader = CardReader(nvml, GIB, health, former)
+        reader.read()
+    # The first one was taken out, and the driver loaded anew; the one that has its index now is silent.
+    nvml.cards = [replace(facts, minor=place) for place, facts in enumerate(all_cards[1:])]
+    nvml.lost = {0}
+    for _ in range(3):
+        assert [(card.index, card.uuid) for card in reader.read().cards] == [(1, before.cards[2].uuid), (2, before.cards[3].uuid)]
+    assert [record.message for record in caplog.records] == ["card 0 is left out: the card is lost"]
+    assert {card.uuid: health.answers(card.uuid) for card in before.cards} == {card.uuid: "ok" for card in before.cards}
+    # One that was left out does not change the number: the others are kept as they were.
+    nvml.lost = {0, 2}
+    assert [(card.uuid, card.usable) for card in reader.read().cards] == [(before.cards[2].uuid, True), (before.cards[3].uuid, False)]

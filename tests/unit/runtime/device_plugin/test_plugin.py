@@ -20,6 +20,7 @@ from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.kubelet import server
+from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
 from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -271,6 +272,28 @@ async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
 
 
 @running
+async def test_a_card_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
+    async with world(15360, 15360, unit=UNITS["MiB"]) as it:
+        await it.registered()
+        await until(lambda: it.plugin.status.ready)
+        before = it.inventory
+        it.nvml.cards += [facts(2, 1024 * GIB)]
+        await until(lambda: not it.plugin.status._parts["cards"][0])
+        told = it.plugin.status._parts["cards"][1]
+        assert told.startswith("card 2 (GPU-00000002-0000-0000-0000-000000000000) is left out: ")
+        assert "use --memory-unit" in told
+        assert it.inventory == before
+        # The others are read as ever, also where NVML fails.
+        it.nvml.lost = {1}
+        await until(lambda: [card.usable for card in it.inventory.cards] == [True, False])
+        it.nvml.lost, it.nvml.failure = set(), NvmlError("the driver is gone")
+        await until(lambda: [card.health for card in it.inventory.cards] == ["the driver is gone"] * 2)
+        assert not it.task.done()
+        it.nvml.failure, it.nvml.cards = None, it.nvml.cards[:2]
+        await until(lambda: it.inventory == before and it.plugin.status._parts["cards"][0])
+
+
+@running
 async def test_questions_larger_than_grpcs_default_are_answered() -> None:
     async with world(16 * GIB) as it:
         await it.registered()
@@ -340,6 +363,23 @@ async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() ->
         tried = it.patches(old)
         await asyncio.sleep(0.5)
         assert it.patches(old) - tried <= 1
+
+
+@running
+async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        pod = await it.bind(memory(it.inventory, 0, 2, uid="u", name="odd"))
+        await until(lambda: it.plugin.node.pods.get("u"))
+        before = it.plugin.node.pods.get("u")
+        assert before is not None
+        assert before.asks
+        odd = {**pod, "status": {"phase": "Running", "containerStatuses": [None]}}
+        odd["metadata"] = {**pod["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}
+        await it.api.put(path_of(pod), odd)
+        await until(lambda: it.plugin.node.pods.get("u") != before)
+        bare = LocalPod("u", "default", "odd", before.created, "Running", deleting=True, problem=UNREADABLE)
+        assert it.plugin.node.pods.get("u") == bare
 
 
 def events(it: World) -> list[dict[str, Any]]:

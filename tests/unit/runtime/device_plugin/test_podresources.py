@@ -266,6 +266,21 @@ def test_without_a_readable_checkpoint_kubelet_is_asked_every_second_and_its_wor
     play(story, prepare)
 
 
+def test_while_neither_the_checkpoint_nor_kubelet_can_be_asked_it_is_tried_every_second(play: Play) -> None:
+    def prepare(it: Clockwork) -> None:
+        it.answers = PodResourcesError("UNAVAILABLE: no socket")
+        it.problem = "half a file"
+
+    async def story(it: Clockwork) -> None:
+        await it.until(2)
+        it.answers = said(a=B)
+        await it.until(3)
+        assert it.asked == [0, 1, 2, 3]
+        assert it.node.holders.entries == (entry("a", B),)
+
+    play(story, prepare)
+
+
 # On real sockets.
 
 

@@ -718,6 +718,23 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
     assert not case.holders.record_lost(MEMORY)
 
 
+@pytest.mark.parametrize(
+    ("container", "started"),
+    [({"containerID": "containerd://1", "state": {"waiting": {}}}, True), ({"state": {"waiting": {}}}, False)],
+    ids=["its init container was started", "nothing was started"],
+)
+def test_a_pod_that_is_not_past_its_init_containers_is_a_lost_record_when_one_was_started(container: dict[str, Any], started: bool) -> None:
+    case = Case()
+    pod = case.add("a", phase="Pending")
+    pod["status"]["initContainerStatuses"] = [{"name": "first", **container}]
+    case.pods.event("MODIFIED", parse_local_pod(pod))
+    case.record()
+    for _ in range(2):
+        case.settle()
+        case.wait(WATCH_GRACE + 1)
+    assert case.holders.record_lost(MEMORY) is started
+
+
 def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_lost_record() -> None:
     case = Case()
     pod = case.add("a")

@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, NvmlError
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
@@ -18,8 +21,9 @@ from unit.runtime.kube.fake_api import until
 
 
 class Subscription:
-    def __init__(self, partial: bool) -> None:
+    def __init__(self, partial: bool, deaf: str) -> None:
         self.partial = partial
+        self.deaf = deaf
         self.closed = False
         self.said: queue.Queue[tuple[str, int] | NvmlError] = queue.Queue()
 
@@ -41,12 +45,16 @@ class Subscription:
 
 
 class Nvml:
-    """subscriptions: all that were made; partial: whether the next one lacks a card; failing: none can be made."""
+    """subscriptions: all that were made; partial: whether the next one lacks a card; failing: none can be made.
+
+    deaf: why waiting in each new one fails at once, "" if it does not.
+    """
 
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
         self.partial = False
         self.failing = False
+        self.deaf = ""
 
     def start(self) -> None: ...
 
@@ -61,7 +69,10 @@ class Nvml:
     def xid_events(self) -> Subscription:
         if self.failing:
             raise NvmlError("gone")
-        self.subscriptions.append(Subscription(self.partial))
+        made = Subscription(self.partial, self.deaf)
+        if made.deaf:
+            made.said.put(NvmlError(made.deaf))
+        self.subscriptions.append(made)
         return self.subscriptions[-1]
 
 
@@ -117,3 +128,26 @@ def test_after_a_failure_it_subscribes_anew() -> None:
         await until(lambda: counts[("GPU-1", 79)] == 1)
 
     following(scenario)
+
+
+def test_waiting_that_always_fails_is_said_once_until_something_was_heard(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(nvml: Nvml, counts: Counter[tuple[str, int]], reads: list[None]) -> None:
+        nvml.deaf = "no card says its XID errors"
+        await until(lambda: len(nvml.subscriptions) >= 6)
+        assert [record.levelname for record in said()] == ["INFO"] + ["DEBUG"] * (len(said()) - 1)
+        assert len(said()) >= 5
+        nvml.deaf = ""
+        await until(lambda: not nvml.subscriptions[-1].deaf)
+        nvml.subscriptions[-1].said.put(("GPU-1", 31))
+        await until(lambda: counts[("GPU-1", 31)] == 1)
+        nvml.deaf = "no card says its XID errors"
+        nvml.subscriptions[-1].said.put(NvmlError(nvml.deaf))
+        made = len(nvml.subscriptions)
+        await until(lambda: len(nvml.subscriptions) >= made + 3)
+        assert [record.levelname for record in said()].count("INFO") == 2
+
+    def said() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if record.message.startswith("listening for XID errors anew")]
+
+    with caplog.at_level(logging.DEBUG):
+        following(scenario)

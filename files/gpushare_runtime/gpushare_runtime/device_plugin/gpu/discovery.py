@@ -95,6 +95,7 @@ class CardReader:
         self._started = False
         self._before = before
         self._known: Inventory | None = None
+        self._count: int | None = None
         self._left_out: dict[int, str] = {}
 
     def read(self) -> Inventory:
@@ -106,7 +107,11 @@ class CardReader:
             if not self._started:
                 self._nvml.start()
                 self._started = True
-            self._known = Inventory(self._unit, tuple(self._cards(self._nvml.count())))
+            count = self._nvml.count()
+            self._known = Inventory(self._unit, tuple(self._cards(count)))
+            if self._count not in (None, count):
+                self._before = None
+            self._count = count
         except InventoryError as error:
             raise NvmlError(f"the cards changed while they were read ({error}); reading again") from None
         except NvmlError:
@@ -148,10 +153,12 @@ class CardReader:
                 log.error("card %d is left out: %s", index, answer)
 
     def _silent(self, index: int, count: int) -> Card | None:
-        """The card that had this index when it last answered."""
+        """The card that had this index when it last answered; None where that may have been another one's place."""
+        # With another number of cards, also before the start, the indexes are others'. One that was left out is counted.
+        if self._count not in (None, count):
+            return None
         if self._known is not None and index in self._known.by_index:
             return self._known.by_index[index]
-        # Before the start there were other cards if there was another number of them.
         known = self._before if self._before is not None and len(self._before.cards) == count else None
         card = known.by_index.get(index) if known else None
         return replace(card, units=self._unit.count(card.mib)) if card else None
@@ -222,21 +229,20 @@ class CardFollower:
         self._asked.notify()
 
     async def run(self) -> NoReturn:
-        """Never returns; FatalError when the cards make too many units for kubelet, or NVML wants a new process."""
+        """Never returns; FatalError when the cards make too many units for kubelet at the start, or NVML wants a new process."""
         while True:
             inventory: Inventory | None
             asked = self._asked.count
             try:
-                inventory = await self._read()
+                inventory, left_out = self._fitting(await self._read())
             except NvmlError as error:
                 if error.reload:
                     raise FatalError(f"{error}: ending, to be started again", restart=True) from None
-                inventory = self._reader.failed(str(error))
+                inventory = self._failed(str(error))
                 self._status.bad(_PART, str(error))
             else:
-                self._say(inventory)
+                self._say(inventory, left_out)
             if inventory is not None:
-                _check_size(inventory)
                 # Only before anything was offered: what is given now is given in this unit.
                 if self._node.inventory is None and (why := self._unusable()):
                     raise FatalError(why, restart=True)
@@ -249,16 +255,36 @@ class CardFollower:
         if not done:
             why = f"NVML has not answered for {_HANGING_SECONDS:.0f} s: look for Xid and hung tasks in `dmesg`; a reboot may be needed"
             self._status.bad(_PART, why)
-            last = self._reader.failed(why)
+            last = self._failed(why)
             if last is not None:
                 self._node.set_inventory(last)
         return await reading
 
-    def _say(self, inventory: Inventory) -> None:
+    def _failed(self, why: str) -> Inventory | None:
+        last = self._reader.failed(why)
+        return None if last is None else self._fitting(last)[0]
+
+    def _fitting(self, inventory: Inventory) -> tuple[Inventory, str]:
+        """Those of these cards whose list kubelet takes, and which are left out and why, "" for none.
+
+        FatalError at the start. Later a new process would end at once and for good, and take the cards away that are in use: then it is
+        only cards that were not there before that are left out.
+        """
+        if not (why := _too_long(inventory)):
+            return inventory, ""
+        before = self._node.inventory
+        if before is None:
+            raise FatalError(why)
+        known = tuple(card for card in inventory.cards if card.uuid in before.by_uuid)
+        new = [f"card {card.index} ({card.uuid})" for card in inventory.cards if card.uuid not in before.by_uuid]
+        return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} left out: {why}"
+
+    def _say(self, inventory: Inventory, left_out: str) -> None:
         if not inventory.cards:
             self._status.bad(_PART, "NVML lists no card: check with `lspci -k -d 10de:` that they are there and bound to the nvidia driver")
             return
         broken = [f"card {card.index} ({card.uuid}): {card.health}" for card in inventory.cards if not card.usable]
+        broken += [left_out] if left_out else []
         if broken:
             self._status.bad(_PART, "; ".join(broken))
         else:
@@ -267,13 +293,14 @@ class CardFollower:
             self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
 
 
-def _check_size(inventory: Inventory) -> None:
+def _too_long(inventory: Inventory) -> str:
+    """Why kubelet does not take the list of these cards, and what to do; "" if it does."""
     size = list_bytes([(card.uuid, card.units) for card in inventory.cards])
     if size <= KUBELET_MESSAGE_BYTES:
-        return
+        return ""
     fitting = smallest_fitting(inventory, list(UNITS.values()))
     cure = f"use --memory-unit {fitting.name}" if fitting else "there are too many cards for one node"
-    raise FatalError(
+    return (
         f"{inventory.units} units of {inventory.unit} make a list of {size} bytes, "
         f"kubelet takes at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these cards): {cure}"
     )

@@ -31,19 +31,17 @@ class XidFollower:
         self._counts = counts
         self._read_now = read_now
         self._retry = retry
+        self._told = ""
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it. While NVML does not answer the cards are watched by reading them alone."""
-        told = ""
         while True:
             try:
-                events = await in_thread(self._nvml.xid_events)
-                told = ""
-                await self._listen(events)
+                await self._listen(await in_thread(self._nvml.xid_events))
             except NvmlError as error:
                 # A lost card ends the waiting for all, again and again: the others are listened to anew.
-                log.log(logging.DEBUG if told == str(error) else logging.INFO, "listening for XID errors anew: %s", error)
-                told = str(error)
+                log.log(logging.DEBUG if self._told == str(error) else logging.INFO, "listening for XID errors anew: %s", error)
+                self._told = str(error)
                 self._read_now()
             await asyncio.sleep(self._retry)
 
@@ -51,6 +49,8 @@ class XidFollower:
         try:
             while True:
                 event = await in_thread(lambda events=events: events.wait(_WAIT_SECONDS))  # type: ignore[misc]
+                # Not as soon as it is made: where no card reports XIDs each one fails only when it is waited for.
+                self._told = ""
                 if event is not None:
                     self._hear(*event)
                 elif events.partial:

@@ -167,7 +167,7 @@ class CrossCheck:
             if str(error) != self._silent:
                 self._silent = str(error)
                 log.warning("kubelet's podresources API on %s does not answer, its checkpoint is not compared: %s", self._socket, error)
-            return INTERVAL_SECONDS
+            return _ALONE_SECONDS if alone else INTERVAL_SECONDS
         self._silent = ""
         self._refresh()
         if self._checkpoint.problem:

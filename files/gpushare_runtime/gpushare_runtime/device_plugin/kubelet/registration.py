@@ -35,7 +35,8 @@ _LAST_RETRY: Final = 1.0
 # kubelet opens the list right after it has answered Register.
 _STREAM_SECONDS: Final = 3.0
 _DRAIN_SECONDS: Final = 1.0
-# After its start kubelet admits anew what runs, and kills what asks for a resource that is away at that moment.
+# After its start kubelet admits anew what runs, and kills what asks for a resource that is away at that moment. From our first
+# registration with it, which is no earlier.
 _SETTLED_SECONDS: Final = 15.0
 # kubelet drops a client by its resource's name, a moment after its list has ended: one registered before that would go instead.
 _DROP_SECONDS: Final = 0.3
@@ -57,6 +58,7 @@ class Registration:
         self._server: PluginServer | None = None
         self._options = pb.DevicePluginOptions()
         self._ready_ns = 0
+        self._settling: tuple[tuple[int, int] | None, float] = None, 0.0
         # systemd makes just this directory writable for us, as it was when we were started.
         self._writable = os.access(watch.path, os.W_OK)
 
@@ -153,12 +155,16 @@ class Registration:
     async def _until_lost(self, socket: tuple[int, int] | None) -> str:
         """Wait until kubelet no longer knows us; why."""
         silent_since = time.monotonic()
+        # By the socket's own time it would depend on the host's clock, which is set while a host boots.
+        if self._settling[0] != socket:
+            self._settling = socket, silent_since
         while self._server is not None:
             if self._kubelet_socket() != socket:
                 return "kubelet restarted or stopped"
             if not self._server.listening():
                 return f"{self._socket} was removed"
-            if self._asks_in_vain(self._server.service) and socket is not None and time.time() - socket[1] / 1e9 > _SETTLED_SECONDS:
+            settled = socket is not None and time.monotonic() - self._settling[1] > _SETTLED_SECONDS
+            if settled and self._asks_in_vain(self._server.service):
                 return "kubelet has lost its record, and is not to ask whether a container may start"
             if self._server.service.streams:
                 silent_since = time.monotonic()

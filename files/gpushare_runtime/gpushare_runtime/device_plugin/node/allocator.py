@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.constraints import selects
+from gpushare_runtime.core.constraints import Labels, selects
 from gpushare_runtime.core.inventory import HEALTHY, Card
 from gpushare_runtime.core.node_report import Refusal
 from gpushare_runtime.daemon.sync import Changes
@@ -196,7 +196,26 @@ def _against(node: NodeState, pod: LocalPod, card: Card) -> str:
             return f"beside pod {other}, with which it is not to be"
         if selects(other.request.rules.not_with, tuple(pod.labels.items())):
             return f"beside pod {other}, which is not to be with it"
-    return ""
+    return _without_company(node, pod, card, rules.same_card_as) if rules.same_card_as else ""
+
+
+def _without_company(node: NodeState, pod: LocalPod, card: Card, company: Labels) -> str:
+    """Why the pod is not on this card with those that it wants to be with; "" if it is, or if it had the choice.
+
+    It had none where one was there before it was placed. With whom it was placed may be gone by now: then the card is right.
+    """
+    held: dict[str, set[str]] = {}
+    for (uid, _, _), cards in node.holders.cards().items():
+        held.setdefault(uid, set()).update(cards)
+    first = ""
+    for other in node.pods.seen():
+        if other.uid == pod.uid or other.namespace != pod.namespace or not selects(company, tuple(other.labels.items())):
+            continue
+        if card.uuid in held.get(other.uid, ()) or (other.allocation and card.index in other.allocation.by_card):
+            return ""
+        if other.uid in held and 0 < other.placed < pod.placed:
+            first = first or f"not beside pod {other}, with which it is to be"
+    return first
 
 
 PLACE_ANEW: Final = "delete the pod so that the scheduler places it anew"
@@ -232,14 +251,17 @@ class NodeState(NodeCards):
     def turn(self, resource: str, size: int, *, late: bool = False) -> Turn | None:
         """The container that a question for `size` ids is about; None if no such pod is known (yet)."""
         gone = self.holders.forgotten()
-        pods = (pod for pod in self.pods if pod.uid not in gone)
-        known, served = list(pods), self.holders.served()
+        known, served = [pod for pod in self.pods if pod.uid not in gone and self._asks(pod)], self.holders.served()
         turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
         # Whose record is lost and who lives is not asked about, whatever the API server says of it at the moment.
         while turn and self.holders.lost(turn.pod.uid) and turn.key in self.holders.leaving(resource) and self._lives(turn.key):
             served.add(turn.key)
             turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
         return turn
+
+    def _asks(self, pod: LocalPod) -> bool:
+        """Whether kubelet may be about to ask for it. Of a static pod it makes the copy, which anybody may forge, once it has asked."""
+        return not pod.static or self.holders.begun(pod.uid)
 
     def _lives(self, key: Key) -> bool:
         """Whether what this container holds without kubelet's knowledge may be in use: of a pod that is over by any of its processes."""
@@ -359,7 +381,7 @@ class NodeState(NodeCards):
         promised: dict[int, int] = {}
         served = self.holders.served()
         for pod in self.pods:
-            for ask in pod.asks if pod.waiting and pod.uid not in self._refused else ():
+            for ask in pod.asks if pod.waiting and pod.uid not in self._refused and self._asks(pod) else ():
                 key = pod.uid, ask.container, ask.resource
                 if key not in served and not (turn and turn.key == key):
                     for index, units in self._wanted(pod, ask).items():

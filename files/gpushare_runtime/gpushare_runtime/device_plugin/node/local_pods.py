@@ -24,6 +24,7 @@ _REMEMBERED: Final = 1000
 # API server's own UIDs are of another form.
 _STATIC: Final = "kubernetes.io/config.mirror"
 _STATIC_UID: Final = re.compile("[0-9a-f]{32}")
+UNREADABLE: Final = "it cannot be read; the log of gpushare-device-plugin says why"
 _OURS: Final = (
     protocol.ANNOTATION_INDEX,
     protocol.ANNOTATION_CARD_UNITS,
@@ -92,6 +93,12 @@ class LocalPod:
         return self.annotations.get(protocol.ANNOTATION_ASSIGNED) == "true"
 
     @property
+    def placed(self) -> int:
+        """When the scheduler chose its cards, Unix time in nanoseconds; 0 if it is not said."""
+        said = self.annotations.get(protocol.ANNOTATION_ASSUME_TIME, "")
+        return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else 0
+
+    @property
     def sayable(self) -> bool:
         """Whether its annotations can say what it has: the API's copy of a static pod is kubelet's, and some requests have no form."""
         return not self.static and self.request is not None and not (self.request.units and self.request.cards)
@@ -112,11 +119,12 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
     where = f"{metadata['namespace']}/{metadata['name']}"
     request, allocation, problem = None, None, ""
     states = dict(_states(pod.get("status") or {}))
-    hash_of_file = str(annotations.get(_STATIC, ""))
-    static = _STATIC_UID.fullmatch(hash_of_file) is not None
+    hash_of_file = _hash_of_file(annotations)
+    static = bool(hash_of_file)
     try:
         request = parse_request(pod, bound=True)
-        allocation = read_allocation(annotations, request) if request else None
+        # No scheduler places a static pod, and anybody may forge the copy of one.
+        allocation = read_allocation(annotations, request) if request and not static else None
     except (RequestError, AllocationError) as error:
         log.warning("pod %s: %s", where, error)
         problem = str(error)
@@ -139,6 +147,29 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         asks=tuple(_asks(request, allocation)) if request else (),
         problem=problem,
     )
+
+
+def unreadable_local_pod(pod: Mapping[str, Any]) -> LocalPod:
+    """For a pod that parse_local_pod cannot bear: whether it is there and counts, and nothing of what was known of it before."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    hash_of_file = _hash_of_file(metadata.get("annotations") or {})
+    return LocalPod(
+        uid=hash_of_file or metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=metadata.get("creationTimestamp") or "",
+        phase=status.get("phase") or "Pending",
+        static=bool(hash_of_file),
+        copy=metadata["uid"] if hash_of_file else "",
+        deleting="deletionTimestamp" in metadata,
+        problem=UNREADABLE,
+    )
+
+
+def _hash_of_file(annotations: Mapping[str, str]) -> str:
+    """Of a static pod's copy, "" for every other pod."""
+    said = str(annotations.get(_STATIC, ""))
+    return said if _STATIC_UID.fullmatch(said) else ""
 
 
 def _asks(request: Request, allocation: Allocation | None) -> Iterator[Ask]:
@@ -196,6 +227,11 @@ class PodTable:
     def removed(self, uid: str) -> LocalPod | None:
         """A pod that the API server had not long ago and has no more, as it was last seen."""
         return None if uid in self._pods else self._removed.get(uid)
+
+    def seen(self) -> Iterator[LocalPod]:
+        """Those that there are, and those that the API server had not long ago."""
+        yield from self
+        yield from (pod for uid, pod in self._removed.items() if uid not in self._pods)
 
     def _remove(self, uid: str) -> None:
         pod = self._pods.pop(uid, None)

@@ -429,7 +429,9 @@ class Holders(Holdings):
     def _lacks(self, pod: LocalPod, listed: Set[Key], resource: str = "") -> bool:
         """Whether kubelet runs the pod without a record of (some of) the ids that it asks for."""
         asked = ((pod.uid, ask.container, ask.resource) for ask in pod.asks if resource in ("", ask.resource))
-        return pod.active and pod.phase == "Running" and any(key not in listed for key in asked)
+        # A pod in its init phase is Pending; that one of its containers has an ID says that kubelet has admitted it, with all of them.
+        started = pod.phase == "Running" or any(pod.containers.values())
+        return pod.active and started and any(key not in listed for key in asked)
 
     def record_lost(self, resource: str) -> bool:
         """Whether kubelet has no record of a container that runs, or is to run again, with this resource."""
