@@ -18,13 +18,15 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import Judgement, Reasons
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._versions import numbers
 
-#: Family of a distribution to the versions that this release knows. Older ones are refused, newer ones are warned of.
+#: Family of a distribution to the versions that this release knows. Older ones are refused, others are warned of.
 SYSTEMS: Mapping[str, Tuple[str, ...]] = {
     "debian": ("12", "13"),
     "ubuntu": ("22.04", "24.04"),
     "rhel": ("8", "9", "10"),
     "suse": ("15", "16"),
 }
+#: Of these, what a whole installation was run on.
+TRIED: Mapping[str, Tuple[str, ...]] = {"debian": ("12",)}
 _FAMILIES = {
     "debian": "debian",
     "ubuntu": "ubuntu",
@@ -40,6 +42,7 @@ _FAMILIES = {
     "opensuse-leap": "suse",
 }
 _VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04 or 24.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
+_TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
 OLDEST_KUBELET = (1, 20)
 #: What this release configures by itself; the others work when an administrator has prepared them.
@@ -110,7 +113,9 @@ def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, 
     elif here[: len(known[0])] < known[0]:
         found.error("os", words, _VERSIONS_IN_WORDS, "upgrade it, or accept the risk with gpushare_preflight_accept: [os]")
     elif here[: len(known[0])] not in known:
-        found.warn("os", f"{words}, which this release has not been tried on", _VERSIONS_IN_WORDS, "try it on one node first")
+        found.warn("os", f"{words}, which this release does not know", _VERSIONS_IN_WORDS, "try it on one node first")
+    elif version not in TRIED.get(name, ()):
+        found.warn("os", f"{words}, on which this release was never installed as a whole", _TRIED_IN_WORDS, "try it on one node first")
 
 
 def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:

@@ -30,6 +30,7 @@ OLDEST = (3, 10)
 CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10")
 # Up to the last @ before the path: a password may hold one, too.
 _CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
+_SHORT = 3
 _NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
 
 
@@ -100,8 +101,19 @@ class Environments:
         path = self.path(name)
         return os.path.isfile(os.path.join(path, MARKER)) and os.access(os.path.join(path, "bin", "python"), os.X_OK)
 
-    def build(self, name: str, python: Interpreter, steps: Sequence[Sequence[str]], run: Run, contents: Mapping[str, Any]) -> None:
-        """Make it anew: a virtual environment, then each step (arguments of its pip), then the marker."""
+    def build(
+        self,
+        name: str,
+        python: Interpreter,
+        steps: Sequence[Sequence[str]],
+        run: Run,
+        contents: Mapping[str, Any],
+        private: Sequence[str] = (),
+    ) -> None:
+        """Make it anew: a virtual environment, then each step (arguments of its pip), then the marker.
+
+        private: arguments among them whose values no error shows.
+        """
         path = self.path(name)
         if os.path.lexists(path):
             shutil.rmtree(path)
@@ -109,7 +121,7 @@ class Environments:
         pip = [os.path.join(path, "bin", "python"), "-m", "pip"]
         self._must(run, [python.path, "-m", "venv", path], "; install the distribution's package with Python's venv (python3-venv)")
         for step in steps:
-            self._must(run, [*pip, *step], "")
+            self._must(run, [*pip, *step], "", private)
         # The programs in its bin are started by systemd.
         relabel(path, recursive=True)
         temporary = os.path.join(path, MARKER + ".new")
@@ -141,11 +153,13 @@ class Environments:
                 removed.append(name)
         return removed
 
-    def _must(self, run: Run, argv: List[str], cure: str) -> None:
+    def _must(self, run: Run, argv: List[str], cure: str, private: Sequence[str] = ()) -> None:
         status, out, err = run(argv)
         if status != 0:
-            words = f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()[-2000:]}{cure}"
-            raise RuntimeEnvError(without_credentials(words))
+            # Cut after the values are hidden: half a password is not found any more.
+            words = without_credentials(without_values((err or out).strip(), private))[-2000:]
+            command = without_credentials(without_values(" ".join(argv), private))
+            raise RuntimeEnvError(f"{command} failed with exit status {status}: {words}{cure}")
 
 
 def _names(folder: str) -> List[str]:
@@ -166,6 +180,15 @@ def _text(path: str) -> bytes:
 def without_credentials(text: str) -> str:
     """The text without what stands before an @ in URLs: an index may want a user and a password, and pip's own words repeat them."""
     return _CREDENTIALS.sub(r"\1***@", text)
+
+
+def without_values(text: str, arguments: Sequence[str]) -> str:
+    """The text without the values of these arguments of pip: a proxy may be given without a scheme, a token may stand in a path."""
+    values = {argument.partition("=")[2] if argument.startswith("-") else argument for argument in arguments}
+    # Shorter ones, such as a number, hide nothing and stand in many a word.
+    for value in sorted((value for value in values if len(value) > _SHORT), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
 
 
 def is_environment(name: str) -> bool:

@@ -127,14 +127,13 @@ def install(module: AnsibleModule, run, environments: Environments, name: str, p
             found = hashlib.sha256(file.read()).hexdigest()
         if found != wanted:
             raise RuntimeEnvError(f"{path} arrived with SHA-256 {found}, expected {wanted}: the transfer was damaged, run again")
-    files, steps = pip_steps(
-        artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], json.loads(artifact["pip_extra_args"])
-    )
+    extra = json.loads(artifact["pip_extra_args"])
+    files, steps = pip_steps(artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], extra)
     for path, content in files.items():
         with open(path, "w", encoding="utf-8") as file:
             file.write(content)
     contents = {key: artifact[key] for key in ("version", "wheel_sha256", "requirements_sha256")}
-    environments.build(name, python, steps, run, {**contents, "python": python.version})
+    environments.build(name, python, steps, run, {**contents, "python": python.version}, private=extra)
 
 
 def _diff(before, after):

@@ -111,7 +111,7 @@ def test_annotations_that_an_administrator_overwrites_are_corrected(samples: Clu
     samples.until(
         "the card that it has is annotated", lambda: right.items() <= annotations_of(samples.pod("share-1")).items(), 30, "share-1"
     )
-    samples.until("an event says so", lambda: any(event["reason"] == "GPUCorrected" for event in samples.events("share-1")), 30)
+    samples.until("an event says so", lambda: any(event["reason"] == "GPUShareCorrected" for event in samples.events("share-1")), 30)
 
 
 def test_the_log_of_another_card(samples: Cluster) -> None:

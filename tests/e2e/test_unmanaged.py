@@ -38,7 +38,7 @@ def told(cluster: Cluster, name: str) -> str:
     """The event on a pod that says who placed it, and what it has."""
 
     def said() -> list[str]:
-        return [e["message"] for e in cluster.events(name) if (e["reason"], e["type"]) == ("GPUUnmanaged", "Warning")]
+        return [e["message"] for e in cluster.events(name) if (e["reason"], e["type"]) == ("GPUShareUnmanaged", "Warning")]
 
     return cluster.until(f"an event says that nobody placed {name}", said, 25, name)[0]
 

@@ -17,8 +17,8 @@ from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_totals
 from e2e.cluster import CARDS, GPU_NODES, MEMORY, Cluster, allocation, annotations_of, asked, unschedulable
 from e2e.manifests import pod
-from gpushare_runtime.inventory import Card, Inventory
-from gpushare_runtime.quantity import GIB
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.quantity import GIB
 
 T = TypeVar("T")
 

@@ -11,10 +11,19 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 _RUNTIME: Final = "files/gpushare_runtime/gpushare_runtime"
 
-_CORE: Final = tuple(f"runtime/test_{name}.py" for name in ("ledger", "ledger_model", "held", "rules", "reasons"))
-_REQUEST: Final = ("runtime/test_request.py", "runtime/test_reuse.py")
-_PLACEMENT: Final = ("runtime/test_placement.py", "runtime/test_ledger_model.py")
-_NODE: Final = ("test_requests.py", "test_node.py")
+_CORE: Final = tuple(
+    f"core/{name}.py"
+    for name in (
+        "test_ledger",
+        "test_ledger_model",
+        "test_node_report",
+        "test_constraints",
+        "placement/test_explain",
+    )
+)
+_REQUEST: Final = ("core/test_request.py", "core/test_reuse.py")
+_POLICIES: Final = ("core/placement/test_policies.py", "core/test_ledger_model.py")
+_RESERVED: Final = "extender/test_reservations.py"
 _SEEN: Final = ("plugins/test_verify_look.py",)
 _JUDGED: Final = ("plugins/test_verify_findings.py", "plugins/test_verify_judge.py")
 _REMOVED: Final = ("plugins/test_remove.py",)
@@ -22,54 +31,40 @@ _CONTAINERD: Final = ("plugins/test_containerd.py", "plugins/test_containerd_ser
 _SCHEDULER: Final = ("plugins/test_scheduler_plan.py", "plugins/test_kube_scheduler.py")
 
 _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
-    "ledger.py": (*_CORE, "runtime/extender/test_reservations.py", "runtime/extender/test_preempt.py"),
-    "node_ledger.py": _CORE,
-    "holding.py": _CORE,
-    "held.py": _CORE,
-    "request.py": (*_REQUEST, "runtime/test_rules.py", "runtime/test_reasons.py"),
-    "reuse.py": _REQUEST,
-    "rules.py": ("runtime/test_rules.py", "runtime/test_request.py"),
-    "placement.py": _PLACEMENT,
-    "ranking.py": (*_PLACEMENT, "runtime/extender/test_service.py"),
-    "fragmentation.py": ("runtime/test_placement.py",),
-    "allocation.py": ("runtime/test_allocation.py", "runtime/test_reuse.py"),
-    "quantity.py": ("runtime/test_quantity.py", "runtime/test_request.py"),
-    "inventory.py": ("runtime/test_inventory.py",),
-    "bounds.py": ("runtime/test_bounds.py",),
-}
-_OF_DEVICE_PLUGIN: Final[Mapping[str, tuple[str, ...]]] = {
-    "answer.py": ("test_answer.py",),
-    "assigner.py": ("test_assigner.py",),
-    "cards.py": ("test_cards.py",),
-    "checkpoint.py": ("test_checkpoint.py",),
-    "choice.py": ("test_choice.py",),
-    "cross_check.py": ("test_cross_check.py",),
-    "health.py": ("test_health.py", "test_cards.py", "test_follow_xids.py"),
-    "holders.py": ("test_holders.py",),
-    "holdings.py": ("test_holders.py",),
-    "node.py": _NODE,
-    "node_cards.py": _NODE,
-    "pods.py": ("test_turns.py", "test_holders.py"),
-    "records.py": ("test_cross_check.py",),
-    "refusals.py": ("test_refusals.py",),
-    "shares.py": ("test_shares.py", "test_assigner.py"),
-    "starts.py": _NODE,
-    "state_file.py": ("test_state_file.py",),
-    "turns.py": ("test_turns.py",),
-    "unit_change.py": ("test_unit_change.py",),
-    "unmanaged.py": ("test_assigner.py",),
-}
-_OF_EXTENDER: Final[Mapping[str, tuple[str, ...]]] = {
-    "advice.py": ("test_advice.py",),
-    "budgets.py": ("test_budgets.py",),
-    "binder.py": ("test_binder.py", "test_reservations.py", "test_fence.py"),
-    "cluster.py": ("test_cluster.py", "test_budgets.py", "test_reservations.py"),
-    "fence.py": ("test_fence.py",),
-    "nominated.py": ("test_reservations.py", "test_preempt.py"),
-    "preempt.py": ("test_preempt.py",),
-    "recall.py": ("test_recall.py", "test_reservations.py"),
-    "service.py": ("test_service.py", "test_reservations.py"),
-    "views.py": ("test_views.py",),
+    "core/allocation.py": ("core/test_allocation.py", "core/test_reuse.py"),
+    "core/bounds.py": ("core/test_bounds.py",),
+    "core/constraints.py": ("core/test_constraints.py", "core/test_request.py"),
+    "core/inventory.py": ("core/test_inventory.py",),
+    "core/ledger.py": (*_CORE, _RESERVED, "core/placement/test_preemption.py"),
+    "core/node_ledger.py": _CORE,
+    "core/node_report.py": _CORE,
+    "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
+    "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/placement/test_explain.py"),
+    "core/placement/fragmentation.py": ("core/placement/test_policies.py",),
+    "core/placement/policies.py": _POLICIES,
+    "core/placement/preemption.py": ("core/placement/test_preemption.py", "core/placement/test_budgets.py", _RESERVED),
+    "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),
+    "device_plugin/gpu/discovery.py": ("device_plugin/test_discovery.py",),
+    "device_plugin/gpu/health.py": tuple(f"device_plugin/test_{name}.py" for name in ("health", "discovery", "xid_events")),
+    "device_plugin/host/usage_file.py": ("device_plugin/test_usage_file.py",),
+    "device_plugin/kubelet/checkpoint.py": ("device_plugin/test_checkpoint.py", "device_plugin/test_unit_change.py"),
+    "device_plugin/kubelet/podresources.py": ("device_plugin/test_podresources.py",),
+    "device_plugin/node/allocator.py": tuple(f"device_plugin/test_{name}.py" for name in ("requests", "allocator", "refusals", "answer")),
+    "device_plugin/node/candidates.py": ("device_plugin/test_candidates.py",),
+    "device_plugin/node/devices.py": ("device_plugin/test_requests.py", "device_plugin/test_allocator.py"),
+    "device_plugin/node/ids.py": ("device_plugin/test_ids.py", "device_plugin/test_pod_annotations.py"),
+    "device_plugin/node/local_pods.py": ("device_plugin/test_pending.py", "device_plugin/test_usage.py"),
+    "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py",),
+    "device_plugin/node/pending.py": ("device_plugin/test_pending.py",),
+    "device_plugin/node/usage.py": ("device_plugin/test_usage.py",),
+    "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py",),
+    "extender/binder.py": ("extender/test_binder.py", _RESERVED, "extender/test_leadership.py"),
+    "extender/cache.py": ("extender/test_cache.py", "core/placement/test_budgets.py", _RESERVED),
+    "extender/diagnosis.py": ("extender/test_diagnosis.py",),
+    "extender/inspect_api.py": ("extender/test_inspect_api.py",),
+    "extender/leadership.py": ("extender/test_leadership.py",),
+    "extender/requeue.py": ("extender/test_requeue.py", _RESERVED),
+    "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_files.py": ("plugins/test_files.py", "plugins/test_transaction.py"),
@@ -116,9 +111,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{folder}/{file}": tuple(f"tests/unit/{below}{test}" for test in tests)
     for folder, below, files in (
-        (_RUNTIME, "", _OF_RUNTIME),
-        (f"{_RUNTIME}/device_plugin", "runtime/device_plugin/", _OF_DEVICE_PLUGIN),
-        (f"{_RUNTIME}/extender", "runtime/extender/", _OF_EXTENDER),
+        (_RUNTIME, "runtime/", _OF_RUNTIME),
         ("plugins", "", _OF_PLUGINS),
     )
     for file, tests in files.items()

@@ -43,7 +43,7 @@ LIFE_FAULTS = tuple(
     )
 )
 # How pods come by their cards: the core that both daemons share.
-CORE = f"{RUNTIME}/*.py"
+CORE = f"{RUNTIME}/core/*"
 # What every test of a cluster uses.
 CLUSTER_TESTS = ("tests/e2e/[!t]*", "tests/labs.py", "tests/lab/*")
 
@@ -121,7 +121,7 @@ SUITES = (
         tests=("tests/e2e/test_card_health.py", "tests/e2e/test_unmanaged.py", "tests/e2e/test_inventory.py"),
         lab="two",
         paths=(
-            f"{RUNTIME}/inventory.py",
+            f"{RUNTIME}/core/inventory.py",
             f"{RUNTIME}/device_plugin/*",
             "tests/e2e/test_[cu]*",
             "tests/e2e/test_inventory.py",
@@ -136,6 +136,7 @@ SUITES = (
         lab="two",
         full={"GPUSHARE_FULL": "1"},
         paths=(
+            f"{RUNTIME}/daemon/*",
             f"{RUNTIME}/device_plugin/*",
             f"{RUNTIME}/kube/*",
             f"{RUNTIME}/extender/*",
@@ -283,7 +284,7 @@ SUITES = (
             f"{RUNTIME}/extender/*",
             f"{RUNTIME}/kube/*",
             f"{RUNTIME}/pki/*",
-            f"{RUNTIME}/ledger.py",
+            f"{RUNTIME}/core/*ledger.py",
             "roles/extender/*",
             "roles/scheduler/*",
             "tests/ha/*",

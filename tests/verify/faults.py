@@ -275,7 +275,7 @@ def label_gone(cluster: Cluster) -> Iterator[None]:
 
 
 def runtime_differs(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
-    path = "$(echo /opt/gpushare/current/lib/python3*/site-packages/gpushare_runtime/quantity.py)"
+    path = "$(echo /opt/gpushare/current/lib/python3*/site-packages/gpushare_runtime/core/quantity.py)"
     return changed(cluster, "gpu1", path, "echo '# patched by hand' >> $1")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import grpc
 
-from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
-from gpushare_runtime.device_plugin.deviceplugin_pb2_grpc import (
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     RegistrationStub,
     add_DevicePluginServicer_to_server,

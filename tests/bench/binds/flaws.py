@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from gpushare_runtime.device_plugin.checkpoint import Key
-from gpushare_runtime.device_plugin.holders import Holders
+from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.device_plugin.node.ids import Key
+from gpushare_runtime.device_plugin.node.usage import Holders
 from gpushare_runtime.extender.binder import Binder
-from gpushare_runtime.extender.fence import Fence, Lease
-from gpushare_runtime.extender.pods import FinishedPod, PodReader, PodRecord
-from gpushare_runtime.extender.wire import BindArguments
+from gpushare_runtime.extender.extender_v1 import BindArguments
+from gpushare_runtime.extender.leadership import Fence, Lease
+from gpushare_runtime.extender.objects import FinishedPod, PodReader, PodRecord
 from gpushare_runtime.kube.client import path
-from gpushare_runtime.ledger import Holder, Ledger
 
 _read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.apply, Fence.looked
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 from bench.binds.api import NODES, Api
 from bench.binds.host import Host
 from bench.binds.node import Node
-from gpushare_runtime.extender.wire import Arguments, BindArguments
-from gpushare_runtime.inventory import Inventory
-from gpushare_runtime.quantity import GIB
-from unit.runtime.naive import CORE, MEMORY, WHOLE
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
+from unit.runtime.core.naive import CORE, MEMORY, WHOLE
 from unit.runtime.pods import card
 
 BUSY: Final = 80

@@ -24,10 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
-from gpushare_runtime.device_plugin.cards import CardReader
-from gpushare_runtime.device_plugin.health import CardHealth
-from gpushare_runtime.quantity import parse_unit
+from gpushare_runtime.core.quantity import parse_unit
+from gpushare_runtime.device_plugin.gpu.discovery import CardReader
+from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare_runtime.fragmentation import Workload
-from gpushare_runtime.inventory import Card, Inventory
-from gpushare_runtime.ledger import Holder, Ledger, NodeLedger
-from gpushare_runtime.placement import Placement
-from gpushare_runtime.quantity import parse_unit
-from gpushare_runtime.ranking import BEST_SCORE
-from gpushare_runtime.request import ContainerRequest, Kind, Request
-from gpushare_runtime.rules import NO_RULES, Rules
+from gpushare_runtime.core.constraints import NO_RULES, Rules
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.ledger import Holder, Ledger, NodeLedger
+from gpushare_runtime.core.placement.fragmentation import Workload
+from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.ranking import BEST_SCORE
+from gpushare_runtime.core.quantity import parse_unit
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 
 UNITS: Final = 1000
 POLICIES: Final = ("random", "binpack", "spread", "fgd")

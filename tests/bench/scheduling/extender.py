@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from bench.scheduling.lean import ControlPlane, Process, free_port
 from gpushare_lab.process import run
-from gpushare_runtime.protocol import EXTENDER_PREFIX, RESOURCE_CARDS, RESOURCE_MEMORY
+from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_CARDS, RESOURCE_MEMORY
 
 _READY = "answering the scheduler"
 

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
-from gpushare_runtime.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.protocol import ANNOTATION_CARDS, RESOURCE_CARDS, RESOURCE_MEMORY
+from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kube.client import KubeClient
-from gpushare_runtime.protocol import ANNOTATION_CARDS, RESOURCE_CARDS, RESOURCE_MEMORY
-from gpushare_runtime.quantity import GIB
 
 CARDS: Final = 8
 UNITS: Final = 16

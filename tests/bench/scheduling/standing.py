@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from bench.scheduling.extender import Extender
 from bench.scheduling.lean import ControlPlane
 from bench.scheduling.objects import CARDS, PODS, UNITS, all_of
-from gpushare_runtime.allocation import Allocation
-from gpushare_runtime.inventory import Inventory
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.protocol import RESOURCE_MEMORY
 from gpushare_runtime.kube.client import KubeClient
-from gpushare_runtime.protocol import RESOURCE_MEMORY
 
 
 @dataclass(frozen=True)

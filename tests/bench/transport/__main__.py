@@ -28,15 +28,15 @@ from typing import Any, Final
 
 from gpushare_lab.golang import go_command
 from gpushare_lab.prepare import the_cache
-from gpushare_runtime.extender.cluster import Cluster
-from gpushare_runtime.extender.server import Endpoints, listen
-from gpushare_runtime.extender.service import Service
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.placement.policies import Binpack
+from gpushare_runtime.core.protocol import EXTENDER_PREFIX
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.tls import Tls, TlsFiles
-from gpushare_runtime.inventory import Card, Inventory
+from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.pki.folder import Folder
-from gpushare_runtime.placement import Binpack
-from gpushare_runtime.protocol import EXTENDER_PREFIX
-from gpushare_runtime.quantity import GIB
 
 HERE: Final = Path(__file__).parent
 H2: Final = "h2==4.4.1"

@@ -13,7 +13,7 @@ import h2.connection
 import h2.events
 from aiohttp import web
 
-from gpushare_runtime.extender.server import Endpoints
+from gpushare_runtime.extender.http_server import Endpoints
 
 
 @dataclass

@@ -21,8 +21,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi im
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime import inventory
-from gpushare_runtime.quantity import UNITS, parse_quantity
+from gpushare_runtime.core import inventory
+from gpushare_runtime.core.quantity import UNITS, parse_quantity
 
 MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 

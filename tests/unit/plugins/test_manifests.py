@@ -14,7 +14,7 @@ import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_objects import foreign
 
-from gpushare_runtime import protocol
+from gpushare_runtime.core import protocol
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 # YAML reads the last three as numbers where they stand without quotes.

@@ -22,9 +22,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight imp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime import quantity
-from gpushare_runtime.device_plugin import cards as runtime
-from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
+from gpushare_runtime.core import quantity
+from gpushare_runtime.device_plugin.gpu import discovery as runtime
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from unit.plugins.fake_root import FakeRoot, kubelet
 
 UUID = "GPU-00000000-0000-4000-8000-0000000000{:02d}"

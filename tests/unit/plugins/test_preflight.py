@@ -90,13 +90,14 @@ def os_release(text: str) -> Callable[[FakeRoot], None]:
 # What is done to a fit GPU node, and what is then said of it.
 FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("Debian 11", os_release('ID=debian\nVERSION_ID="11"\n'), [("os", "error")]),
+    ("Debian 13", os_release('ID=debian\nVERSION_ID="13"\n'), [("os", "warning")]),
     ("Debian 14", os_release('ID=debian\nVERSION_ID="14"\n'), [("os", "warning")]),
     ("Debian sid", os_release("ID=debian\n"), [("os", "warning")]),
-    ("Ubuntu 24.04", os_release('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n'), []),
+    ("Ubuntu 24.04", os_release('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n'), [("os", "warning")]),
     ("Ubuntu 20.04", os_release('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="20.04"\n'), [("os", "error")]),
-    ("Rocky 9", os_release('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'), []),
+    ("Rocky 9", os_release('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'), [("os", "warning")]),
     ("CentOS 7", os_release('ID="centos"\nID_LIKE="rhel fedora"\nVERSION_ID="7"\n'), [("os", "error")]),
-    ("Leap 15.6", os_release('ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="15.6"\n'), []),
+    ("Leap 15.6", os_release('ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="15.6"\n'), [("os", "warning")]),
     ("Linux Mint", os_release('ID=linuxmint\nID_LIKE="ubuntu debian"\nVERSION_ID="21"\n'), [("os", "warning")]),
     ("Alpine", os_release('ID=alpine\nVERSION_ID=3.20\nPRETTY_NAME="Alpine Linux v3.20"\n'), [("os", "error")]),
     ("ppc64le", lambda r: overwrite(r, "/proc/sys/kernel/arch", "ppc64le"), [("os", "error")]),

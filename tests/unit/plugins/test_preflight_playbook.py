@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from unit.plugins.fake_fleet import NODES, make_fleet
 from unit.plugins.fake_root import FakeRoot
@@ -64,6 +65,20 @@ def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) ->
     output = done.stdout + done.stderr
     assert [line for line in wanted if not re.search(line, output)] == [], output
     assert not re.search(r"changed=[1-9]", done.stdout)
+
+
+def test_the_role_hands_the_plans_of_both_roles_and_the_clusters_answers_to_the_verdict() -> None:
+    tasks = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
+    planned = [task["ansible.builtin.include_role"] for task in tasks if "ansible.builtin.include_role" in task]
+    assert [(role["name"], role["tasks_from"]) for role in planned] == [
+        ("gpushare.kubernetes.container_runtime", "configure"),
+        ("gpushare.kubernetes.scheduler", "configure"),
+    ]
+    asked = {task["register"]: task for task in tasks if "register" in task}
+    assert "gpushare.kubernetes.gpushare_cluster_info" in asked["__preflight_api"]
+    verdict = tasks[-1]["gpushare.kubernetes.gpushare_preflight_verdict"]
+    assert verdict["cluster"] == "{{ __preflight_api.results }}"
+    assert verdict["plans"] == {"runtime": "__container_runtime", "scheduler": "__scheduler"}
 
 
 @pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])

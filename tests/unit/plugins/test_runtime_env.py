@@ -133,13 +133,26 @@ def test_no_credential_of_an_index_is_shown(text: str, shown: str) -> None:
     assert core.without_credentials(text) == shown
 
 
-def test_an_index_that_refuses_is_named_without_its_password(tmp_path: Path) -> None:
-    url = "https://deploy:s3cr3t@nexus.corp/simple"
-    host = Host({}, fails=url)
-    environments = core.Environments(str(tmp_path))
-    with pytest.raises(core.RuntimeEnvError, match=r"--index-url https://\*\*\*@nexus.corp/simple failed") as failure:
-        environments.build("0.1.0-aaaaaaaaaaaa", PYTHON, [["install", "--index-url", url]], host.run, {})
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--index-url", "https://deploy:s3cr3t@nexus.corp/simple"],
+        ["--index-url=https://deploy:s3cr3t@nexus.corp/simple"],
+        ["--index-url", "https://dl.example/s3cr3t/simple/"],
+        ["--extra-index-url", "https://dl.example/simple/?token=s3cr3t"],
+        ["--proxy", "deploy:s3cr3t@proxy:3128"],
+        ["--proxy=deploy:s3cr3t@proxy:3128"],
+    ],
+)
+def test_nothing_that_was_given_to_pip_is_shown_when_it_fails(tmp_path: Path, given: list[str]) -> None:
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        # As pip does it: with the value in words of its own, far before the end.
+        return (1, "", f"Could not fetch {argv[-1]}{'x' * 1990}") if "pip" in argv else (0, "", "")
+
+    with pytest.raises(core.RuntimeEnvError, match=r"pip install \S+\*\*\*|pip install --\S+ \*\*\*") as failure:
+        core.Environments(str(tmp_path)).build("0.1.0-aaaaaaaaaaaa", PYTHON, [["install", *given]], run, {}, private=given)
     assert "s3cr3t" not in str(failure.value)
+    assert "--" in str(failure.value)
 
 
 def test_pip_checks_every_hash_and_asks_no_index_for_our_own_wheel() -> None:

@@ -26,6 +26,31 @@ TASKS = [
 ]
 
 
+def plays(playbook: str) -> list[dict[str, Any]]:
+    return [play for play in yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text()) if "hosts" in play]
+
+
+def roles_of(play: dict[str, Any]) -> list[str]:
+    """The roles that it includes, in their order, each with its entry point if it is not main."""
+    included = [task["ansible.builtin.include_role"] for task in play["tasks"] if "ansible.builtin.include_role" in task]
+    return [":".join([role["name"].rpartition(".")[2], *([role["tasks_from"]] if "tasks_from" in role else [])]) for role in included]
+
+
+def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
+    found = {}
+    for play in plays("site"):
+        for role in roles_of(play):
+            found[role] = (play["hosts"], play.get("serial"), play.get("any_errors_fatal"))
+    planes, nodes = "gpushare_control_planes", "gpushare_gpu_nodes"
+    assert found["extender"] == found["scheduler"] == (planes, 1, True)
+    assert found["admission"] == (f"{planes}:{nodes}", None, True)
+    # In this order: rights before accounts, control planes before GPU nodes, and what nobody stands on last.
+    assert list(found) == [
+        *("admission", "runtime", "extender", "scheduler", "container_runtime", "kubelet", "device_plugin", "runtime:switch"),
+        *("admission:report", "kubectl_inspect", "verify"),
+    ]
+
+
 def gpu_play() -> dict[str, Any]:
     """The play that changes the GPU nodes, with other tasks."""
     (play,) = [

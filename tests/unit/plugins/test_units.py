@@ -25,6 +25,8 @@ from gpushare_runtime.extender import main as extender
 from unit.plugins.test_systemd import Systemd
 
 ROOT = Path(__file__).resolve().parents[3]
+# Without them a daemon has systemd's 1024 files, all the host's memory, and goes like any other where that ends.
+LIMITS = ("LimitNOFILE", "MemoryMax", "OOMScoreAdjust")
 # Host to its variables.
 HOSTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -97,6 +99,21 @@ def arguments(units: Path, host: str, name: str) -> list[str]:
     text = unit(units, host, name).replace("\\\n", " ")
     (line,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
     return shlex.split(line.partition("=")[2])[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "lines"),
+    [
+        ("device-plugin", "+/bin/mkdir -p -m 0750 /var/lib/kubelet/device-plugins", ["65536", "512M", "-900"]),
+        ("extender", "+/bin/sh -ec ", ["65536", "1G", "500"]),
+    ],
+)
+def test_what_a_unit_runs_before_it_and_how_much_it_may_take_is_said_once(units: Path, name: str, before: str, lines: list[str]) -> None:
+    text = unit(units, "plain", name).replace("\\\n", " ").splitlines()
+    said = {key: [line.partition("=")[2] for line in text if line.startswith(f"{key}=")] for key in (*LIMITS, "ExecStartPre")}
+    (first,) = said.pop("ExecStartPre")
+    assert first.startswith(before)
+    assert said == {key: [line] for key, line in zip(LIMITS, lines, strict=True)}
 
 
 @pytest.mark.parametrize(

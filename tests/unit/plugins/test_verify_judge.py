@@ -169,7 +169,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: w.cluster["objects"]["differs"].append("ValidatingAdmissionPolicy gpushare-annotations"), "", "policy_differs"),
     (lambda w: w.cluster["nodes"][0]["metadata"]["labels"].clear(), "gpu1", "label_missing"),
     (lambda w: w.gpu["runtime"].update(wheel_sha256="c" * 64), "gpu1", "runtime_differs"),
-    (lambda w: w.gpu["runtime"].update(damaged=["gpushare_runtime/ledger.py"], damaged_count=1), "gpu1", "runtime_differs"),
+    (lambda w: w.gpu["runtime"].update(damaged=["gpushare_runtime/core/ledger.py"], damaged_count=1), "gpu1", "runtime_differs"),
     (lambda w: w.gpu["runtime"].update(files=0), "gpu1", "runtime_differs"),
     (lambda w: w.gpu["runtime"].update(environment=""), "gpu1", "runtime_missing"),
     (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia1"]}), "gpu1", "wrong_card"),

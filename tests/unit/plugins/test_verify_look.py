@@ -49,8 +49,8 @@ def installed(root: FakeRoot) -> None:
     """An environment as pip and our marker leave it."""
     content = b"x = 1\n"
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    root.file(f"{PACKAGES}/gpushare_runtime/ledger.py", content)
-    record = f"gpushare_runtime/ledger.py,sha256={digest},6\n../../../bin/gpushare-extender,sha256=abc,9\ngpushare_runtime/x.pyc,,\n"
+    root.file(f"{PACKAGES}/gpushare_runtime/core/ledger.py", content)
+    record = f"gpushare_runtime/core/ledger.py,sha256={digest},6\n../../../bin/gpushare-extender,sha256=abc,9\ngpushare_runtime/x.pyc,,\n"
     root.file(f"{PACKAGES}/gpushare_runtime-0.1.0.dist-info/RECORD", record)
     root.file(f"{ENVIRONMENT}/.gpushare-complete.json", json.dumps({"version": "0.1.0", "wheel_sha256": "a", "requirements_sha256": "b"}))
     root.link("/opt/gpushare/current", "0.1.0-0123456789ab")
@@ -82,11 +82,11 @@ def test_the_runtime_and_a_file_of_it_that_was_changed(root: FakeRoot) -> None:
     root.file(f"{PACKAGES}/gpushare_runtime-0.1.0.data/RECORD", "gpushare_runtime/x.py,sha256=abc,1\n")
     root.file(f"{ENVIRONMENT}/lib/pypy3/site-packages/gpushare_runtime-0.1.0.dist-info/RECORD", "gpushare_runtime/x.py,sha256=abc,1\n")
     assert seen_runtime(root) == {**sound, "damaged": [], "damaged_count": 0}
-    root.file(f"{PACKAGES}/gpushare_runtime/ledger.py", "x = 2\n")
-    assert seen_runtime(root) == {**sound, "damaged": ["gpushare_runtime/ledger.py"], "damaged_count": 1}
+    root.file(f"{PACKAGES}/gpushare_runtime/core/ledger.py", "x = 2\n")
+    assert seen_runtime(root) == {**sound, "damaged": ["gpushare_runtime/core/ledger.py"], "damaged_count": 1}
     root.file(f"{ENVIRONMENT}/.gpushare-complete.json", "no JSON")
     without = {**NO_RUNTIME, "environment": ENVIRONMENT, "files": 1}
-    assert seen_runtime(root) == {**without, "damaged": ["gpushare_runtime/ledger.py"], "damaged_count": 1}
+    assert seen_runtime(root) == {**without, "damaged": ["gpushare_runtime/core/ledger.py"], "damaged_count": 1}
 
 
 def test_of_many_files_that_are_gone_five_are_named(root: FakeRoot) -> None:

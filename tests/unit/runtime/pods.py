@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare_runtime.inventory import Card, Inventory
-from gpushare_runtime.quantity import GIB
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.quantity import GIB
 
 
 def container(name: str = "main", **limits: object) -> dict[str, Any]:

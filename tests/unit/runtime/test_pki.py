@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 import gpushare_runtime
-from gpushare_runtime import files
+from gpushare_runtime.daemon import files
 from gpushare_runtime.pki import main as command
 from gpushare_runtime.pki.certificates import issue, read_certificate, read_key
 
@@ -357,7 +357,7 @@ def test_two_at_once_make_one_set(host: Host) -> None:
     assert set(host.problems().values()) == {""}
 
 
-@pytest.mark.parametrize("module", ["extender.main", "device_plugin.main", "device_plugin.nvml", "inspect.main"])
+@pytest.mark.parametrize("module", ["extender.main", "device_plugin.main", "device_plugin.gpu.nvml", "kubectl_inspect.main"])
 def test_the_daemons_do_not_load_cryptography(module: str) -> None:
     code = f"import sys, gpushare_runtime.{module}; sys.exit('cryptography' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent)}

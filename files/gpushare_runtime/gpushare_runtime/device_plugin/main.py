@@ -13,37 +13,35 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, NoReturn
 
-from gpushare_runtime import metrics, protocol, systemd
-from gpushare_runtime.device_plugin import state_file
-from gpushare_runtime.device_plugin.assigner import Assigner
-from gpushare_runtime.device_plugin.cards import CardReader, Nvml
-from gpushare_runtime.device_plugin.changes import any_after
-from gpushare_runtime.device_plugin.checkpoint import CheckpointFile
-from gpushare_runtime.device_plugin.counters import Counters, families
-from gpushare_runtime.device_plugin.cross_check import CrossCheck
-from gpushare_runtime.device_plugin.follow_cards import INTERVAL_SECONDS, CardFollower, Unusable
-from gpushare_runtime.device_plugin.follow_xids import XidFollower
-from gpushare_runtime.device_plugin.health import CardHealth
-from gpushare_runtime.device_plugin.kubelet import Registration
-from gpushare_runtime.device_plugin.node import NodeState
-from gpushare_runtime.device_plugin.pods import LocalPod, PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.processes import HostProcesses, Processes
-from gpushare_runtime.device_plugin.publisher import NodePublisher
-from gpushare_runtime.device_plugin.service import SOCKETS, ResourceService
-from gpushare_runtime.device_plugin.settings import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED, Settings, parse_arguments
-from gpushare_runtime.device_plugin.state_file import StateFile
-from gpushare_runtime.device_plugin.status import Status
-from gpushare_runtime.device_plugin.threads import in_thread
-from gpushare_runtime.device_plugin.unhealthy_map import UnhealthyMap
-from gpushare_runtime.device_plugin.unit_change import changed_unit
-from gpushare_runtime.device_plugin.watchdir import DirectoryWatch
+from gpushare_runtime.core import protocol
+from gpushare_runtime.daemon import metrics
+from gpushare_runtime.daemon.inotify import DirectoryWatch
+from gpushare_runtime.daemon.metrics_server import MetricsServer
+from gpushare_runtime.daemon.runner import FatalError, Status, keep_alive, notify, run_all
+from gpushare_runtime.daemon.sync import any_after, in_thread
+from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardFollower, CardReader, Nvml
+from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.xid_events import XidFollower
+from gpushare_runtime.device_plugin.host import usage_file
+from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
+from gpushare_runtime.device_plugin.host.usage_file import StateFile
+from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, changed_unit
+from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck
+from gpushare_runtime.device_plugin.kubelet.registration import Registration
+from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
+from gpushare_runtime.device_plugin.metrics import Counters, families
+from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
+from gpushare_runtime.device_plugin.node.usage import Processes
+from gpushare_runtime.device_plugin.options import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED, Settings, parse_arguments
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
+from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
+from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.credentials import CredentialsError, load
 from gpushare_runtime.kube.events import EventRecorder
-from gpushare_runtime.kube.identity import TokenKeeper
 from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.metrics_server import MetricsServer
-from gpushare_runtime.tasks import run_all
+from gpushare_runtime.kube.service_account import TokenKeeper
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +80,7 @@ class DevicePlugin:
         self.node = NodeState(PodTable(), time.monotonic, time.time, self._processes)
         self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
-        self._state = StateFile(settings.state / state_file.NAME, self.node)
+        self._state = StateFile(settings.state / usage_file.NAME, self.node)
         self._state.load()
         health = CardHealth()
         self._cards = CardFollower(
@@ -145,7 +143,7 @@ class DevicePlugin:
                     events.run(),
                     self._report_api(pods),
                     *([self._keeper.run(self._client, self._report_token)] if self._keeper else []),
-                    systemd.keep_alive(lambda: self.status.ready),
+                    keep_alive(lambda: self.status.ready),
                 ],
             )
 
@@ -169,6 +167,7 @@ class DevicePlugin:
             on_event=self.node.pods.event,
             field_selector=f"spec.nodeName={self._settings.node}",
             transform=parse_local_pod,
+            unreadable=unreadable_local_pod,
         )
 
     async def _follow_checkpoint(self, watch: DirectoryWatch) -> NoReturn:
@@ -211,14 +210,14 @@ async def serve(settings: Settings, nvml: Nvml) -> int:
         stop = asyncio.Event()
 
         def stopping() -> None:
-            systemd.notify("STOPPING=1")
+            notify("STOPPING=1")
             stop.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping)
         try:
             await DevicePlugin(settings, nvml, client, keeper).run(stop)
-        except Unusable as error:
+        except FatalError as error:
             return _give_up(str(error), EXIT_FAILED if error.restart else EXIT_SETTINGS)
         log.info("stopped")
     return EXIT_STOPPED
@@ -226,7 +225,7 @@ async def serve(settings: Settings, nvml: Nvml) -> int:
 
 def _give_up(why: str, code: int) -> int:
     log.error("%s", why)
-    systemd.notify(f"STATUS={why}")
+    notify(f"STATUS={why}")
     return code
 
 
@@ -235,7 +234,7 @@ def main() -> int:
     settings, level = parse_arguments(sys.argv[1:])
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
     # Only here: everything else can be tested where there is no pynvml.
-    from gpushare_runtime.device_plugin.nvml import Pynvml
+    from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
     return asyncio.run(serve(settings, Pynvml()))
 

@@ -12,39 +12,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare_runtime.allocation import Allocation
-from gpushare_runtime.extender.cluster import Cluster
-from gpushare_runtime.extender.nominated import seen_by
-from gpushare_runtime.extender.pods import priority_of
-from gpushare_runtime.extender.service import amount
-from gpushare_runtime.extender.wire import BindArguments
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.constraints import Labels, labels_of
+from gpushare_runtime.core.ledger import Holder, NodeLedger
+from gpushare_runtime.core.placement.explain import amount, exact
+from gpushare_runtime.core.placement.policies import Policy
+from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.request import Request, RequestError, parse_request
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.extender_v1 import BindArguments
+from gpushare_runtime.extender.leadership import SERVER_SECONDS, landed_after
+from gpushare_runtime.extender.objects import priority_of
+from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import UNREACHABLE, KubeClient, KubeError, path
-from gpushare_runtime.kube.reflector import Backoff
-from gpushare_runtime.ledger import Holder, NodeLedger
-from gpushare_runtime.placement import Policy
-from gpushare_runtime.reasons import exact
-from gpushare_runtime.request import Request, RequestError, parse_request
-from gpushare_runtime.rules import Labels, labels_of
 
 log = logging.getLogger(__name__)
 
-SERVER_SECONDS: Final = 3
-"""The API server gives up on a Binding this long after it came; later it cannot happen any more."""
-TRANSIT_SECONDS: Final = 1.5
-"""What the API server has not acknowledged by then is not sent again: the kernel gives the connection up (TCP_USER_TIMEOUT)."""
-_MARGIN_SECONDS: Final = 0.25
 _PATIENCE_SECONDS: Final = 1.0
 _READ_SECONDS: Final = 3.0
 _SENDS: Final = 2
 
 
-def landed_after(server_seconds: float) -> float:
-    """Seconds from the sending of a Binding to the moment from which it cannot happen any more."""
-    return TRANSIT_SECONDS + server_seconds + _MARGIN_SECONDS
-
-
 class BindError(Exception):
-    """Why a pod is not bound, for the scheduler and the pod's event. cause: the same as one of meters.CAUSES."""
+    """Why a pod is not bound, for the scheduler and the pod's event. cause: one of metrics.CAUSES."""
 
     def __init__(self, words: str, cause: str) -> None:
         super().__init__(words)
@@ -71,7 +61,7 @@ class Binder:
     """Binds pods, any number at once. The card is held in the ledger from the moment it is chosen.
 
     now_ns: Unix time in nanoseconds, for the annotation; server_seconds: how long the API server may work on a Binding;
-    licence: seconds that are left in which a Binding may be sent, see fence.py.
+    licence: seconds that are left in which a Binding may be sent, see leadership.py.
     """
 
     def __init__(

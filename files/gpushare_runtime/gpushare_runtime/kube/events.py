@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final, Literal, NoReturn
 
+from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
-from gpushare_runtime.kube.reflector import Backoff
 
 log = logging.getLogger(__name__)
 

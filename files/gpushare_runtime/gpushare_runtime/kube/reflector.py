@@ -12,33 +12,16 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
+from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import JSON, METADATA, METADATA_LIST, PAGE, KubeClient, KubeError
 
 T = TypeVar("T")
 
-_FIRST_WAIT: Final = 0.2
-_LONGEST_WAIT: Final = 10.0
 _SHORTEST_WATCH: Final = 1.0
 _FAILURES: Final = 2
 _POLL: Final = 0.02
 
 log = logging.getLogger(__name__)
-
-
-class Backoff:
-    """Seconds to wait after each failure in a row: doubling, capped, with jitter so that clients do not come together."""
-
-    def __init__(self, first: float = _FIRST_WAIT, longest: float = _LONGEST_WAIT) -> None:
-        self._first, self._longest = first, longest
-        self._next = first
-
-    def wait(self) -> float:
-        seconds = self._next * (0.5 + random.random() / 2)
-        self._next = min(self._next * 2, self._longest)
-        return seconds
-
-    def reset(self) -> None:
-        self._next = self._first
 
 
 class Reflector(Generic[T]):

@@ -16,7 +16,7 @@ from typing import Final, TypedDict
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-from gpushare_runtime.files import replace_files
+from gpushare_runtime.daemon.files import replace_files
 from gpushare_runtime.pki.certificates import Broken, Pair, Role, belongs, fault, issue, left, read_certificate, read_key, stamp
 
 RENEW_BELOW: Final = 1 / 3

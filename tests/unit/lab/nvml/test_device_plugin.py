@@ -21,9 +21,9 @@ _RUNTIME = Path(gpushare_runtime.__file__).parents[1]
 # One request a line: "events" makes a subscription, "wait" asks it, "facts N" and "count" ask as the plugin does.
 _CHILD = """
 import dataclasses, json, pathlib, sys
-from gpushare_runtime.device_plugin import nvml as device_plugin_nvml
-from gpushare_runtime.device_plugin.cards import NvmlError
-from gpushare_runtime.device_plugin.nvml import Pynvml
+from gpushare_runtime.device_plugin.gpu import nvml as device_plugin_nvml
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 nvml, events = Pynvml(), None
 if not sys.argv[1:]:
     nvml.start()

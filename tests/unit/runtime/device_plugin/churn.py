@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from gpushare_runtime.allocation import Allocation, AllocationError, allocate, read_allocation
-from gpushare_runtime.inventory import Card, Inventory
-from gpushare_runtime.request import Request, parse_request
+from gpushare_runtime.core.allocation import Allocation, AllocationError, allocate, read_allocation
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.request import Request, parse_request
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, StartError
 from unit.runtime.pods import container
 from unit.runtime.pods import pod as pod_of

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count")
 

@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from gpushare_runtime.device_plugin import deviceplugin_pb2 as pb
-from gpushare_runtime.device_plugin import deviceplugin_pb2_grpc as rpc
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2_grpc as rpc
 from unit.runtime.device_plugin.device_manager import AdmissionError, DeviceManager, StartError
 
 MESSAGE_BYTES = 4 * 1024 * 1024

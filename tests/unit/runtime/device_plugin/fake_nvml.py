@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import queue
 
-from gpushare_runtime.device_plugin.cards import CardFacts, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, NvmlError
 
 
 def facts(index: int, mib: int, **changes: object) -> CardFacts:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from gpushare_runtime.device_plugin import podresources_pb2 as pb
+from gpushare_runtime.device_plugin.kubelet.proto import podresources_pb2 as pb
 
 
 @dataclass

@@ -7,8 +7,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from gpushare_runtime.allocation import Allocation
-from gpushare_runtime.inventory import Inventory
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.inventory import Inventory
 from unit.runtime.pods import container, pod
 
 _numbers = itertools.count(1)

@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpushare_runtime.device_plugin.assigner import allocation_in, annotations_due
-from gpushare_runtime.device_plugin.checkpoint import Entry
-from gpushare_runtime.device_plugin.node import NodeState, Refused
-from gpushare_runtime.device_plugin.pods import PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.report import report
-from gpushare_runtime.device_plugin.starts import may_start
-from gpushare_runtime.extender.cluster import LINGER_SECONDS
-from gpushare_runtime.quantity import unit_id
+from gpushare_runtime.core.quantity import unit_id
+from gpushare_runtime.device_plugin.node.allocator import NodeState, Refused, may_start
+from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.publish.node_annotations import report
+from gpushare_runtime.device_plugin.publish.pod_annotations import allocation_in, annotations_due
+from gpushare_runtime.extender.cache import LINGER_SECONDS
 from unit.runtime.device_plugin.churn import UNIX, Churn
 from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
 

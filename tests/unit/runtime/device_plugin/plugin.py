@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB, Unit
 from gpushare_runtime.device_plugin.main import DevicePlugin
-from gpushare_runtime.device_plugin.settings import Settings
-from gpushare_runtime.inventory import Inventory
-from gpushare_runtime.quantity import GIB, Unit
+from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.fake_processes import FakeProcesses

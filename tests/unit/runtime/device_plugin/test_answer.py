@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.answer import grant
-from gpushare_runtime.device_plugin.pods import parse_local_pod
-from gpushare_runtime.device_plugin.turns import Turn
+from gpushare_runtime.device_plugin.node.allocator import grant
+from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
+from gpushare_runtime.device_plugin.node.pending import Turn
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.pods import container, inventory
 

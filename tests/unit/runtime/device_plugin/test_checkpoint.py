@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.checkpoint import CheckpointError, CheckpointFile, Entry, parse
+from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile, parse
+from gpushare_runtime.device_plugin.node.ids import Entry
 
 MEMORY = "aliyun.com/gpu-mem"
 IDS = ["GPU-a-_-0", "GPU-a-_-1"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare_runtime.device_plugin.health import APPLICATION_XIDS, CHECKS, CardHealth
+from gpushare_runtime.device_plugin.gpu.health import APPLICATION_XIDS, CHECKS, CardHealth
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])

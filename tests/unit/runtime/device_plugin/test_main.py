@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.device_plugin.settings import EXIT_FAILED, EXIT_SETTINGS, Settings, parse_arguments
-from gpushare_runtime.device_plugin.status import Status
-from gpushare_runtime.kube.identity import TokenFiles
-from gpushare_runtime.quantity import UNITS
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.daemon.runner import Status
+from gpushare_runtime.device_plugin.options import EXIT_FAILED, EXIT_SETTINGS, Settings, parse_arguments
+from gpushare_runtime.kube.service_account import TokenFiles
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 from unit.runtime.kube.tokens import TokenApi
@@ -41,7 +41,7 @@ sys.exit(asyncio.run(main.serve(settings, FakeNvml(16384, 16384))))
 _WITHOUT_NVML = """
 import asyncio, logging, sys
 from gpushare_runtime.device_plugin import main
-from gpushare_runtime.device_plugin.cards import NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 
 class Failing(FakeNvml):

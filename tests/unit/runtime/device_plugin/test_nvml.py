@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from gpushare_runtime.device_plugin.nvml import _failed
+from gpushare_runtime.device_plugin.gpu.nvml import _failed
 
 UNSUPPORTED, FUNCTION_MISSING = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin import sockets
-from gpushare_runtime.device_plugin.cards import NvmlError
-from gpushare_runtime.device_plugin.follow_cards import Unusable
-from gpushare_runtime.quantity import UNITS
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.daemon.runner import FatalError
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.device_plugin.kubelet import server
+from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
 from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -266,8 +267,30 @@ async def test_a_node_that_joins_later_gets_its_annotation_then() -> None:
 @running
 async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
     async with world(*[15360] * 8, unit=UNITS["MiB"]) as it:
-        with pytest.raises(Unusable, match="use --memory-unit 64MiB"):
+        with pytest.raises(FatalError, match="use --memory-unit 64MiB"):
             await asyncio.wait_for(it.task, 5)
+
+
+@running
+async def test_a_card_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
+    async with world(15360, 15360, unit=UNITS["MiB"]) as it:
+        await it.registered()
+        await until(lambda: it.plugin.status.ready)
+        before = it.inventory
+        it.nvml.cards += [facts(2, 1024 * GIB)]
+        await until(lambda: not it.plugin.status._parts["cards"][0])
+        told = it.plugin.status._parts["cards"][1]
+        assert told.startswith("card 2 (GPU-00000002-0000-0000-0000-000000000000) is left out: ")
+        assert "use --memory-unit" in told
+        assert it.inventory == before
+        # The others are read as ever, also where NVML fails.
+        it.nvml.lost = {1}
+        await until(lambda: [card.usable for card in it.inventory.cards] == [True, False])
+        it.nvml.lost, it.nvml.failure = set(), NvmlError("the driver is gone")
+        await until(lambda: [card.health for card in it.inventory.cards] == ["the driver is gone"] * 2)
+        assert not it.task.done()
+        it.nvml.failure, it.nvml.cards = None, it.nvml.cards[:2]
+        await until(lambda: it.inventory == before and it.plugin.status._parts["cards"][0])
 
 
 @running
@@ -317,9 +340,9 @@ def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_again(mon
     async def run() -> None:
         async with world(16 * GIB) as it:
             await it.registered()
-            monkeypatch.setattr(sockets, "_try_binding", read_only)
+            monkeypatch.setattr(server, "_try_binding", read_only)
             (it.kubelet.directory / "aliyungpushare.sock").unlink()
-            with pytest.raises(Unusable, match="device-plugins was removed and made again") as caught:
+            with pytest.raises(FatalError, match="device-plugins was removed and made again") as caught:
                 await asyncio.wait_for(it.task, ANSWERED_WITHIN)
             assert caught.value.restart
 
@@ -342,6 +365,23 @@ async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() ->
         assert it.patches(old) - tried <= 1
 
 
+@running
+async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        pod = await it.bind(memory(it.inventory, 0, 2, uid="u", name="odd"))
+        await until(lambda: it.plugin.node.pods.get("u"))
+        before = it.plugin.node.pods.get("u")
+        assert before is not None
+        assert before.asks
+        odd = {**pod, "status": {"phase": "Running", "containerStatuses": [None]}}
+        odd["metadata"] = {**pod["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}
+        await it.api.put(path_of(pod), odd)
+        await until(lambda: it.plugin.node.pods.get("u") != before)
+        bare = LocalPod("u", "default", "odd", before.created, "Running", deleting=True, problem=UNREADABLE)
+        assert it.plugin.node.pods.get("u") == bare
+
+
 def events(it: World) -> list[dict[str, Any]]:
     return [found for path, found in it.api.objects.items() if "/events/" in path]
 
@@ -357,7 +397,7 @@ async def test_a_static_pod_is_told_in_an_event_alone_and_under_the_uid_that_des
         assert got["main"]["ALIYUN_COM_GPU_MEM_POD"] == "2"
         await until(lambda: events(it))
         [event] = events(it)
-        assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GPUUnmanaged", 32 * "a")
+        assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GPUShareUnmanaged", 32 * "a")
         assert event["message"].startswith("No scheduler places a static pod; it has 2 units of card 0 (GPU-00000000")
         # The API's copy is kubelet's, which makes it anew when it is changed.
         assert it.patches(static) == 0
@@ -371,7 +411,7 @@ async def test_a_request_that_nobody_can_place_is_told_why() -> None:
         await it.kubelet.manager.admit(odd)
         await until(lambda: events(it))
         [event] = events(it)
-        assert event["reason"] == "GPUUnmanaged"
+        assert event["reason"] == "GPUShareUnmanaged"
         assert event["message"].startswith("No scheduler extender can place it (")
         assert "aliyun.com/gpu-mem and aliyun.com/gpu-count at once" in event["message"]
         assert re.search(r"it has 3 units of card \d .*, the whole card \d ", event["message"])

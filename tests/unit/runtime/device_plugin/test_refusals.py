@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from gpushare_runtime.device_plugin.refusals import Refusals
-from gpushare_runtime.held import Refusal
+from gpushare_runtime.core.node_report import Refusal
+from gpushare_runtime.device_plugin.node.allocator import Refusals
 
 
 class Case:

@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.node import NodeState, Refused
-from gpushare_runtime.device_plugin.node_cards import cordons
-from gpushare_runtime.device_plugin.pods import parse_local_pod
-from gpushare_runtime.device_plugin.refusals import LIFETIME
-from gpushare_runtime.device_plugin.report import report
-from gpushare_runtime.device_plugin.starts import may_start
-from gpushare_runtime.held import Held, HeldEntry
-from gpushare_runtime.inventory import Inventory
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import Held, HeldEntry
+from gpushare_runtime.device_plugin.node.allocator import LIFETIME, NodeState, Refused, may_start
+from gpushare_runtime.device_plugin.node.devices import cordons
+from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
+from gpushare_runtime.device_plugin.publish.node_annotations import report
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.test_node import Node, stopped
+from unit.runtime.device_plugin.test_allocator import Node, stopped
 from unit.runtime.pods import card, container, inventory
 
 MEMORY, CARDS = RESOURCES
@@ -209,6 +207,38 @@ def test_a_static_pod_is_unmanaged() -> None:
     node.see(copy)
     node.admit({**copy, "metadata": {**copy["metadata"], "uid": 32 * "a"}})
     assert said(node.state).entries == (HeldEntry("GPU-00000000", "of-the-copy", "default/static", 3, "unmanaged"),)
+
+
+def test_a_false_copy_of_a_static_pod_has_no_turn_and_no_promise() -> None:
+    """Everybody may write the annotation; kubelet makes a true copy only after it has admitted the pod."""
+    cards = inventory(8, 8)
+    node = Node(cards)
+    false = memory(cards, 0, 3, uid="false", name="false", annotations={"kubernetes.io/config.mirror": 32 * "a"})
+    node.see(false)
+    node.see(memory(cards, 0, 8, uid="copy", name="another", annotations={"kubernetes.io/config.mirror": 32 * "b"}))
+    victim = node.see(memory(cards, 1, 3, name="victim"))
+    assert node.state._promised(None) == {1: 3}
+    assert cards_of(node.admit(victim))["main"] == "1"
+    known = node.pods.get(32 * "a")
+    assert known is not None
+    assert known.allocation is None, "no scheduler chooses for a file"
+
+
+def test_a_static_pod_that_has_begun_has_its_turn() -> None:
+    cards = inventory(8, 8)
+    node = Node(cards)
+    node.admit(node.see(memory(cards, 0, 1)))
+    copy = bound(None, {}, container("a", mem=2), container("b", mem=3), name="static", uid="copy")
+    copy["metadata"]["annotations"] = {"kubernetes.io/config.mirror": 32 * "a"}
+    node.see(copy)
+    node.see(memory(cards, 1, 3, name="other"))
+    pod = {**copy, "metadata": {**copy["metadata"], "uid": 32 * "a"}}
+    node.admit({**pod, "spec": {"containers": pod["spec"]["containers"][:1]}})
+    turn = node.state.turn(MEMORY, 3)
+    assert turn is not None
+    assert str(turn) == "default/static container b"
+    node.admit(pod)
+    assert len({i.partition("-_-")[0] for of in node.manager.given[32 * "a"].values() for i in of[MEMORY]}) == 1
 
 
 def test_a_refusal_is_told_until_its_time_is_over_or_the_card_has_changed() -> None:
@@ -686,19 +716,42 @@ def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_whi
         ({"gpushare.request/cards": "GPU-00000001"}, "which its own annotations refuse"),
         ({"gpushare.request/cards-refused": "GPU-00000000"}, "which its own annotations refuse"),
         ({"gpushare.request/not-with": "app=noisy"}, "beside pod default/noisy, with which it is not to be"),
+        ({"gpushare.request/same-card-as": "app=encoder"}, "not beside pod default/encoder, with which it is to be"),
     ],
-    ids=["cards", "cards refused", "company"],
+    ids=["cards", "cards refused", "company", "same card"],
 )
 def test_a_pod_that_got_a_card_against_its_rules_does_not_start(rule: dict[str, str], why: str) -> None:
     cards = inventory(16, 16)
     node = Node(cards)
     node.admit(node.see(memory(cards, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running")))
+    node.admit(node.see(memory(cards, 1, 4, name="encoder", labels={"app": "encoder"}, phase="Running")))
     # It waits no more, which the watch is to say yet.
     node.see(memory(cards, 0, 6, name="turned away"))
     strict = node.see(memory(cards, 1, 6, name="strict", annotations=rule))
     node.admit(strict)
     with pytest.raises(Refused, match=f"container main of pod default/strict has card 0 .*, {why}; delete the pod"):
         may_start(node.state, MEMORY, ids_of(node, strict))
+
+
+@pytest.mark.parametrize("company", ["came later", "has gone", "is still to come", "of another namespace"])
+def test_a_pod_that_was_not_placed_apart_from_its_company_starts(company: str) -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    encoder = {"labels": {"app": "encoder"}}
+    there = memory(cards, 0, 4, name="there", **encoder)
+    if company == "of another namespace":
+        there["metadata"]["namespace"] = "elsewhere"
+    if company != "came later":
+        node.admit(node.see(there))
+    if company in ("has gone", "is still to come"):
+        other = node.see(memory(cards, 1, 4, name="other", **encoder))
+        if company == "has gone":
+            node.pods.event("DELETED", parse_local_pod(other))
+    pod = node.see(memory(cards, 1, 6, annotations={"gpushare.request/same-card-as": "app=encoder"}, **encoder))
+    if company == "came later":
+        node.admit(node.see(memory(cards, 0, 4, name="later", **encoder)))
+    node.admit(pod)
+    assert may_start(node.state, MEMORY, ids_of(node, pod))
 
 
 def test_who_was_there_first_starts_again_whatever_others_wish() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Set
 
 import pytest
 
-from gpushare_runtime.device_plugin.unit_change import changed_unit
-from gpushare_runtime.quantity import GIB, UNITS
+from gpushare_runtime.core.quantity import GIB, UNITS
+from gpushare_runtime.device_plugin.kubelet.checkpoint import changed_unit
 
 
 def everybody(uids: Set[str]) -> Set[str]:

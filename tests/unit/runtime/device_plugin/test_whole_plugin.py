@@ -7,16 +7,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
+from types import SimpleNamespace
 
 import pytest
 
-from gpushare_runtime.device_plugin.follow_cards import Unusable
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import Held
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
+from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.main import DevicePlugin
-from gpushare_runtime.device_plugin.settings import Settings
-from gpushare_runtime.held import Held
-from gpushare_runtime.inventory import Inventory
-from gpushare_runtime.metrics_server import MetricsAddress, MetricsServer
-from gpushare_runtime.quantity import UNITS
+from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -211,12 +213,36 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
         assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
         # Once that is over, it is told not to ask for what it cannot, and keeps the plugin that it has then.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gpushare_runtime.device_plugin.kubelet._SETTLED_SECONDS", 0.0)
+            patch.setattr("gpushare_runtime.device_plugin.kubelet.registration._SETTLED_SECONDS", 0.0)
             await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True})
             await until(lambda: len(it.kubelet.manager.healthy[MEMORY]) == 16)
         await asyncio.sleep(5 * DROP_SECONDS)
         assert len(it.kubelet.manager.healthy[MEMORY]) == 16
         assert len(it.kubelet.registrations) == len(RESOURCES) + 1
+
+
+@running
+async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clock() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        await admitted(it)
+        await it.kubelet.stop()
+        (it.kubelet.directory / "kubelet_internal_checkpoint").write_bytes(b"{")
+        it.kubelet.manager.given = {}
+        it.kubelet.lists.clear()
+        await it.kubelet.start()
+        await it.registered()
+        await until(lambda: it.plugin.node.holders.record_lost(MEMORY))
+        registration = "gpushare_runtime.device_plugin.kubelet.registration"
+        clock = {"monotonic": time.monotonic, "time_ns": time.time_ns}
+        with pytest.MonkeyPatch.context() as patch:
+            # It is set, as by NTP after a boot.
+            patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() + 3600, **clock))
+            await asyncio.sleep(2.5)
+            assert asks_before_start(it) == {MEMORY: True, CARDS: True}
+            patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() - 3600, **clock))
+            patch.setattr(f"{registration}._SETTLED_SECONDS", 0.0)
+            await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True}, seconds=10)
 
 
 @running
@@ -230,7 +256,7 @@ async def test_a_pod_that_nobody_placed_is_told_so_on_itself() -> None:
         def events() -> list[str]:
             return [o["reason"] for path, o in it.api.objects.items() if "/events/" in path and o["involvedObject"]["name"] == "stray"]
 
-        await until(lambda: events() == ["GPUUnmanaged"])
+        await until(lambda: events() == ["GPUShareUnmanaged"])
 
 
 @running
@@ -241,7 +267,7 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
         await it.stop()
         root = it.kubelet.directory.parent
         settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
-        with pytest.raises(Unusable, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
+        with pytest.raises(FatalError, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
             await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
 
 

@@ -18,16 +18,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gpushare_runtime import protocol
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cluster import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
-from gpushare_runtime.extender.pods import NodeRecord, PodReader
-from gpushare_runtime.extender.recall import Recall
-from gpushare_runtime.extender.service import Service
-from gpushare_runtime.extender.wire import Arguments, BindArguments
+from gpushare_runtime.extender.cache import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
+from gpushare_runtime.extender.objects import NodeRecord, PodReader
+from gpushare_runtime.extender.requeue import Recall
+from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import LOST, TIMEOUT, UNREACHABLE, KubeError
-from gpushare_runtime.ledger import Holder, Ledger
-from gpushare_runtime.placement import Binpack
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -12,18 +13,23 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 import gpushare_runtime
-from gpushare_runtime import __version__, protocol
+from gpushare_runtime import __version__
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.placement.preemption import read_budget
+from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.extender import main as extender
+from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.main import incomplete, main
+from gpushare_runtime.extender.options import Address, Settings
 from gpushare_runtime.kube.credentials import load
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
@@ -261,12 +267,70 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     unheard = list[int]()
     before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
     try:
-        settings = extender.Settings(extender.Address("127.0.0.1", free_port()))
-        with pytest.raises(extender.Stopped, match="that is all of it"):
+        settings = Settings(Address("127.0.0.1", free_port()))
+        with pytest.raises(extender.FatalError, match="that is all of it"):
             asyncio.run(extender.serve(load(str(tmp_path / "kubeconfig")), settings, None, None))
     finally:
         signal.signal(signal.SIGHUP, before)
     assert not unheard
+
+
+@pytest.mark.parametrize("preempt", [False, True])
+def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested elsewhere with a wiring of its own is wired here: a line that is lost would be missed by nobody."""
+    answering: list[Endpoints] = []
+    running: dict[str, Any] = {}
+    problem = ""
+    (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:9", token="t"))
+
+    class Runner:
+        async def cleanup(self) -> None:
+            pass
+
+    async def listen(endpoints: Endpoints, *_: object) -> Runner:
+        answering.append(endpoints)
+        return Runner()
+
+    async def run_all(parts: Sequence[Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
+        for part in parts:
+            name, given = part.__qualname__, inspect.getcoroutinelocals(part)
+            running[name if name != "Reflector.run" else f"{name} of {given['self']._path}"] = given
+            part.close()
+
+    monkeypatch.setattr(extender, "listen", listen)
+    monkeypatch.setattr(extender, "run_all", run_all)
+    settings = Settings(
+        Address("127.0.0.1", 9), preempt=preempt, metrics=MetricsAddress("127.0.0.1", 9), lease="kube-system/x", most_nodes=7
+    )
+    asyncio.run(extender.serve(load(str(tmp_path / "kubeconfig")), settings, None, None))
+
+    budgets = {"Reflector.run of /apis/policy/v1/poddisruptionbudgets"} if preempt else set()
+    assert running.keys() == budgets | {
+        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "Cluster.expire_for_ever", "Recall.run",
+        "Fence.run", "_when_synced", "_follow_tls", "MetricsServer.run", "keep_alive",
+    }  # fmt: skip
+    cluster, recall, fence = (running[name]["self"] for name in ("Cluster.expire_for_ever", "Recall.run", "Fence.run"))
+    [endpoints] = answering
+    service, binder = endpoints._service, endpoints._binder
+    assert running["Reflector.run of /api/v1/pods"]["self"] is running["Fence.run"]["pods"]
+    assert running["_when_synced"]["cluster"] is cluster
+    assert endpoints._fence is fence
+    assert fence.lease == "kube-system/x"
+    # What all of them know is one and the same.
+    assert recall._cluster is binder._cluster is endpoints._cluster is cluster
+    assert service._ledger is cluster.ledger
+    assert service._policy is recall._policy is binder._policy
+    assert service._most == 7
+    assert service._asked == recall.asked
+    cluster.replace_budgets([read_budget({"metadata": {"namespace": "default", "name": "b"}})])
+    assert [budget.name for budget in service._budgets()] == ["b"]
+    assert cluster.on_room == recall.room
+    assert cluster.on_stranger == fence.stranger
+    assert binder._licence == fence.licence
+    monkeypatch.setattr(fence, "problem", lambda: problem)
+    assert recall._active()
+    problem = "another host's scheduler is the active one"
+    assert not recall._active()
 
 
 def test_a_cache_that_nobody_has_confirmed_for_minutes_is_not_answered_from() -> None:

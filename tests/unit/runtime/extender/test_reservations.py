@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime import protocol
-from gpushare_runtime.extender import nominated
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.placement import preemption
+from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cluster import Cluster
-from gpushare_runtime.extender.pods import NodeRecord, PendingPod, PodReader
-from gpushare_runtime.extender.recall import Recall
-from gpushare_runtime.extender.service import RESERVED_SECONDS, Service
-from gpushare_runtime.extender.wire import Arguments, BindArguments, PreemptArguments, Victims
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, PreemptArguments
+from gpushare_runtime.extender.objects import NodeRecord, PendingPod, PodReader
+from gpushare_runtime.extender.requeue import Recall
+from gpushare_runtime.extender.verbs import RESERVED_SECONDS, Service
 from gpushare_runtime.kube.client import KubeError
-from gpushare_runtime.ledger import Holder
-from gpushare_runtime.placement import Placement
+from unit.runtime.core.test_ledger import holder, memory, on
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
-from unit.runtime.test_ledger import holder, memory, on
 
 
 class World:
@@ -196,8 +197,8 @@ def test_nominated_pods_have_their_room() -> None:
 def test_where_nominated_pods_will_be_is_counted_once_until_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each pod that is asked about it was counted again for every node that somebody is nominated to."""
     counted: list[str] = []
-    places = nominated.places
-    monkeypatch.setattr(nominated, "places", lambda policy, node, asked: (counted.append(node.name), places(policy, node, asked))[1])
+    places = preemption.places
+    monkeypatch.setattr(preemption, "places", lambda policy, node, asked: (counted.append(node.name), places(policy, node, asked))[1])
     world = World(n=(16, 16), m=(16,), o=(16,))
 
     def named(uid: str, units: int, node: str, priority: int = 5) -> None:

@@ -16,15 +16,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpushare_runtime.extender import server
-from gpushare_runtime.extender.cluster import Cluster
+from gpushare_runtime.core.protocol import EXTENDER_PREFIX
+from gpushare_runtime.daemon.listener import Seldom
+from gpushare_runtime.extender import http_server
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.main import main
-from gpushare_runtime.extender.server import Endpoints, listen
 from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
-from gpushare_runtime.listener import Seldom
 from gpushare_runtime.pki.certificates import issue
 from gpushare_runtime.pki.folder import Folder
-from gpushare_runtime.protocol import EXTENDER_PREFIX
 from unit.runtime.extender.test_main import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, serving
 
@@ -122,8 +122,8 @@ def test_who_may_call_what(tmp_path: Path) -> None:
 
 
 def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_STRANGER_SECONDS", 1.0)
-    monkeypatch.setattr(server, "_STRANGERS", 64)
+    monkeypatch.setattr(http_server, "_STRANGER_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "_STRANGERS", 64)
 
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
@@ -137,7 +137,7 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
         async with Caller(port, scheduler(pki)) as known:
             assert (await known.ask("POST", FILTER))[0] == 200
             # Each has one descriptor at this end, and where it is kept another one at that end.
-            assert len(os.listdir("/proc/self/fd")) - before < 200 + server._STRANGERS + 10
+            assert len(os.listdir("/proc/self/fd")) - before < 200 + http_server._STRANGERS + 10
             for reader, _ in silent:
                 with contextlib.suppress(OSError):
                     assert await asyncio.wait_for(reader.read(), 10) == b""
@@ -155,8 +155,8 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
 
 def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     # Whatever other tests have had logged before.
-    monkeypatch.setattr(server._at_callers, "filters", [Seldom(3)])
-    monkeypatch.setattr(server._malformed, "filters", [Seldom(4), server._one_line])
+    monkeypatch.setattr(http_server._at_callers, "filters", [Seldom(3)])
+    monkeypatch.setattr(http_server._malformed, "filters", [Seldom(4), http_server._one_line])
 
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()

@@ -214,7 +214,7 @@ def test_a_broken_cluster_is_named(tmp_path: Path, text: str | None, said: str) 
 def test_with_tokens_of_its_own_the_package_is_not_loaded(tmp_path: Path) -> None:
     write(tmp_path / "config", kubeconfig(SERVER))
     code = (
-        "import sys; from gpushare_runtime.kube.credentials import load; from gpushare_runtime.kube.identity import *; "
+        "import sys; from gpushare_runtime.kube.credentials import load; from gpushare_runtime.kube.service_account import *; "
         "load('config', tokens=TokenKeeper(TokenFiles(Path('s'), Path('t')))); sys.exit('kubernetes' in sys.modules)"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent)}

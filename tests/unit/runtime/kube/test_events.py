@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from gpushare_runtime.kube import events
+from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
-from gpushare_runtime.kube.reflector import Backoff
 from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
 
 POD = ObjectReference("Pod", "a", "uid-a", "default")

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import load
-from gpushare_runtime.kube.identity import TokenFiles, TokenKeeper, add_options, from_options
-from gpushare_runtime.kube.reflector import Backoff
-from gpushare_runtime.kube.tokens import parse_token
+from gpushare_runtime.kube.service_account import TokenFiles, TokenKeeper, add_options, from_options, parse_token
 from unit.runtime.kube.fake_api import fail, kubeconfig, serving, until
 from unit.runtime.kube.tokens import START, TokenApi, jwt
 

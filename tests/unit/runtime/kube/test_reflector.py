@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpushare_runtime.kube.reflector import Backoff, Reflector
+from gpushare_runtime.kube.backoff import Backoff
+from gpushare_runtime.kube.reflector import Reflector
 from unit.runtime.kube.fake_api import FakeApi, Fault, connected, fail, serving, status, until
 
 PODS = "/api/v1/namespaces/default/pods/"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.kube.tokens import TokenError, best, parse_token, read_token
+from gpushare_runtime.kube.service_account import TokenError, best, parse_token, read_token
 from unit.runtime.kube.tokens import jwt
 
 

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Who holds what on which card. Built from pods and inventories; pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeVar, cast
+
+from gpushare_runtime.core.constraints import Bearer, Labels, selects
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_ledger import CardState, Holder, NodeLedger, NodeRecord
+from gpushare_runtime.core.node_report import Refusal
+from gpushare_runtime.core.request import Request
+
+__all__ = ["CardState", "Holder", "Ledger", "NodeLedger", "NodeRecord", "Nominee"]
+
+
+_KEPT: Final = 32
+"""Kinds of answers that are kept of all nodes: 5000 nodes are half a MiB of each."""
+REFUSED_SECONDS: Final = 60.0
+"""As long a refusal by a node holds the card back, from when it is first seen here: the node's clock need not be right."""
+UNKNOWN_SECONDS: Final = 15.0
+"""As long a pod of which nobody knows the card counts against every card of its node. By then kubelet has admitted it, and the
+device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
+
+
+class Kept(Protocol):
+    """Something about all nodes that is kept until they change."""
+
+    def forget(self, name: str) -> None:
+        """A node has changed."""
+
+
+K = TypeVar("K", bound=Kept)
+
+
+@dataclass(frozen=True)
+class Nominee:
+    """A pending pod that kube-scheduler has made room for on a node, by evicting others."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    request: Request
+    labels: Labels = ()
+    priority: int = 0
+
+
+class Ledger:
+    """All nodes and all pods that hold something, by UID; the only writer of its `NodeLedger`s.
+
+    A pod whose Binding is likely to come is reserved for, one whose Binding is under way is assumed, and confirmed when the
+    pod is seen bound. on_room: told when units are given back, by whomever and why ever.
+    """
+
+    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
+        self._on_room = on_room
+        self.expired = 0
+        """Reservations that ran out since the start."""
+        self._nodes: dict[str, NodeLedger] = {}
+        self._node_of: dict[str, str] = {}
+        self._assumed: set[str] = set()
+        self._reserved: dict[str, float] = {}
+        self._lingering: dict[str, float] = {}
+        self._nominees: dict[str, dict[str, Nominee]] = {}
+        self._refusing: dict[str, dict[Refusal, float | None]] = {}
+        self._unknown: dict[str, float] = {}
+        self._touched: set[str] = set()
+        self._by_namespace: dict[str, dict[str, Holder]] = {}
+        self._not_with: dict[str, Counter[Labels]] = {}
+        self._kept: dict[Hashable, Kept] = {}
+
+    def kept(self, key: Hashable, make: Callable[[], K]) -> K:
+        """What `make` has made for this key, told of every node that changes since. Those used last are kept.
+
+        For what is asked of every node for one pod after the other, of which each changes one node.
+        """
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            kept = make()
+            if len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = kept
+        return cast(K, kept)
+
+    def _changed(self, name: str) -> None:
+        self._touched.add(name)
+        for kept in self._kept.values():
+            kept.forget(name)
+
+    @property
+    def nodes(self) -> Mapping[str, NodeLedger]:
+        return self._nodes
+
+    def node(self, name: str) -> NodeLedger | None:
+        return self._nodes.get(name)
+
+    def set_node(self, record: NodeRecord) -> None:
+        """What a node says of itself has become this. Its holders stay."""
+        node = self._ensure(record.name)
+        node.set_record(record)
+        for uid in self._lingering.keys() & record.held.by_uid.keys():
+            # Of other nodes' pods it has no say.
+            if self._node_of.get(uid) == record.name:
+                self.remove(uid)
+        seen = self._refusing.pop(record.name, {})
+        if node.refused:
+            self._refusing[record.name] = {refusal: seen.get(refusal) for refusal in node.refused}
+        self._drop_if_idle(record.name)
+
+    def set_inventory(self, name: str, inventory: Inventory | None, error: str = "") -> None:
+        """Replace a node's cards; None: it has none that can be used, for the reason `error`. Holders stay."""
+        node = self._nodes.get(name)
+        before = node.record if node is not None else NodeRecord(name, None)
+        self.set_node(replace(before, inventory=inventory, error=error))
+
+    def expire(self, clock: float) -> bool:
+        """Forget what is over: nodes' refusals, reservations, and pods of which nobody knows the card; whether there was any.
+
+        clock: as in `reserve`.
+        """
+        refusals = [name for name in list(self._refusing) if self._expire_refusals(name, clock)]
+        unknown = self._expire_unknown(clock)
+        reservations = [uid for uid, until in self._reserved.items() if until <= clock]
+        self.expired += len(reservations)
+        over = [*reservations, *(uid for uid, until in self._lingering.items() if until <= clock)]
+        for uid in over:
+            self.remove(uid)
+        return bool(refusals or unknown or over)
+
+    def _expire_refusals(self, name: str, clock: float) -> bool:
+        """Whether some of a node's are over."""
+        begun = {refusal: clock + REFUSED_SECONDS if until is None else until for refusal, until in self._refusing.pop(name).items()}
+        node, ended = self._nodes.get(name), {refusal for refusal, until in begun.items() if until <= clock}
+        if node is None:
+            return False
+        if len(ended) < len(begun):
+            self._refusing[name] = {refusal: until for refusal, until in begun.items() if refusal not in ended}
+        if ended:
+            node.end_refusals(ended)
+            self._on_room()
+        return bool(ended)
+
+    def _expire_unknown(self, clock: float) -> bool:
+        """Whether some pods of unknown card count by their nodes' word from now on."""
+        for name in self._touched & self._nodes.keys():
+            for uid in self._nodes[name].unknown:
+                self._unknown.setdefault(uid, clock + UNKNOWN_SECONDS)
+        self._touched.clear()
+        over = [uid for uid, until in self._unknown.items() if until <= clock]
+        still = {uid: self._nodes[self._node_of[uid]] for uid in over}
+        still = {uid: node for uid, node in still.items() if uid in node.unknown}
+        for uid in over:
+            del self._unknown[uid]
+        for uid, node in still.items():
+            node.count_by_word(uid)
+        if still:
+            self._on_room()
+        return bool(still)
+
+    def apply(self, holder: Holder) -> None:
+        """A pod was seen bound: it holds this, whatever was assumed or known of it before."""
+        self._put(self._readable(holder))
+        self._assumed.discard(holder.uid)
+        self._reserved.pop(holder.uid, None)
+        self._lingering.pop(holder.uid, None)
+
+    def _readable(self, holder: Holder) -> Holder:
+        """With the cards that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
+        node = self._nodes.get(holder.node)
+        if node is None or holder.mirror or (holder.allocation is not None and node.possible(holder.allocation)):
+            return holder
+        before = self.holder(holder.uid) if holder.uid not in self._reserved else None
+        if before is None or before.node != holder.node or before.allocation is None or not node.possible(before.allocation):
+            return holder
+        return replace(holder, allocation=before.allocation)
+
+    def assume(self, holder: Holder) -> None:
+        """A Binding of this pod is about to be sent."""
+        self._put(holder)
+        self._assumed.add(holder.uid)
+        self._reserved.pop(holder.uid, None)
+
+    def reserve(self, holder: Holder, until: float) -> None:
+        """This pod will probably be bound there, before `until` (seconds of any clock).
+
+        Without effect when it holds something for good or is being bound.
+        """
+        if holder.uid not in self._node_of or holder.uid in self._reserved:
+            self._put(holder)
+            self._reserved.pop(holder.uid, None)
+            self._reserved[holder.uid] = until
+
+    def linger(self, uid: str, until: float) -> None:
+        """Nobody can say any more whether the pod holds: it does until then, or until its node or its watch has spoken.
+
+        until: seconds of the same clock as in `reserve`.
+        """
+        if uid in self._node_of:
+            self._lingering.setdefault(uid, until)
+
+    @property
+    def under_way(self) -> Set[str]:
+        """UIDs of the pods that are assumed or reserved for."""
+        return self._assumed | self._reserved.keys()
+
+    @property
+    def lingering(self) -> Set[str]:
+        """UIDs of the pods of which nobody can say whether they hold."""
+        return self._lingering.keys()
+
+    def is_lingering(self, uid: str) -> bool:
+        return uid in self._lingering
+
+    def is_assumed(self, uid: str) -> bool:
+        return uid in self._assumed
+
+    def is_reserved(self, uid: str) -> bool:
+        return uid in self._reserved
+
+    def forget(self, uid: str) -> None:
+        """The assumed Binding did not happen. Without effect when the pod was seen bound meanwhile."""
+        if uid in self._assumed:
+            self.remove(uid)
+
+    def release(self, uid: str) -> None:
+        """What was only reserved is free again. Without effect when more is known of the pod."""
+        if uid in self._reserved:
+            self.remove(uid)
+
+    def remove(self, uid: str) -> None:
+        """The pod is finished or gone."""
+        self._assumed.discard(uid)
+        self._reserved.pop(uid, None)
+        self._lingering.pop(uid, None)
+        self._unknown.pop(uid, None)
+        name = self._node_of.pop(uid, None)
+        if name is not None:
+            self._leave(self._nodes[name].holder(uid))
+            self._nodes[name].drop(uid)
+            self._drop_if_idle(name)
+            self._on_room()
+
+    @property
+    def nominees(self) -> Mapping[str, Mapping[str, Nominee]]:
+        """By node and UID; usually there are none."""
+        return self._nominees
+
+    def nominate(self, uid: str, nominee: Nominee | None) -> None:
+        """The pod with this UID is nominated to a node now; None: to none (any more)."""
+        for name in [name for name, of in self._nominees.items() if uid in of and of[uid] != nominee]:
+            del self._nominees[name][uid]
+            if not self._nominees[name]:
+                del self._nominees[name]
+            self._on_room()
+        if nominee is not None:
+            self._nominees.setdefault(nominee.node, {})[uid] = nominee
+
+    def replace(
+        self, holders: Iterable[Holder], existing: Collection[str], finished: Collection[str] = (), until: float | None = None
+    ) -> None:
+        """A fresh list of all pods: `holders` hold, `existing` are the UIDs of every unfinished pod, bound or not.
+
+        What is assumed or reserved stays while its pod exists: the list may be older than the Binding. finished: UIDs of pods that
+        have ended; one that is neither and had not ended was deleted by force: it lingers until then, None: it is gone at once.
+        """
+        current = {holder.uid: holder for holder in holders}
+        for uid, name in list(self._node_of.items()):
+            under_way = (uid in self._assumed or uid in self._reserved) and uid in existing
+            if uid in current or under_way or uid in self._lingering:
+                continue
+            if until is not None and uid not in finished and self._nodes[name].holder(uid).alive:
+                self.linger(uid, until)
+            else:
+                self.remove(uid)
+        for holder in current.values():
+            self.apply(holder)
+
+    def holder(self, uid: str) -> Holder | None:
+        """What this pod holds, also where that is only reserved or assumed."""
+        name = self._node_of.get(uid)
+        return self._nodes[name].holder(uid) if name is not None else None
+
+    def asked_by(self, request: Request, namespace: str, labels: Labels) -> Request:
+        """The request with its pod named, where somebody's rules about neighbours make that matter; else as it is."""
+        rules = request.rules
+        selectors = [selector for selector in self._not_with.get(namespace, ()) if selects(selector, labels)]
+        if not rules.about_pods and not selectors:
+            return request.asked_by(None)
+        first = False
+        if selects(rules.same_card_as, labels):
+            here = self._by_namespace.get(namespace, {}).values()
+            first = not any(selects(rules.same_card_as, holder.labels) for holder in here)
+        # No more of its labels than others' rules look at: pods that differ in the rest ask the same.
+        return request.asked_by(Bearer(namespace, tuple(sorted({pair for selector in selectors for pair in selector})), first))
+
+    def _put(self, holder: Holder) -> None:
+        known = self._node_of.get(holder.uid) == holder.node
+        if not known:
+            # Wherever it was before.
+            self.remove(holder.uid)
+        else:
+            self._leave(self._nodes[holder.node].holder(holder.uid))
+        if self._ensure(holder.node).put(holder) and known:
+            # It may have other cards now.
+            self._on_room()
+        self._node_of[holder.uid] = holder.node
+        self._by_namespace.setdefault(holder.namespace, {})[holder.uid] = holder
+        if holder.request.rules.not_with:
+            self._not_with.setdefault(holder.namespace, Counter())[holder.request.rules.not_with] += 1
+
+    def _leave(self, holder: Holder) -> None:
+        """This pod is no longer one of its namespace's."""
+        here = self._by_namespace[holder.namespace]
+        del here[holder.uid]
+        if not here:
+            del self._by_namespace[holder.namespace]
+        selector = holder.request.rules.not_with
+        if selector:
+            selectors = self._not_with[holder.namespace]
+            selectors[selector] -= 1
+            if not selectors[selector]:
+                del selectors[selector]
+            if not selectors:
+                del self._not_with[holder.namespace]
+
+    def _ensure(self, name: str) -> NodeLedger:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = NodeLedger(name, self._changed)
+        return node
+
+    def _drop_if_idle(self, name: str) -> None:
+        node = self._nodes[name]
+        if node.inventory is None and not node.inventory_error and not node.holders:
+            del self._nodes[name]
+            self._refusing.pop(name, None)
+            self._changed(name)

@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""One node's cards, who has what of them, and the sums. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.core.constraints import Bearer, Labels, selects
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Refusal, Share
+from gpushare_runtime.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod that is bound to a node and not finished, or about to be.
+
+    allocation None: its card is not known. labels: of the pod, for other pods' rules; leaving: it is being deleted; alive: by its
+    last status it has containers that have not ended; mirror: it is the API's copy of a static pod, which anybody may make: only
+    its node can say what it has.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    request: Request
+    allocation: Allocation | None
+    labels: Labels = ()
+    priority: int = 0
+    leaving: bool = False
+    alive: bool = False
+    mirror: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether its cards are held whole, with no memory left for others."""
+        return self.request.cards > 0
+
+    def counts_as(self, other: Holder) -> bool:
+        """Whether it makes no difference to any sum or rule which of the two is in the ledger."""
+        return (
+            self.node == other.node
+            and self.mirror == other.mirror
+            and self.allocation == other.allocation
+            and self.request == other.request
+            and self.labels == other.labels
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CardState:
+    """One card and what is left of it. free: units, never negative; empty: nobody holds any of it; core: per cent free."""
+
+    card: Card
+    free: int
+    empty: bool
+    core: int = 0
+
+    def beside(self, units: int, core: int, whole: bool) -> CardState:
+        """What is left beside one pod more."""
+        return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core))
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """What a node says of itself, in its metadata.
+
+    inventory: None with error "" when no device plugin has published any cards; model, placement: its labels, "" without.
+    """
+
+    name: str
+    inventory: Inventory | None
+    error: str = ""
+    held: Held = NOTHING_HELD
+    model: str = ""
+    placement: str = ""
+
+
+@dataclass
+class Sums:
+    """What is held, by card index. whole: how many hold it whole; unknown: pods of which nobody knows the card."""
+
+    used: dict[int, int] = field(default_factory=dict)
+    core: dict[int, int] = field(default_factory=dict)
+    whole: dict[int, int] = field(default_factory=dict)
+    unknown: list[Holder] = field(default_factory=list)
+
+    def add(self, cards: Mapping[int, int], core: int, whole: bool) -> None:
+        for index, units in cards.items():
+            self.used[index] = self.used.get(index, 0) + units
+            if core:
+                self.core[index] = self.core.get(index, 0) + core
+            if whole:
+                self.whole[index] = self.whole.get(index, 0) + 1
+
+
+T = TypeVar("T")
+
+_REMEMBERED: Final = 64
+"""Answers of one node, some for each kind of request."""
+
+
+class NodeLedger:
+    """Changed only through `Ledger`, read by placement. record: what the node says; holders: by UID.
+
+    on_change: told the name when something is held or free that was not before; fault: why something about this node could not be
+    computed, "" if all could.
+    """
+
+    def __init__(self, name: str, on_change: Callable[[str], None] = lambda name: None) -> None:
+        self.name = name
+        self._on_change = on_change
+        self.record = NodeRecord(name, None)
+        self._holders: dict[str, Holder] = {}
+        self._cards: tuple[CardState, ...] | None = None
+        self._totals: tuple[int, int, int] | None = None
+        self._frees: tuple[int, ...] | None = None
+        self._over: frozenset[int] = frozenset()
+        self._unknown: tuple[str, ...] = ()
+        self._refused: dict[str, list[Refusal]] | None = None
+        self._ended: frozenset[Refusal] = frozenset()
+        self._by_word: set[str] = set()
+        self._with_rules = 0
+        self.fault = ""
+        self.memo: dict[object, object] = {}
+        """What is remembered until the node changes: filter and prioritize ask the same of every node again and again."""
+
+    @property
+    def inventory(self) -> Inventory | None:
+        return self.record.inventory
+
+    @property
+    def inventory_error(self) -> str:
+        return self.record.error
+
+    @property
+    def holders(self) -> Collection[Holder]:
+        return self._holders.values()
+
+    def holder(self, uid: str) -> Holder:
+        """KeyError when it holds nothing here."""
+        return self._holders[uid]
+
+    @property
+    def cards(self) -> tuple[CardState, ...]:
+        """Every card of the inventory by index, with what is left of it; () without an inventory."""
+        if self._cards is None:
+            nothing: tuple[CardState, ...] = ()
+            self._cards = self.guarded(self._compute, nothing)
+        return self._cards
+
+    @property
+    def unknown(self) -> Collection[str]:
+        """UIDs of the pods that count against every card, since nobody knows theirs."""
+        return self._unknown if self.cards else ()
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """The admissions that the node has refused and that still hold cards back."""
+        return tuple(r for r in self.record.held.refused if r not in self._ended)
+
+    def guarded(self, look: Callable[[], T], otherwise: T) -> T:
+        """`look()`, something about this node; `otherwise` where that fails: a fault about one node concerns that node only."""
+        try:
+            return look()
+        except Exception as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            where = f" in {trace.tb_frame.f_code.co_name}, line {trace.tb_lineno}" if trace is not None else ""
+            self.fault = f"{type(error).__name__}{where}: {quote(str(error))}"
+            return otherwise
+
+    @property
+    def usable(self) -> Iterator[CardState]:
+        """The cards that may take new pods."""
+        return (state for state in self.cards if state.card.usable)
+
+    @property
+    def free(self) -> int:
+        """Units free on all usable cards together."""
+        return self._summary[0]
+
+    def largest_free(self) -> int:
+        """Units free on the usable card that has most free."""
+        return self._summary[1]
+
+    def empty_cards(self) -> int:
+        """Usable cards that nobody holds any of."""
+        return self._summary[2]
+
+    @property
+    def _summary(self) -> tuple[int, int, int]:
+        if self._totals is None:
+            usable = list(self.usable)
+            frees = [state.free for state in usable]
+            self._totals = sum(frees), max(frees, default=0), sum(state.empty for state in usable)
+        return self._totals
+
+    def remembered(self, key: object, compute: Callable[[], T]) -> T:
+        """`compute()`, once per key until the node changes."""
+        try:
+            return self.memo[key]  # type: ignore[return-value]
+        except KeyError:
+            value = compute()
+            self.remember(key, value)
+            return value
+
+    def remember(self, key: object, value: object) -> None:
+        """For as long as the node does not change, and no more than so many: there are as many kinds of requests as users like."""
+        if len(self.memo) >= _REMEMBERED:
+            self.memo.clear()
+        self.memo[key] = value
+
+    def leftover(self, request: Request) -> int | None:
+        """What stays free on the fullest cards that take the request: units, or empty cards. None if it does not fit."""
+        # Asked for every node at every attempt: no call more than needed.
+        try:
+            return self.memo[request.key]  # type: ignore[return-value]
+        except KeyError:
+            left = self.guarded(lambda: self._leftover(request), None)
+            self.remember(request.key, left)
+            return left
+
+    def _leftover(self, request: Request) -> int | None:
+        if request.is_plain and not self._refused_on:
+            # Nearly all requests: only free units decide. Where others' rules matter the bearer is named, see `Ledger.asked_by`.
+            least = min((free for free in self._free_units if free >= request.per_card), default=None)
+            return None if least is None else least - request.per_card
+        found = self.candidates(request)
+        if not found:
+            return None
+        if request.cards:
+            return len(found) - request.cards
+        frees = sorted(state.free for state in found)[: request.cards_per_pod]
+        return sum(frees) - request.per_card * request.cards_per_pod
+
+    @property
+    def _free_units(self) -> tuple[int, ...]:
+        """Of each usable card."""
+        if self._frees is None:
+            self._frees = tuple(state.free for state in self.usable)
+        return self._frees
+
+    def candidates(self, request: Request) -> tuple[CardState, ...]:
+        """The cards of which any `cards_per_pod` (or any `cards`, whole) will do; () if they are too few."""
+        return self.remembered(("cards", request.key), lambda: self._candidates(request))
+
+    def _candidates(self, request: Request) -> tuple[CardState, ...]:
+        found = tuple(state for state in self.cards if not self.against(request, state))
+        return found if len(found) >= (request.cards or request.cards_per_pod) else ()
+
+    def could_hold(self, request: Request) -> bool:
+        """Whether it would fit if nobody held anything here."""
+        return self.remembered(("empty", request.key), lambda: self._could_hold(request))
+
+    def _could_hold(self, request: Request) -> bool:
+        if self.inventory is None or request.core > self.inventory.core:
+            return False
+        cards = [state.card for state in self.usable if state.card.units >= request.per_card]
+        suitable = sum(request.rules.accept(card.uuid, self._models(card)) for card in cards)
+        return suitable >= (request.cards or request.cards_per_pod)
+
+    def against(self, request: Request, state: CardState) -> str:
+        """Why a card of this node does not take (its part of) a request, in a word; "" if it does."""
+        if not state.card.usable:
+            return "unusable"
+        if request.rules.about_cards and not request.rules.accept(state.card.uuid, self._models(state.card)):
+            return "refused"
+        if not state.empty if request.cards else state.free < request.per_card or state.core < request.core:
+            return "room"
+        if self._held_back(request, state.card):
+            return "held back"
+        if (self._with_rules or request.rules.about_pods) and not self._good_company(request, state.card):
+            return "company"
+        return ""
+
+    def _models(self, card: Card) -> list[str]:
+        """The node's label speaks for its cards only where they are all alike."""
+        alike = self.record.model and self.inventory and len({c.model for c in self.inventory.cards}) == 1
+        return [card.model, self.record.model] if alike else [card.model]
+
+    def _held_back(self, request: Request, card: Card) -> bool:
+        """The node refused a pod of this size on this card a moment ago: the same again would be a loop."""
+        return any(
+            refusal.whole if request.cards else not refusal.whole and request.per_card >= refusal.units
+            for refusal in self._refused_on.get(card.uuid, ())
+        )
+
+    @property
+    def _refused_on(self) -> Mapping[str, Collection[Refusal]]:
+        """By card."""
+        if self._refused is None:
+            self._refused = {}
+            for refusal in self.refused:
+                self._refused.setdefault(refusal.card, []).append(refusal)
+        return self._refused
+
+    def _good_company(self, request: Request, card: Card) -> bool:
+        """Whether the rules of this pod and of those that are (or may be) on the card let them be together."""
+        apart, beside = self.remembered(("company", request.key), lambda: self._company(request))
+        if card.index in apart:
+            return False
+        return not request.rules.same_card_as or card.index in beside or (request.bearer is not None and request.bearer.first)
+
+    def _company(self, request: Request) -> tuple[Collection[int], Collection[int]]:
+        """(cards with a pod that it may not be with, cards with one that it wants to be with), of those of its namespace."""
+        bearer, rules = request.bearer or Bearer("", ()), request.rules
+        apart: set[int] = set()
+        beside: set[int] = set()
+        for holder in self._holders.values():
+            if holder.namespace != bearer.namespace:
+                continue
+            if selects(rules.not_with, holder.labels) or selects(holder.request.rules.not_with, bearer.labels):
+                known = self.known(holder)
+                apart.update((state.card.index for state in self.cards) if known is None else known)
+            elif selects(rules.same_card_as, holder.labels):
+                beside.update(self.known(holder) or ())
+        return apart, beside
+
+    def sound(self, holder: Holder) -> bool:
+        """Whether a pod that is here already can still be admitted to the cards that it was given."""
+        inventory, allocation = self.inventory, holder.allocation
+        if inventory is None or allocation is None or self.known(holder) is not allocation.by_card:
+            return False
+        mine = [state.card for state in self.cards if state.card.index in allocation.by_card]
+        return all(card.usable and card.index not in self._over and not self._held_back(holder.request, card) for card in mine)
+
+    def supposing(self, add: Iterable[Holder] = (), without: Collection[str] = ()) -> NodeLedger:
+        """A copy with these pods more, and without those UIDs; this one stays as it is."""
+        other = NodeLedger(self.name)
+        other.record = self.record
+        other._ended, other._by_word = self._ended, set(self._by_word)
+        other._holders = {uid: holder for uid, holder in self._holders.items() if uid not in without}
+        if self._with_rules:
+            other._with_rules = sum(bool(holder.request.rules.not_with) for holder in other._holders.values())
+        for holder in add:
+            other.put(holder)
+        return other
+
+    def overbooked(self) -> dict[int, int]:
+        """Card index → units held beyond what it has, or by pods beside a whole holder. {} when the ledger is sound."""
+        excess: dict[int, int] = {}
+        if self.inventory is None:
+            return excess
+        sums = self._stated()
+        for index, units in sums.used.items():
+            card = self.inventory.by_index.get(index)
+            over = units - (card.units if card else 0)
+            if sums.whole.get(index, 0) > 1:
+                over = max(over, 1)
+            if over > 0:
+                excess[index] = over
+        return excess
+
+    def _stated(self) -> Sums:
+        """What the pods' annotations say, possible or not."""
+        sums = Sums()
+        for holder in self._holders.values():
+            if holder.allocation is not None:
+                sums.add(holder.allocation.by_card, holder.request.core, holder.whole)
+        return sums
+
+    def problems(self) -> list[str]:
+        """What cannot be, in words, one line each; [] when the ledger is sound."""
+        nothing: list[str] = []
+        found = self.guarded(self._problems, nothing)
+        return [*found, f"looking at this node failed: {self.fault}"] if self.fault else found
+
+    def _problems(self) -> list[str]:
+        if self.inventory is None:
+            return []
+        found = [f"card {index}: {units} units are held beyond what it has" for index, units in sorted(self.overbooked().items())]
+        for index, core in sorted(self._stated().core.items()):
+            if core > self.inventory.core:
+                found.append(f"card {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
+        for holder in self._holders.values():
+            known = self.known(holder)
+            if known is None or (holder.uid in self._by_word and not known):
+                counts = "it counts against every card that could hold it" if known is None else _BY_WORD
+                found.append(f"pod {holder.namespace}/{holder.name}: {_unknown(holder)}; {counts}")
+        strangers = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
+        return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in strangers]
+
+    def known(self, holder: Holder) -> Mapping[int, int] | None:
+        """{card: units} that this pod has; None if that is not known, or cannot be."""
+        if self.inventory is None:
+            return None
+        if holder.allocation is not None and not holder.mirror and self.possible(holder.allocation):
+            return holder.allocation.by_card
+        said = {index: units for index, (units, _) in self._said(holder.uid).items()}
+        if holder.mirror or holder.uid in self._by_word:
+            return said
+        enough = len(said) >= holder.request.cards if holder.whole else sum(said.values()) >= holder.request.units
+        return said if said and enough else None
+
+    def possible(self, allocation: Allocation) -> bool:
+        """Whether the node has such cards."""
+        by_index = self.inventory.by_index if self.inventory else {}
+        # Asked for every pod of a node that has changed: no generator.
+        for index, units in allocation.by_card.items():
+            card = by_index.get(index)
+            if card is None or units > card.units:
+                return False
+        return True
+
+    def _said(self, uid: str) -> dict[int, Share]:
+        """What the node itself says that a pod holds, by card index."""
+        by_uuid = self.inventory.by_uuid if self.inventory else {}
+        said = self.record.held.by_uid.get(uid, {})
+        return {by_uuid[uuid].index: share for uuid, share in said.items() if uuid in by_uuid}
+
+    def _sums(self) -> Sums:
+        sums = Sums()
+        for holder in self._holders.values():
+            known = self.known(holder)
+            if known is None:
+                sums.unknown.append(holder)
+            else:
+                sums.add(known, holder.request.core, holder.whole)
+        for uid in self.record.held.by_uid:
+            self._add_said(uid, sums)
+        return sums
+
+    def _add_said(self, uid: str, sums: Sums) -> None:
+        """What the node says beyond what the pods do: of a pod that is gone, or on another card than its annotations name."""
+        holder = self._holders.get(uid)
+        known = self.known(holder) if holder is not None else {}
+        if known is None:
+            return
+        for index, (units, whole) in self._said(uid).items():
+            if units > known.get(index, 0):
+                sums.add({index: units - known.get(index, 0)}, 0, whole)
+
+    def _compute(self) -> tuple[CardState, ...]:
+        if self.inventory is None:
+            return ()
+        sums, offered = self._sums(), self.inventory.core
+        self._unknown = tuple(holder.uid for holder in sums.unknown)
+        over, states = set(), []
+        for card in self.inventory.cards:
+            units, core = sums.used.get(card.index, 0), sums.core.get(card.index, 0)
+            whole = sums.whole.get(card.index, 0)
+            # A pod whose card is not known counts against every card.
+            for holder in sums.unknown:
+                if holder.whole:
+                    whole, units = whole + 1, units + card.units
+                else:
+                    units, core = units + min(holder.request.per_card, card.units), core + holder.request.core
+            if units > card.units or core > offered or whole > 1:
+                over.add(card.index)
+            free, core = (0, 0) if whole else (max(0, card.units - units), max(0, offered - core))
+            states.append(CardState(card, free, card.index not in sums.used and not sums.unknown, core))
+        self._over = frozenset(over)
+        return tuple(states)
+
+    def count_by_word(self, uid: str) -> None:
+        """This pod's card is not known for long enough: from now on it counts with what the node says that it has."""
+        if uid in self._holders:
+            self._by_word.add(uid)
+            self._changed()
+
+    def end_refusals(self, ended: Collection[Refusal]) -> None:
+        """These hold no card back any more."""
+        self._ended |= set(ended)
+        self._changed()
+
+    def set_record(self, record: NodeRecord) -> None:
+        if record != self.record:
+            self.record = record
+            self._ended &= set(record.held.refused)
+            self._changed()
+
+    def put(self, holder: Holder) -> bool:
+        """Whether that makes a difference."""
+        before = self._holders.get(holder.uid)
+        self._holders[holder.uid] = holder
+        if before is not None and before.counts_as(holder):
+            return False
+        self._with_rules += bool(holder.request.rules.not_with) - bool(before and before.request.rules.not_with)
+        self._changed()
+        return True
+
+    def drop(self, uid: str) -> None:
+        gone = self._holders.pop(uid)
+        self._with_rules -= bool(gone.request.rules.not_with)
+        self._by_word.discard(uid)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._cards = self._totals = self._frees = self._refused = None
+        self.fault = ""
+        self.memo.clear()
+        self._on_change(self.name)
+
+
+_BY_WORD: Final = "its node does not say that it holds any, so it does not count"
+
+
+def _unknown(holder: Holder) -> str:
+    if holder.allocation is None:
+        return "its card is not known"
+    named = ", ".join(map(str, sorted(holder.allocation.by_card)))
+    return f"no pod can have what its annotations say of card {named}"

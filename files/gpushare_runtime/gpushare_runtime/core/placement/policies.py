@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Policies: which cards of a node a pod gets, and which node is best. Pure functions of a ledger."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from gpushare_runtime.core.allocation import Allocation, allocate
+from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, growth
+from gpushare_runtime.core.placement.ranking import Ranking, Weight, scores_of
+from gpushare_runtime.core.request import Request
+
+MANY_NODES: Final = 500
+FEW_CHOICES: Final = 8
+"""Of cards on a node, where there are more nodes than that: whoever asks for fgd does not keep the scheduler waiting."""
+_REMEMBERED: Final = 10_000
+
+
+class Policy(Protocol):
+    """Both methods expect a request that `Request.unsupported` lets pass."""
+
+    def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
+        """The allocation on this node, None if it does not fit."""
+
+    def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
+        """Node name → 0 … 10: the best exactly one gets 10, the others at most 9. Nodes where it does not fit get 0."""
+
+    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+        """What the node is ranked by, None if it does not fit."""
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        """`weigh` of all nodes, kept for the next request of this kind."""
+
+
+class Rule(ABC):
+    """One way to place, by what it costs: the cheapest wins, ties go to `tie`, then to the lowest name or index."""
+
+    @abstractmethod
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        """As many of the candidates as the request needs."""
+
+    @abstractmethod
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        """Of placing it on this node, None if it does not fit."""
+
+    @abstractmethod
+    def key(self, request: Request) -> Hashable:
+        """What a node remembers the cost by until it changes."""
+
+    def tie(self, node: NodeLedger) -> int:
+        """Of two nodes that cost the same, the one with less of this is better."""
+        return node.free
+
+    def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
+        """As `Policy.choose`."""
+        candidates = node.candidates(request)
+        if not candidates:
+            return None
+        return allocate(request, [(state.card.index, state.card.units) for state in self.pick(request, node, candidates)])
+
+    def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
+        """As `Policy.rank`."""
+        weights = {node.name: self.weigh(request, node) for node in nodes}
+        return {**dict.fromkeys(weights, 0), **scores_of([weight for weight in weights.values() if weight])}
+
+    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+        """As `Policy.weigh`."""
+        key = self.key(request)
+        cost: int | None
+        try:
+            cost = node.memo[key]  # type: ignore[assignment]
+        except KeyError:
+            cost = self.cost(request, node)
+            node.remember(key, cost)
+        return None if cost is None else (cost, self.tie(node), node.name)
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        """As `Policy.ranking`."""
+        return ledger.kept(self.key(request), lambda: Ranking(ledger.nodes, lambda node: self.weigh(request, node)))
+
+
+class Binpack(Rule):
+    """Fill the fullest card, and the fullest node, that still takes the pod; whole cards are the smallest that are empty."""
+
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        if request.cards:
+            return _smallest(request, candidates)
+        return sorted(candidates, key=lambda s: (s.free, s.card.index))[: request.cards_per_pod]
+
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        return node.leftover(request)
+
+    def key(self, request: Request) -> Hashable:
+        # As in NodeLedger.leftover: filter has asked already.
+        return request.key
+
+
+class Spread(Rule):
+    """Take the emptiest card, and the node with the smallest part of its memory in use."""
+
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        if request.cards:
+            return _smallest(request, candidates)
+        return sorted(candidates, key=lambda s: (-s.free, s.card.index))[: request.cards_per_pod]
+
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        return None if node.leftover(request) is None else _use(node)
+
+    def key(self, request: Request) -> Hashable:
+        return "spread", request.key
+
+    def tie(self, node: NodeLedger) -> int:
+        return -node.free
+
+
+class Fgd(Rule):
+    """Make the least memory useless to what pods usually ask for: fragmentation gradient descent.
+
+    Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX ATC
+    2023; here in units of memory, with whole cards and several cards per pod.
+
+    choices: how many choices of cards are tried on each node.
+    """
+
+    def __init__(self, workload: Workload, choices: int = CHOICES) -> None:
+        self._workload = workload
+        self._choices = choices
+        self._costs: dict[Hashable, int] = {}
+        self._hasty = Fgd(workload, FEW_CHOICES) if choices > FEW_CHOICES else self
+
+    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+        if request.cards:
+            return _smallest(request, candidates)
+        return growth(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        if len(ledger.nodes) > MANY_NODES and self._hasty is not self:
+            return self._hasty.ranking(request, ledger)
+        return super().ranking(request, ledger)
+
+    def key(self, request: Request) -> Hashable:
+        return "fgd", self._choices, self._workload.version, request.key
+
+    def cost(self, request: Request, node: NodeLedger) -> int | None:
+        candidates: Sequence[CardState] = node.candidates(request)
+        if not candidates:
+            return None
+        if request.cards:
+            candidates = self.pick(request, node, candidates)
+        # Many nodes are alike, and cost the same.
+        fits = {state.card.index for state in candidates}
+        usable = tuple(node.usable)
+        alike = (self.key(request), tuple(sorted((s.free, s.empty, s.card.index in fits) for s in usable)))
+        if alike not in self._costs:
+            if len(self._costs) >= _REMEMBERED:
+                self._costs.clear()
+            self._costs[alike] = growth(request, usable, candidates, self._workload, self._choices)[0]
+        return self._costs[alike]
+
+
+class Placement:
+    """The cluster's policy. cards: between the cards of a node, where its label does not say otherwise; nodes: between nodes.
+
+    A pod's own annotation goes before both. ValueError if a name is not known.
+    """
+
+    def __init__(self, nodes: str = "binpack", cards: str = "", workload: Workload | None = None) -> None:
+        self._rules: Mapping[str, Rule] = {"binpack": Binpack(), "spread": Spread(), "fgd": Fgd(workload or Workload())}
+        self._nodes, self._cards = self._rule(nodes), self._rule(cards or nodes)
+
+    def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
+        """As `Policy.choose`."""
+        rule = self._rules.get(request.rules.placement) or self._rules.get(node.record.placement) or self._cards
+        return rule.choose(request, node)
+
+    def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
+        """As `Policy.rank`."""
+        return (self._rules.get(request.rules.placement) or self._nodes).rank(request, nodes)
+
+    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+        """As `Policy.weigh`."""
+        return (self._rules.get(request.rules.placement) or self._nodes).weigh(request, node)
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        """As `Policy.ranking`."""
+        return (self._rules.get(request.rules.placement) or self._nodes).ranking(request, ledger)
+
+    def _rule(self, name: str) -> Rule:
+        if name not in self._rules:
+            raise ValueError(f"placement {name!r} is not known; use one of {', '.join(self._rules)}")
+        return self._rules[name]
+
+
+def _smallest(request: Request, candidates: Sequence[CardState]) -> Sequence[CardState]:
+    return sorted(candidates, key=lambda s: (s.card.units, s.card.index))[: request.cards]
+
+
+def _use(node: NodeLedger) -> int:
+    """Thousandths of the usable cards' units that are held."""
+    total = sum(state.card.units for state in node.usable)
+    return 1000 * (total - node.free) // total if total else 1000

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Whether the evictions that kube-scheduler considers make room on a card, and which more it takes. Pure.
+
+Violations of disruption budgets are counted as kube-scheduler counts them. Room that was made by evictions belongs to the pod that
+it was made for. The scheduler asks only where a node's totals are too small: a pod that finds enough in total but not on one card
+cannot be helped by eviction through an extender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from gpushare_runtime.core.ledger import CardState, Holder, Ledger, NodeLedger, Nominee
+from gpushare_runtime.core.placement.policies import Policy
+from gpushare_runtime.core.request import Request
+
+
+@dataclass(frozen=True)
+class Victims:
+    """UIDs of the pods to evict from one node, and how many of those evictions violate a disruption budget."""
+
+    uids: tuple[str, ...]
+    violations: int = 0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A PodDisruptionBudget (policy/v1). allowed: evictions that it still takes; disrupted: pods already on their way out."""
+
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+    expressions: tuple[tuple[str, str, tuple[str, ...]], ...]
+    allowed: int
+    disrupted: frozenset[str]
+
+    def covers(self, pod: Holder) -> bool:
+        """Whether evicting this pod counts against it. As for kube-scheduler, an empty selector covers none, and none a bare pod."""
+        if pod.namespace != self.namespace or pod.name in self.disrupted or not (self.labels or self.expressions) or not pod.labels:
+            return False
+        labels = dict(pod.labels)
+        return all(labels.get(key) == value for key, value in self.labels.items()) and all(
+            _holds(labels, *expression) for expression in self.expressions
+        )
+
+
+def read_budget(raw: Mapping[str, Any]) -> Budget:
+    """From a PodDisruptionBudget as JSON."""
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    selector = (raw.get("spec") or {}).get("selector") or {}
+    return Budget(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        labels=selector.get("matchLabels") or {},
+        expressions=tuple((e["key"], e["operator"], tuple(e.get("values") or ())) for e in selector.get("matchExpressions") or ()),
+        allowed=status.get("disruptionsAllowed") or 0,
+        disrupted=frozenset(status.get("disruptedPods") or ()),
+    )
+
+
+def violations(pods: Sequence[Holder], budgets: Iterable[Budget]) -> list[bool]:
+    """For each pod, evicted in this order, whether a budget is used up by then."""
+    namespaces = {pod.namespace for pod in pods}
+    left: dict[str, list[tuple[Budget, list[int]]]] = {}
+    for budget in budgets:
+        if budget.namespace in namespaces:
+            left.setdefault(budget.namespace, []).append((budget, [budget.allowed]))
+    found = []
+    for pod in pods:
+        violates = False
+        for budget, allowed in left.get(pod.namespace, ()):
+            if budget.covers(pod):
+                allowed[0] -= 1
+                violates = violates or allowed[0] < 0
+        found.append(violates)
+    return found
+
+
+def _holds(labels: Mapping[str, str], key: str, operator: str, values: tuple[str, ...]) -> bool:
+    if operator == "In":
+        return labels.get(key) in values
+    if operator == "NotIn":
+        return labels.get(key) not in values
+    return (key in labels) == (operator == "Exists")
+
+
+def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, uid: str, priority: int) -> NodeLedger:
+    """The node as a pod of this UID and priority may use it: without the room of others nominated there that are not less.
+
+    Remembered until the node or those others change; to be read only.
+    """
+    here = ledger.nominees.get(node.name)
+    if not here:
+        return node
+    nominees = [n for n in here.values() if n.uid != uid and n.priority >= priority and not ledger.holder(n.uid)]
+    if not nominees:
+        return node
+    asked = [(n, ledger.asked_by(n.request, n.namespace, n.labels)) for n in sorted(nominees, key=lambda n: (-n.priority, n.uid))]
+    key = "nominees", tuple((n.uid, n.labels, request.key) for n, request in asked)
+    return node.remembered(key, lambda: node.supposing(add=places(policy, node, asked)))
+
+
+def places(policy: Policy, node: NodeLedger, nominees: Iterable[tuple[Nominee, Request]]) -> list[Holder]:
+    """Where they will be once the pods that are leaving are gone, each in its turn; on no known card where even that is not enough."""
+    after = node.supposing(without={holder.uid for holder in node.holders if holder.leaving})
+    found = []
+    for nominee, request in nominees:
+        allocation = policy.choose(request, after)
+        holder = Holder(nominee.uid, nominee.namespace, nominee.name, node.name, nominee.request, allocation, nominee.labels)
+        found.append(holder)
+        after = after.supposing(add=[holder])
+    return found
+
+
+MOST_NODES: Final = 100
+"""kube-scheduler proposes a hundred nodes, or a tenth of them all."""
+
+
+@dataclass(frozen=True)
+class Preemptor:
+    """The pod that needs room. request: with its bearer where that matters."""
+
+    uid: str
+    priority: int
+    request: Request
+
+
+@dataclass
+class Preemption:
+    """budgets: those of the cluster, as they are now."""
+
+    ledger: Ledger
+    policy: Policy
+    budgets: Collection[Budget] = field(default_factory=tuple)
+
+    def victims(self, pod: Preemptor, proposed: Mapping[str, Victims]) -> dict[str, Victims]:
+        """Of the nodes that the scheduler proposes, those that evictions can help, each with all victims that it takes.
+
+        Of very many the cheaper ones by the scheduler's count: it takes one, and does not wait long for the answer.
+        """
+        found: dict[str, Victims] = {}
+        for name, victims in sorted(proposed.items(), key=lambda item: (item[1].violations, len(item[1].uids))):
+            node = self.ledger.node(name)
+            if node is None or not victims.uids:
+                continue
+            helped = node.guarded(partial(self._on_node, pod, node, victims), None)
+            if helped is not None:
+                found[name] = helped
+                if len(found) == MOST_NODES:
+                    break
+        return found
+
+    def _on_node(self, pod: Preemptor, node: NodeLedger, proposed: Victims) -> Victims | None:
+        seen = seen_by(self.ledger, self.policy, node, pod.uid, pod.priority)
+        # Who is leaving by itself need not be evicted.
+        gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.holders if holder.leaving)}
+        if seen.supposing(without=gone).leftover(pod.request) is not None:
+            return proposed
+        lesser = [h for h in node.holders if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]
+        cards = _Cards(seen, pod.request, gone.union(h.uid for h in lesser))
+        if not cards.enough:
+            return None
+        earlier = [h for h in node.holders if h.uid in proposed.uids]
+        more = self._fewest(node, cards, lesser, {card for h in earlier for card in node.known(h) or ()})
+        added = violations([*earlier, *more], self.budgets)[len(earlier) :]
+        return Victims((*proposed.uids, *(h.uid for h in more)), proposed.violations + sum(added))
+
+    def _fewest(self, node: NodeLedger, cards: _Cards, lesser: Sequence[Holder], opened: Set[int]) -> list[Holder]:
+        """Spare whom it can, as kube-scheduler does: first those whose budget is used up, then the more important.
+
+        opened: cards that get room anyway; of equals, those on other cards are spared first.
+        """
+        ordered = sorted(lesser, key=lambda h: (-h.priority, h.uid))
+        protected = dict(zip((h.uid for h in ordered), violations(ordered, self.budgets), strict=True))
+        beside = {h.uid: not opened.isdisjoint(node.known(h) or ()) for h in ordered}
+        spared = {
+            holder.uid
+            for holder in sorted(ordered, key=lambda h: (not protected[h.uid], -h.priority, beside[h.uid], h.uid))
+            if cards.put_back(holder)
+        }
+        return [holder for holder in ordered if holder.uid not in spared]
+
+    def _is_bound(self, holder: Holder) -> bool:
+        """Only who the scheduler knows on the node can be named to it."""
+        return not self.ledger.is_assumed(holder.uid) and not self.ledger.is_reserved(holder.uid)
+
+
+class _Cards:
+    """The cards of a node that take a request when some pods are away, which are put back one after the other.
+
+    One copy of the node, and what is left of each card: a pod's return is a subtraction on the cards that it has.
+    """
+
+    def __init__(self, node: NodeLedger, request: Request, without: Collection[str]) -> None:
+        self._node, self._request = node.supposing(without=without), request
+        self._least = request.cards or request.cards_per_pod
+        self._open = {state.card.index: state for state in self._node.candidates(request)}
+        self._said = {entry.uid for entry in node.record.held.entries}
+
+    @property
+    def enough(self) -> bool:
+        """Whether it fits."""
+        return bool(self._open)
+
+    def put_back(self, holder: Holder) -> bool:
+        """Whether it fits also beside this pod; if not, that one stays away."""
+        self._node.put(holder)
+        states = self._beside(holder)
+        closed = [index for index, state in states.items() if self._node.against(self._request, state)]
+        if len(self._open) - len(closed) < self._least:
+            self._node.drop(holder.uid)
+            return False
+        self._open.update(states)
+        for index in closed:
+            del self._open[index]
+        return True
+
+    def _beside(self, holder: Holder) -> dict[int, CardState]:
+        """What is left then of the cards that it changes, as far as they matter."""
+        known = self._node.known(holder)
+        if known is None or holder.uid in self._said:
+            # On whichever card, or where its node has counted it all along: seldom, so from the whole node.
+            return {state.card.index: state for state in self._node.cards if state.card.index in self._open}
+        core, whole = holder.request.core, holder.whole
+        return {index: self._open[index].beside(units, core, whole) for index, units in known.items() if index in self._open}

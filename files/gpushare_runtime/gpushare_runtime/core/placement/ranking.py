@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""All nodes in the order in which one kind of request would take them, kept from pod to pod. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import nsmallest
+from operator import itemgetter
+from typing import Final, TypeVar, cast
+
+from gpushare_runtime.core.node_ledger import NodeLedger
+
+T = TypeVar("T")
+
+BEST_SCORE: Final = 10
+"""kube-scheduler's extenders score from 0 to this."""
+
+Weight = tuple[int, int, str]
+"""(cost, tie, name) of a node that takes the request: the least is the best."""
+
+_cost = itemgetter(0)
+
+
+def scores_of(weights: Sequence[Weight], most: int | None = None) -> dict[str, int]:
+    """Node name → 1 … 10: the best exactly one gets 10, the others at most 9; nodes that get 0 are left out.
+
+    most: the highest cost, where some of those that cost it are not in `weights`.
+    """
+    if not weights:
+        return {}
+    (least, _, best), top = min(weights), BEST_SCORE - 1
+    widest = (max(weights)[0] if most is None else most) - least
+    scores: dict[str, int] = {}
+    # Where all cost the same only the tie is left to decide, and other plugins' points must not outweigh it.
+    if widest:
+        # Few costs, many nodes.
+        score_of = {cost: top - top * (cost - least) // widest for cost in {weight[0] for weight in weights}}
+        scores = {name: score_of[cost] for cost, _, name in weights if score_of[cost]}
+    scores[best] = BEST_SCORE
+    return scores
+
+
+def names_of(weights: Sequence[Weight]) -> list[str]:
+    """The nodes that these are the weights of."""
+    return [weight[-1] for weight in weights]
+
+
+class Ranking:
+    """What one kind of request weighs on each node. A node is weighed when it is first asked about, and again after `forget`.
+
+    nodes: those of the ledger, as they are at any time; weigh: of one of them, None where the request does not fit.
+    """
+
+    def __init__(self, nodes: Mapping[str, NodeLedger], weigh: Callable[[NodeLedger], Weight | None]) -> None:
+        self._nodes = nodes
+        self._weigh = weigh
+        self._weights: dict[str, Weight | None] = {}
+        self._order: list[Weight] = []
+        self._unfit: set[str] = set()
+        self._stale: set[str] = set()
+        self._notes: dict[str, object] = {}
+
+    def forget(self, name: str) -> None:
+        """A node has changed."""
+        if name in self._weights:
+            self._stale.add(name)
+
+    def weights(self, names: Sequence[str]) -> list[Weight | None]:
+        """Of each of these, in their order; None also where nothing is known of one."""
+        self._all_known(names)
+        return list(map(self._weights.get, names))
+
+    def fitting(self, names: Sequence[str], most: int = 0) -> tuple[Sequence[str], Collection[str]]:
+        """(those of the names where the request fits, the others). most: only the best so many of those that fit; 0: all."""
+        known = self._all_known(names)
+        unfit = self._unfit.intersection(names) if self._unfit else set()
+        if not known:
+            unfit.update(name for name in names if name not in self._weights)
+        fitting = [name for name in names if name not in unfit] if unfit else names
+        if most and len(fitting) > most:
+            whole = len(fitting) == len(self._order)
+            fitting = names_of(self._order[:most] if whole else nsmallest(most, filter(None, map(self._weights.get, fitting))))
+        return fitting, unfit
+
+    def scores(self, names: Sequence[str]) -> tuple[str, Mapping[str, int]]:
+        """(the best of the names, "" where it fits on none; as `scores_of`). The names are different ones."""
+        if self._all_known(names) and len(names) == len(self._order) and self._unfit.isdisjoint(names):
+            # Every node that fits is asked about: they lie there in order. What costs most scores 0.
+            most = self._order[-1][0] if self._order else 0
+            weights = self._order[: bisect_left(self._order, most, key=_cost)] or self._order[:1]
+            return weights[0][-1] if weights else "", scores_of(weights, most)
+        weights = [weight for weight in map(self._weights.get, names) if weight is not None]
+        return min(weights)[-1] if weights else "", scores_of(weights)
+
+    def noted(self, names: Iterable[str], look: Callable[[NodeLedger], T]) -> dict[str, T]:
+        """What `look` says of each of these nodes, of which `fitting` was asked before; kept like the weights: always the same `look`."""
+        found: dict[str, T] = {}
+        for name in names:
+            note = self._notes.get(name)
+            if note is None:
+                node = self._nodes.get(name)
+                note = look(NodeLedger(name) if node is None else node)
+                if node is not None:
+                    self._notes[node.name] = note
+            found[name] = cast(T, note)
+        return found
+
+    def _all_known(self, names: Sequence[str]) -> bool:
+        """Weigh those of them that have changed or are new; whether something is known of every one."""
+        for name in self._stale:
+            self._drop(name)
+            self._learn(name)
+        self._stale.clear()
+        # In C for thousands of names: most questions find all of them.
+        if all(map(self._weights.__contains__, names)):
+            return True
+        known = True
+        for name in names:
+            if name not in self._weights and not self._learn(name):
+                known = False
+        return known
+
+    def _learn(self, name: str) -> bool:
+        node = self._nodes.get(name)
+        if node is None:
+            return False
+        # The node's own string: the caller's is one of thousands that would stay, once for each kind of request.
+        weight = self._weights[node.name] = node.guarded(lambda: self._weigh(node), None)
+        if weight is None:
+            self._unfit.add(name)
+        else:
+            insort(self._order, weight)
+        return True
+
+    def _drop(self, name: str) -> None:
+        self._notes.pop(name, None)
+        weight = self._weights.pop(name)
+        if weight is None:
+            self._unfit.discard(name)
+        else:
+            del self._order[bisect_left(self._order, weight)]

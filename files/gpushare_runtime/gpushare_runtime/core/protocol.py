@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Every name on the wire, once: resources, annotations, labels, environment, sockets, paths."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Extended resources.
+RESOURCE_MEMORY: Final = "aliyun.com/gpu-mem"
+RESOURCE_CARDS: Final = "aliyun.com/gpu-count"
+RESOURCE_CORE: Final = "aliyun.com/gpu-core.percentage"
+RESOURCES: Final = (RESOURCE_MEMORY, RESOURCE_CARDS, RESOURCE_CORE)
+
+# Pod label of ACK: gpu-mem N spread as N/M on M cards of one node. Same text as RESOURCE_CARDS, another place.
+LABEL_CARDS_PER_POD: Final = "aliyun.com/gpu-count"
+
+# Pod annotations: the original's five, and ACK's allocation JSON.
+ANNOTATION_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+ANNOTATION_CARD_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ANNOTATION_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
+ANNOTATION_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ANNOTATION_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+
+# Pod annotation, written by the extender on a pending pod so that kube-scheduler looks at it again; value: when.
+ANNOTATION_RECALLED: Final = "gpushare/recalled"
+
+# Pod annotation of the API's copy of a static pod: by it kubelet knows the pod. Anybody may write it who may set spec.nodeName.
+ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
+
+# Pod annotations, written by users: which cards are meant, with whom, and how they are chosen. See constraints.py.
+ASK_MODELS: Final = "gpushare.request/models"
+ASK_MODELS_REFUSED: Final = "gpushare.request/models-refused"
+ASK_CARDS: Final = "gpushare.request/cards"
+ASK_CARDS_REFUSED: Final = "gpushare.request/cards-refused"
+ASK_SAME_CARD_AS: Final = "gpushare.request/same-card-as"
+ASK_NOT_WITH: Final = "gpushare.request/not-with"
+ASK_PLACEMENT: Final = "gpushare.request/placement"
+ASKS: Final = frozenset((ASK_MODELS, ASK_MODELS_REFUSED, ASK_CARDS, ASK_CARDS_REFUSED, ASK_SAME_CARD_AS, ASK_NOT_WITH, ASK_PLACEMENT))
+
+# Node labels, of ACK.
+LABEL_PLACEMENT: Final = "ack.node.gpu.placement"
+LABEL_MODEL: Final = "aliyun.accelerator/nvidia_name"
+
+# Node annotations, written by the device plugin.
+ANNOTATION_CARDS: Final = "gpushare/cards"
+ANNOTATION_HELD: Final = "gpushare/held"
+# Node annotation, written by an administrator: cards (NVML index or UUID, with commas; "all") that take no new pods.
+ASK_CORDON: Final = "gpushare/cordon"
+
+# ConfigMap of the original, with key "gpus": indexes of the cards of a node that are not to be used.
+UNHEALTHY_NAMESPACE: Final = "kube-system"
+UNHEALTHY_PREFIX: Final = "unhealthy-gpu-"
+UNHEALTHY_KEY: Final = "gpus"
+
+# Environment of a container, from Allocate.
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+ENV_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+ENV_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
+ENV_CONTAINER_UNITS: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ENV_CARD_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
+
+# kubelet, relative to its root directory (/var/lib/kubelet).
+KUBELET_ROOT: Final = "/var/lib/kubelet"
+KUBELET_PLUGIN_DIR: Final = "device-plugins"
+KUBELET_SOCKET: Final = "kubelet.sock"
+KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
+KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
+# The first is the original's name, so that a replacement in place takes over its registration.
+SOCKET_MEMORY: Final = "aliyungpushare.sock"
+SOCKET_CARDS: Final = "aliyungpushare-cards.sock"
+
+# Reasons of Events, all of them warnings on pods.
+EVENT_TOO_LARGE: Final = "GPUShareRequestTooLarge"
+EVENT_INVALID: Final = "GPUShareRequestInvalid"
+EVENT_UNSUPPORTED: Final = "GPUShareRequestUnsupported"
+EVENT_UNMANAGED: Final = "GPUShareUnmanaged"
+EVENT_CORRECTED: Final = "GPUShareCorrected"
+EVENT_SECOND_SCHEDULER: Final = "GPUShareSecondScheduler"
+
+# Phases of a pod that has ended and holds nothing any more.
+FINISHED_PHASES: Final = ("Succeeded", "Failed")
+# The field selector for the others.
+UNFINISHED: Final = ",".join(f"status.phase!={phase}" for phase in FINISHED_PHASES)
+
+# Extender.
+EXTENDER_PREFIX: Final = "/gpushare-scheduler"
+EXTENDER_PORT: Final = 32766

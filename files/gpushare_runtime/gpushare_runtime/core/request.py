@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What one pod asks for, made once from the pod at the edge, with an error that names the field; and kubelet's reuse of device ids. Pure.
+
+As in kubelet's device manager (pkg/kubelet/cm/devicemanager, Kubernetes 1.20 to 1.36): the ids of an ordinary init container
+go into a pool; every later container takes from the pool first, in random order, and asks the device plugin only for what is
+missing. What a sidecar or an app container has taken leaves the pool. Nothing goes back before the whole pod has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import MOST_CONTAINERS, MOST_UNITS, quote
+from gpushare_runtime.core.constraints import NO_RULES, Bearer, Rules, parse_rules
+from gpushare_runtime.core.quantity import Unit, parse_quantity
+
+
+class RequestError(ValueError):
+    """A pod that asks in a way that cannot be meant; says which field, what was found and what to write."""
+
+
+class Kind(Enum):
+    """How a container runs: with the pod, before it, or from before it to its end."""
+
+    APP = "containers"
+    INIT = "initContainers"
+    SIDECAR = "initContainers with restartPolicy Always"
+
+
+@dataclass(frozen=True)
+class ContainerRequest:
+    """One container that asks for something of ours.
+
+    index: its place in spec.containers (or spec.initContainers for INIT and SIDECAR);
+    units: of `aliyun.com/gpu-mem`; cards: whole ones, of `aliyun.com/gpu-count`;
+    core: per cent of a card's compute; written: the memory quantity as the user wrote it.
+    """
+
+    kind: Kind
+    index: int
+    name: str
+    units: int = 0
+    cards: int = 0
+    core: int = 0
+    written: str = ""
+
+    @property
+    def key(self) -> int:
+        """Its number in an allocation: i for spec.containers[i], as ACK has it; -1-i for spec.initContainers[i]."""
+        return self.index if self.kind is Kind.APP else -1 - self.index
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it has its ids as long as the pod lives; later containers get those of an ordinary init container."""
+        return self.kind is not Kind.INIT
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one pod asks for; never empty.
+
+    containers: in the order in which kubelet admits them, init containers first; cards_per_pod: ACK's label, over how many
+    cards of one node the memory is spread; bearer: who asks, set only where others' rules about neighbours matter.
+    """
+
+    containers: tuple[ContainerRequest, ...]
+    cards_per_pod: int = 1
+    rules: Rules = NO_RULES
+    bearer: Bearer | None = None
+
+    @cached_property
+    def units(self) -> int:
+        """Units of card memory that kubelet keeps for the running pod, init containers' included."""
+        return held((c.keeps, c.units) for c in self.containers)
+
+    @cached_property
+    def cards(self) -> int:
+        """Whole cards that kubelet keeps for the running pod."""
+        return held((c.keeps, c.cards) for c in self.containers)
+
+    @cached_property
+    def core(self) -> int:
+        """Per cent of a card's compute that kubelet keeps for the running pod."""
+        return held((c.keeps, c.core) for c in self.containers)
+
+    @cached_property
+    def per_card(self) -> int:
+        """Units of each of the cards that its memory is on."""
+        return -(-self.units // self.cards_per_pod)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it is memory of one card, whichever and beside whomever."""
+        return not self.cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.bearer is None
+
+    @cached_property
+    def key(self) -> tuple[int, int, int, int, str]:
+        """Equal for requests that fit on the same cards; small, and cheap to hash."""
+        plain = self.rules == NO_RULES and self.bearer is None
+        rules = "" if plain else blake2b(repr((self.rules, self.bearer)).encode(errors="replace"), digest_size=16).hexdigest()
+        return self.units, self.cards, self.core, self.cards_per_pod, rules
+
+    @cached_property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for pods that may have each other's cards: nothing of names, and nothing of what users wrote to say the same."""
+        sizes = tuple((c.kind, c.index, c.units, c.cards, c.core) for c in self.containers)
+        return sizes, self.cards_per_pod, self.rules
+
+    @cached_property
+    def unsupported(self) -> str | None:
+        """Why such a pod cannot be kept on the right cards, or None. Refused in filter, never half placed."""
+        if self.cards_per_pod == 1:
+            return None
+        pools = steps((c.keeps, c.units) for c in self.containers)
+        for container, step in zip(self.containers, pools, strict=True):
+            if step.at_random:
+                return (
+                    f"container {container.name!r} takes {container.units} of the {step.pool} units that an init container leaves, "
+                    f"and kubelet picks them at random over the pod's {self.cards_per_pod} cards; let it ask for {step.pool} or more, "
+                    f"or the init container for at most {container.units}"
+                )
+        return None
+
+    def asked_by(self, bearer: Bearer | None) -> Request:
+        """The same, asked by this pod."""
+        return self if self.bearer == bearer else replace(self, bearer=bearer)
+
+
+def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | None:
+    """The request of a pod (a v1.Pod as JSON), None if it asks for nothing of ours. RequestError if it makes no sense.
+
+    bound: it is on a node already, whoever put it there; what it holds counts, also where it would be refused now.
+    """
+    containers = tuple(islice(_containers(pod.get("spec") or {}, bound), MOST_CONTAINERS + 1))
+    if not containers:
+        return None
+    if len(containers) > MOST_CONTAINERS:
+        raise RequestError(f"more than {MOST_CONTAINERS} containers of the pod ask for a part of a card; write at most so many")
+    metadata = pod.get("metadata") or {}
+    label = (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
+    annotations = metadata.get("annotations") or {}
+    if bound:
+        return Request(containers, *_as_far_as_readable(containers, label, annotations))
+    if any(c.units or c.core for c in containers) and any(c.cards for c in containers):
+        raise RequestError(
+            f"the pod asks for {protocol.RESOURCE_MEMORY} and {protocol.RESOURCE_CARDS} at once: "
+            f"memory of a shared card, or whole cards, but not both; remove one of them"
+        )
+    request = Request(containers, _cards_per_pod(label, containers), _rules(annotations))
+    _check_core(request)
+    if request.cards and request.rules.same_card_as:
+        raise RequestError(f"annotation {protocol.ASK_SAME_CARD_AS} with {protocol.RESOURCE_CARDS}: a whole card is shared with nobody")
+    return request
+
+
+def _as_far_as_readable(containers: tuple[ContainerRequest, ...], label: object, annotations: Mapping[str, str]) -> tuple[int, Rules]:
+    try:
+        cards = _cards_per_pod(label, containers)
+    except RequestError:
+        cards = 1
+    try:
+        return cards, _rules(annotations)
+    except RequestError:
+        return cards, NO_RULES
+
+
+def _rules(annotations: Mapping[str, str]) -> Rules:
+    try:
+        return parse_rules(annotations)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+def _check_core(request: Request) -> None:
+    if not request.core:
+        return
+    for container in request.containers:
+        if not container.units:
+            raise RequestError(
+                f"container {container.name!r} asks for {protocol.RESOURCE_CORE} without {protocol.RESOURCE_MEMORY}; "
+                "a share of a card's compute goes with a share of its memory: ask for both"
+            )
+        if container.core % _CORE_STEP:
+            raise RequestError(
+                f"container {container.name!r}, {protocol.RESOURCE_CORE}: {container.core} is no multiple of {_CORE_STEP}; "
+                f"write such as {max(_CORE_STEP, container.core // _CORE_STEP * _CORE_STEP)}"
+            )
+    if request.core > 100:
+        raise RequestError(f"{protocol.RESOURCE_CORE}: the pod asks for {request.core} per cent of one card; write at most 100 in total")
+    if request.cards_per_pod > 1:
+        raise RequestError(
+            f"{protocol.RESOURCE_CORE} with the pod label {protocol.LABEL_CARDS_PER_POD}: a share of compute is given on one card only; "
+            "remove one of them"
+        )
+
+
+def _cards_per_pod(label: object, containers: tuple[ContainerRequest, ...]) -> int:
+    if label is None or not any(c.units for c in containers):
+        return 1
+    # No machine has a million cards.
+    if not (isinstance(label, str) and label.isascii() and label.isdigit() and len(label) < 7 and int(label) >= 1):
+        raise RequestError(f'the pod label {protocol.LABEL_CARDS_PER_POD} must be the number of cards, such as "2"; found {quote(label)}')
+    cards = int(label)
+    for container in containers:
+        if container.units % cards:
+            raise RequestError(
+                f"container {container.name!r}, {protocol.RESOURCE_MEMORY}: {container.written} cannot be spread evenly over {cards} cards "
+                f"(pod label {protocol.LABEL_CARDS_PER_POD}); write a multiple of {cards}, such as {-(-container.units // cards) * cards}"
+            )
+    return cards
+
+
+def _containers(spec: Mapping[str, Any], bound: bool) -> Iterator[ContainerRequest]:
+    for index, container in enumerate(spec.get("initContainers") or ()):
+        kind = Kind.SIDECAR if container.get("restartPolicy") == "Always" else Kind.INIT
+        yield from _container(kind, index, container, bound)
+    for index, container in enumerate(spec.get("containers") or ()):
+        yield from _container(Kind.APP, index, container, bound)
+
+
+def _container(kind: Kind, index: int, container: Mapping[str, Any], bound: bool) -> Iterator[ContainerRequest]:
+    resources = container.get("resources")
+    if not resources:
+        return
+    limits = resources.get("limits") or {}
+    requests = resources.get("requests") or {}
+    asked = {name: limits.get(name, requests.get(name)) for name in protocol.RESOURCES if name in limits or name in requests}
+    name = str(container.get("name", ""))
+    amounts = {resource: _amount(name, resource, value) for resource, value in asked.items()}
+    if bound:
+        # Past every check, and perhaps more than JSON can write: more than any machine has is as good.
+        amounts = {resource: min(amount, MOST_UNITS) for resource, amount in amounts.items()}
+    if any(amounts.values()):
+        yield ContainerRequest(
+            kind,
+            index,
+            name,
+            units=amounts.get(protocol.RESOURCE_MEMORY, 0),
+            cards=amounts.get(protocol.RESOURCE_CARDS, 0),
+            core=amounts.get(protocol.RESOURCE_CORE, 0),
+            written=str(asked.get(protocol.RESOURCE_MEMORY, "")),
+        )
+
+
+def _amount(container: str, resource: str, value: object) -> int:
+    try:
+        amount = parse_quantity(value)
+    except ValueError as error:
+        raise RequestError(f"container {container!r}, {resource}: {error}") from None
+    if amount < 0:
+        raise RequestError(f"container {container!r}, {resource}: {value} is negative; write how many it needs, such as 8")
+    if amount > _LARGEST:
+        raise RequestError(f"container {container!r}, {resource}: {value} is more than any machine has; write how many it needs, such as 8")
+    return amount
+
+
+# Of a card's compute, as ACK shares it out.
+_CORE_STEP: Final = 5
+# 2**63-1 is the largest value that the API server keeps exactly.
+_LARGEST: Final = 2**63 - 1
+# What is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
+_BYTES: Final = 64 * 1024 * 1024
+# What is at least this large, in units of 1 GiB, was meant in MiB.
+_MEBIBYTES: Final = 512
+
+
+def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:
+    """What a request that exceeds every card says, and what to write instead; None if a card of `largest` units is enough."""
+    if container.units <= largest:
+        return None
+    text = f"{container.written} means {container.units} units of {unit}; the largest card has {largest}"
+    meant = 0
+    if container.units >= _BYTES:
+        meant = -(-container.units // (unit.mib * 1024 * 1024))
+    elif container.units >= _MEBIBYTES:
+        meant = -(-container.units // unit.mib)
+    if 0 < meant <= largest:
+        return f"{text}; write {meant}"
+    return f"{text}; write at most {largest}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One container's turn, in ids. pool: what init containers left before it; reused: taken from there; new: asked for."""
+
+    pool: int
+    reused: int
+    new: int
+
+    @property
+    def at_random(self) -> bool:
+        """Whether kubelet picks from the pool at random: it holds more than this container takes."""
+        return 0 < self.reused < self.pool
+
+
+def steps(asks: Iterable[tuple[bool, int]]) -> Iterator[Step]:
+    """asks: (whether it keeps its ids: sidecars and app containers do, how many) in the order in which kubelet admits."""
+    pool = 0
+    for keeps, amount in asks:
+        reused = min(pool, amount)
+        yield Step(pool, reused, amount - reused)
+        pool = pool - reused if keeps else max(pool, amount)
+
+
+def held(asks: Iterable[tuple[bool, int]]) -> int:
+    """The ids that kubelet keeps for the pod as long as it lives; equals the pod's effective request in Kubernetes."""
+    return sum(step.new for step in steps(asks))

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""GET /metrics of a daemon over plain HTTP on one address, and nothing else; off this host only with a bearer token."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+from gpushare_runtime.daemon.listener import Listener, Seldom
+from gpushare_runtime.daemon.metrics import CONTENT_TYPE
+
+log = logging.getLogger(__name__)
+# Anybody who reaches the address can have them written.
+_at_requests: Final = log.getChild("requests")
+_at_requests.addFilter(Seldom())
+
+_REQUEST_SECONDS: Final = 10.0
+# Who has not asked rightly yet.
+_STRANGERS: Final = 64
+# That are answered at a time: a cluster has a handful of scrapers.
+_MOST: Final = 16
+_RETRY_SECONDS: Final = 30.0
+_LARGEST_REQUEST: Final = 16 * 1024
+
+
+@dataclass(frozen=True)
+class MetricsAddress:
+    """Where metrics are served. token_file: whose content a scraper must show, None for whoever comes."""
+
+    host: str
+    port: int
+    token_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.token_file is None and not ipaddress.ip_address(self.host).is_loopback:
+            raise ValueError(f"metrics on {self.host} would be open to the network: give --metrics-token-file as well, or 127.0.0.1")
+
+    @classmethod
+    def parse(cls, text: str, token_file: Path | None = None) -> MetricsAddress:
+        """From "127.0.0.1:9440" or "[::1]:9440". ValueError says what is missing."""
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        try:
+            ipaddress.ip_address(host)
+            if not 0 < int(port) < 65536:
+                raise ValueError(port)
+        except ValueError:
+            raise ValueError(f"{text!r} is no address and port, such as 127.0.0.1:9440") from None
+        return cls(host, int(port), token_file)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that both daemons have."""
+    parser.add_argument("--metrics-listen", metavar="ADDRESS:PORT", help="serve metrics there, such as 127.0.0.1:9440; default: nowhere")
+    parser.add_argument("--metrics-token-file", type=Path, help="bearer token that a scraper must show; needed off this host")
+
+
+def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> MetricsAddress | None:
+    """What they say, None for nowhere; ends the process with a message if it cannot be used."""
+    if not given.metrics_listen:
+        return None
+    try:
+        return MetricsAddress.parse(given.metrics_listen, given.metrics_token_file)
+    except ValueError as error:
+        parser.error(f"--metrics-listen: {error}")
+
+
+class MetricsServer:
+    """pieces: what a scrape gets, in pieces that each take a moment to make; between two of them others may run."""
+
+    def __init__(self, address: MetricsAddress, pieces: Callable[[], Iterable[str]]) -> None:
+        self._address = address
+        self._pieces = pieces
+        self._answering = 0
+        self.port = address.port
+
+    async def run(self) -> NoReturn:
+        """Never returns. An address that cannot be had is tried again: nothing else depends on it."""
+        while True:
+            try:
+                listener = Listener(self._address.host, self._address.port, most=_STRANGERS, seconds=_REQUEST_SECONDS)
+            except OSError as error:
+                log.error("metrics are not served, trying again in %.0f s: %s", _RETRY_SECONDS, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            server = await asyncio.start_server(partial(self._answer, listener), sock=listener, limit=_LARGEST_REQUEST)
+            self.port = server.sockets[0].getsockname()[1]
+            async with server:
+                await server.serve_forever()
+
+    async def _answer(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # The listener sees to it that this ends.
+            request = await reader.readuntil(b"\r\n\r\n")
+            refused = self._refused(request.decode("latin-1"))
+            if refused is not None:
+                await _send(writer, *refused)
+            else:
+                listener.welcome(writer.transport)
+                self._answering += 1
+                try:
+                    await _send(writer, *await self._page())
+                finally:
+                    self._answering -= 1
+        writer.close()
+
+    async def _page(self) -> tuple[str, bytes]:
+        page = bytearray()
+        try:
+            for piece in self._pieces():
+                page += piece.encode()
+                # Whoever waits for an answer goes first: a large cluster's page is the work of a second.
+                await asyncio.sleep(0)
+        except Exception:
+            _at_requests.exception("the metrics could not be made")
+            return "500 Internal Server Error", b"the metrics could not be made, see the log\n"
+        return "200 OK", bytes(page)
+
+    def _refused(self, request: str) -> tuple[str, bytes] | None:
+        """Status and words for a request that gets no metrics."""
+        line, *headers = request.split("\r\n")
+        method, _, target = line.partition(" ")
+        if method != "GET" or target.split(" ")[0].partition("?")[0] != "/metrics":
+            return "404 Not Found", b"only GET /metrics is here\n"
+        if self._address.token_file is not None:
+            try:
+                token = self._address.token_file.read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                _at_requests.error("metrics are not served: the token cannot be read: %s", error)
+                return "503 Service Unavailable", b"the token cannot be read, see the log\n"
+            given = next((h.partition(":")[2].strip() for h in headers if h.lower().startswith("authorization:")), "")
+            if not token or not hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode()):
+                return "401 Unauthorized", b"the bearer token of --metrics-token-file is expected\n"
+        if self._answering >= _MOST:
+            return "503 Service Unavailable", b"too many at a time, ask again later\n"
+        return None
+
+
+async def _send(writer: asyncio.StreamWriter, status: str, body: bytes) -> None:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The cards of this host, read every few seconds through NVML, which may fail, hang or come back; changes go to the node's state.
+
+What NVML cannot say becomes a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn, Protocol
+
+from gpushare_runtime.core.inventory import Card, Inventory, InventoryError
+from gpushare_runtime.core.quantity import UNITS, Unit
+from gpushare_runtime.daemon.runner import FatalError, Status
+from gpushare_runtime.daemon.sync import Changes, in_thread
+from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.node.allocator import NodeState
+
+log = logging.getLogger(__name__)
+
+
+class NvmlError(Exception):
+    """NVML as a whole, or one card, cannot be used; the text says what is wrong and what to do.
+
+    reload: only a new process can recover, because the library on disk is no longer the one that is loaded, or because this one was
+    started before the driver.
+    """
+
+    def __init__(self, text: str, *, reload: bool = False) -> None:
+        super().__init__(text)
+        self.reload = reload
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What NVML says of one card.
+
+    pci: domain:bus:device.function, 4-digit domain, lower case; numa: None if unknown; failed: why it must not be used, ""
+    if it may; unfit: why it must not be used again after it was in trouble.
+    """
+
+    uuid: str
+    minor: int
+    pci: str
+    model: str
+    mib: int
+    numa: int | None
+    failed: str = ""
+    unfit: str = ""
+
+
+class XidEvents(Protocol):
+    """A subscription to the XID errors of all cards that answer. partial: some card did not answer when it was made."""
+
+    partial: bool
+
+    def wait(self, seconds: float) -> tuple[str, int] | None:
+        """(card UUID, XID) of the next one; None if none comes in that time. Blocks; NvmlError when it has to be made anew."""
+
+    def close(self) -> None:
+        """Never raises."""
+
+
+class Nvml(Protocol):
+    """The part of NVML that is used. All calls may block and raise NvmlError."""
+
+    def start(self) -> None:
+        """Load the library and connect to the driver."""
+
+    def stop(self) -> None:
+        """The opposite; never raises."""
+
+    def count(self) -> int: ...
+
+    def facts(self, index: int) -> CardFacts: ...
+
+    def xid_events(self) -> XidEvents:
+        """Independent of start and stop."""
+
+
+class CardReader:
+    """Reads the cards again and again, and keeps to what it knew of a card that does not answer.
+
+    before: the cards as they were when the process before this one ended.
+    """
+
+    def __init__(self, nvml: Nvml, unit: Unit, health: CardHealth, before: Inventory | None = None) -> None:
+        self._nvml = nvml
+        self._unit = unit
+        self._health = health
+        self._started = False
+        self._before = before
+        self._known: Inventory | None = None
+        self._count: int | None = None
+        self._left_out: dict[int, str] = {}
+
+    def read(self) -> Inventory:
+        """The cards as they are now; a card that does not answer is kept with its error as health. Blocks.
+
+        NvmlError if NVML fails as a whole; the next call starts it anew.
+        """
+        try:
+            if not self._started:
+                self._nvml.start()
+                self._started = True
+            count = self._nvml.count()
+            self._known = Inventory(self._unit, tuple(self._cards(count)))
+            if self._count not in (None, count):
+                self._before = None
+            self._count = count
+        except InventoryError as error:
+            raise NvmlError(f"the cards changed while they were read ({error}); reading again") from None
+        except NvmlError:
+            self.stop()
+            raise
+        return self._known
+
+    def failed(self, why: str) -> Inventory | None:
+        """All cards as they were last seen, unusable because of `why`; None if none was ever seen."""
+        if self._known is None:
+            return None
+        return Inventory(self._unit, tuple(replace(card, health=why) for card in self._known.cards))
+
+    def stop(self) -> None:
+        if self._started:
+            self._nvml.stop()
+            self._started = False
+
+    def _cards(self, count: int) -> Iterator[Card]:
+        answers: dict[int, CardFacts | NvmlError] = {}
+        for index in range(count):
+            try:
+                answers[index] = self._nvml.facts(index)
+            except NvmlError as error:
+                answers[index] = error
+        there = {facts.uuid for facts in answers.values() if isinstance(facts, CardFacts)}
+        left_out, self._left_out = self._left_out, {}
+        for index, answer in answers.items():
+            if isinstance(answer, CardFacts):
+                yield self._card(index, answer)
+                continue
+            before = self._silent(index, count)
+            # Its place may be another card's since one was taken out.
+            if before is not None and before.uuid not in there:
+                yield self._without_answer(before, answer)
+                continue
+            self._left_out[index] = str(answer)
+            if left_out.get(index) != str(answer):
+                log.error("card %d is left out: %s", index, answer)
+
+    def _silent(self, index: int, count: int) -> Card | None:
+        """The card that had this index when it last answered; None where that may have been another one's place."""
+        # With another number of cards, also before the start, the indexes are others'. One that was left out is counted.
+        if self._count not in (None, count):
+            return None
+        if self._known is not None and index in self._known.by_index:
+            return self._known.by_index[index]
+        known = self._before if self._before is not None and len(self._before.cards) == count else None
+        card = known.by_index.get(index) if known else None
+        return replace(card, units=self._unit.count(card.mib)) if card else None
+
+    def _without_answer(self, before: Card, error: NvmlError) -> Card:
+        if before.usable:
+            log.error("card %d (%s): %s", before.index, before.uuid, error)
+        return replace(before, health=self._health.fails(before.uuid, str(error)))
+
+    def _card(self, index: int, facts: CardFacts) -> Card:
+        health = self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit)
+        return Card(
+            index=index,
+            uuid=facts.uuid,
+            minor=facts.minor,
+            pci=facts.pci,
+            model=facts.model,
+            mib=facts.mib,
+            units=self._unit.count(facts.mib),
+            numa=facts.numa,
+            health=health,
+        )
+
+
+# kubelet's gRPC client takes messages of up to 4 MiB.
+KUBELET_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+def list_bytes(cards: list[tuple[str, int]]) -> int:
+    """Bytes of the device list for kubelet with these (UUID, units), when every id is "Unhealthy", the longer word."""
+    total = 0
+    for uuid, units in cards:
+        first, digits = 0, 1
+        while first < units:
+            last = min(units, 10**digits)
+            # Two fields with tag and length each, then tag and length of the device in the list.
+            total += (last - first) * (2 + len(uuid) + 3 + digits + 2 + len("Unhealthy") + 2)
+            first, digits = last, digits + 1
+    return total
+
+
+def smallest_fitting(inventory: Inventory, units: list[Unit]) -> Unit | None:
+    """The smallest of the units in which the cards' list still fits into kubelet's message."""
+    fitting = [u for u in units if list_bytes([(c.uuid, u.count(c.mib)) for c in inventory.cards]) <= KUBELET_MESSAGE_BYTES]
+    return min(fitting, key=lambda unit: unit.mib, default=None)
+
+
+INTERVAL_SECONDS: Final = 2.0
+_HANGING_SECONDS: Final = 10.0
+_PART: Final = "cards"
+
+
+class CardFollower:
+    """interval: seconds between two readings; unusable: why cards cannot be offered in this unit now, "" if they can."""
+
+    def __init__(
+        self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._reader = reader
+        self._node = node
+        self._status = status
+        self._interval = interval
+        self._unusable = unusable
+        self._asked = Changes()
+
+    def read_now(self) -> None:
+        """Read without waiting for the next turn."""
+        self._asked.notify()
+
+    async def run(self) -> NoReturn:
+        """Never returns; FatalError when the cards make too many units for kubelet at the start, or NVML wants a new process."""
+        while True:
+            inventory: Inventory | None
+            asked = self._asked.count
+            try:
+                inventory, left_out = self._fitting(await self._read())
+            except NvmlError as error:
+                if error.reload:
+                    raise FatalError(f"{error}: ending, to be started again", restart=True) from None
+                inventory = self._failed(str(error))
+                self._status.bad(_PART, str(error))
+            else:
+                self._say(inventory, left_out)
+            if inventory is not None:
+                # Only before anything was offered: what is given now is given in this unit.
+                if self._node.inventory is None and (why := self._unusable()):
+                    raise FatalError(why, restart=True)
+                self._node.set_inventory(inventory)
+            await self._asked.after(asked, self._interval)
+
+    async def _read(self) -> Inventory:
+        reading = asyncio.ensure_future(in_thread(self._reader.read))
+        done, _ = await asyncio.wait({reading}, timeout=_HANGING_SECONDS)
+        if not done:
+            why = f"NVML has not answered for {_HANGING_SECONDS:.0f} s: look for Xid and hung tasks in `dmesg`; a reboot may be needed"
+            self._status.bad(_PART, why)
+            last = self._failed(why)
+            if last is not None:
+                self._node.set_inventory(last)
+        return await reading
+
+    def _failed(self, why: str) -> Inventory | None:
+        last = self._reader.failed(why)
+        return None if last is None else self._fitting(last)[0]
+
+    def _fitting(self, inventory: Inventory) -> tuple[Inventory, str]:
+        """Those of these cards whose list kubelet takes, and which are left out and why, "" for none.
+
+        FatalError at the start. Later a new process would end at once and for good, and take the cards away that are in use: then it is
+        only cards that were not there before that are left out.
+        """
+        if not (why := _too_long(inventory)):
+            return inventory, ""
+        before = self._node.inventory
+        if before is None:
+            raise FatalError(why)
+        known = tuple(card for card in inventory.cards if card.uuid in before.by_uuid)
+        new = [f"card {card.index} ({card.uuid})" for card in inventory.cards if card.uuid not in before.by_uuid]
+        return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} left out: {why}"
+
+    def _say(self, inventory: Inventory, left_out: str) -> None:
+        if not inventory.cards:
+            self._status.bad(_PART, "NVML lists no card: check with `lspci -k -d 10de:` that they are there and bound to the nvidia driver")
+            return
+        broken = [f"card {card.index} ({card.uuid}): {card.health}" for card in inventory.cards if not card.usable]
+        broken += [left_out] if left_out else []
+        if broken:
+            self._status.bad(_PART, "; ".join(broken))
+        else:
+            rest = sum(card.mib for card in inventory.cards) - inventory.units * inventory.unit.mib
+            left = f"; {rest} MiB fill no unit of their card" if rest else ""
+            self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
+
+
+def _too_long(inventory: Inventory) -> str:
+    """Why kubelet does not take the list of these cards, and what to do; "" if it does."""
+    size = list_bytes([(card.uuid, card.units) for card in inventory.cards])
+    if size <= KUBELET_MESSAGE_BYTES:
+        return ""
+    fitting = smallest_fitting(inventory, list(UNITS.values()))
+    cure = f"use --memory-unit {fitting.name}" if fitting else "there are too many cards for one node"
+    return (
+        f"{inventory.units} units of {inventory.unit} make a list of {size} bytes, "
+        f"kubelet takes at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these cards): {cure}"
+    )

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What ids mean: the cards that they are of, and the allocation of the pod whose containers have them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.allocation import Allocation, allocation_of
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import parse_unit_id
+from gpushare_runtime.core.request import ContainerRequest, Request
+
+Key = tuple[str, str, str]
+"""(pod UID, container, resource)."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The ids of one resource that one container holds. pod: its UID (for a static pod: kubelet's own, not the API's)."""
+
+    pod: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+
+Given = Mapping[tuple[str, str], Collection[str]]
+"""(container, resource) → the ids that it has."""
+
+
+def actual_allocation(request: Request, given: Given, inventory: Inventory) -> Allocation | None:
+    """The allocation of a pod with these ids; None until each container that asks has its ids, all of cards that are there."""
+    own: dict[int, dict[int, int]] = {}
+    kept: set[str] = set()
+    of_init: dict[str, str] = {}
+    for container in request.containers:
+        for resource in _resources(container):
+            ids = given.get((container.name, resource))
+            if ids is None:
+                return None
+            if container.keeps:
+                units = _units(ids, resource, inventory)
+                if units is None:
+                    return None
+                own.setdefault(container.key, {}).update(units)
+                kept.update(ids)
+            else:
+                of_init.update(dict.fromkeys(ids, resource))
+    extra: dict[int, int] = {}
+    for device_id, resource in of_init.items():
+        if device_id not in kept:
+            units = _units([device_id], resource, inventory)
+            if units is None:
+                return None
+            for index, more in units.items():
+                extra[index] = extra.get(index, 0) + more
+    return allocation_of(request, own, extra)
+
+
+def _resources(container: ContainerRequest) -> Iterable[str]:
+    if container.units:
+        yield protocol.RESOURCE_MEMORY
+    if container.cards:
+        yield protocol.RESOURCE_CARDS
+
+
+def _units(ids: Iterable[str], resource: str, inventory: Inventory) -> dict[int, int] | None:
+    units: dict[int, int] = {}
+    for device_id in ids:
+        memory = resource == protocol.RESOURCE_MEMORY
+        card = inventory.by_uuid.get(card_of_unit(device_id) if memory else device_id)
+        if card is None:
+            return None
+        units[card.index] = units.get(card.index, 0) + (1 if memory else card.units)
+    return units
+
+
+def cards_of(resource: str, ids: Iterable[str]) -> set[str]:
+    """The UUIDs of the cards that these ids are of."""
+    return set(ids) if resource == protocol.RESOURCE_CARDS else {card_of_unit(i) for i in ids}
+
+
+def card_of_unit(device_id: str) -> str:
+    """The card UUID in a unit id; an id of another form stands for itself, so that it belongs to no card."""
+    try:
+        return parse_unit_id(device_id)[0]
+    except ValueError:
+        return device_id

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The command line and environment of gpushare-device-plugin; those of the original are understood."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
+from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.daemon.metrics_server import MetricsAddress
+from gpushare_runtime.kube import service_account
+from gpushare_runtime.kube.service_account import TokenFiles
+
+EXIT_STOPPED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_SETTINGS: Final = 2
+"""What is set is wrong: starting again with the same does not help."""
+
+# Options of the original for asking kubelet about pods over HTTPS.
+_OF_KUBELET: Final = ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout")
+
+
+def directory() -> Path:
+    """systemd's StateDirectory= where the unit has one, else one that a reboot empties."""
+    return Path(os.environ.get("STATE_DIRECTORY", "/run/gpushare-device-plugin").split(":")[0])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account; state: folder for what has to
+    outlive the process; metrics: None for nowhere; tokens: None for the kubeconfig's user; notes: to be logged at the start."""
+
+    node: str
+    unit: Unit = GIB
+    kubeconfig: str | None = None
+    kubelet_root: Path = Path(protocol.KUBELET_ROOT)
+    state: Path = field(default_factory=directory)
+    metrics: MetricsAddress | None = None
+    tokens: TokenFiles | None = None
+    notes: tuple[str, ...] = ()
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
+    """The settings and the log level; ends the process with a message if they cannot be used."""
+    parser = argparse.ArgumentParser(prog="gpushare-device-plugin", description="Share the NVIDIA GPUs of this node by memory.")
+    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="name of this node in Kubernetes (or NODE_NAME)")
+    parser.add_argument("--kubeconfig", help="(or KUBECONFIG); without: in-cluster")
+    service_account.add_options(parser)
+    parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="what one unit of gpu-mem is (default %(default)s)")
+    parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
+    parser.add_argument("--state-dir", type=Path, default=directory(), help="(or STATE_DIRECTORY) default %(default)s")
+    metrics_server.add_options(parser)
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
+    _add_options_of_the_original(parser)
+    given = parser.parse_args(arguments)
+    if not given.node_name:
+        parser.error("the name of this node is not known: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
+    level = logging.DEBUG if given.verbosity >= 4 else getattr(logging, given.log_level.upper())
+    settings = Settings(
+        given.node_name,
+        parse_unit(given.memory_unit),
+        given.kubeconfig or _kubeconfig(os.environ),
+        given.kubelet_root,
+        given.state_dir,
+        metrics_server.from_options(parser, given),
+        service_account.from_options(parser, given),
+        tuple(_notes(given)),
+    )
+    return settings, level
+
+
+def _kubeconfig(environment: Mapping[str, str]) -> str | None:
+    """As the original: what KUBECONFIG names if it is there, else the service account of the pod that this runs in."""
+    named = environment.get("KUBECONFIG") or None
+    in_pod = "KUBERNETES_SERVICE_HOST" in environment
+    return None if named and in_pod and not any(Path(part).exists() for part in named.split(os.pathsep)) else named
+
+
+def _add_options_of_the_original(parser: argparse.ArgumentParser) -> None:
+    """So that its command lines go on working."""
+    hidden = argparse.SUPPRESS
+    parser.add_argument("-logtostderr", "--logtostderr", nargs="?", const=True, help=hidden)
+    for name in ("mps", "health-check", "query-kubelet"):
+        parser.add_argument(f"--{name}", nargs="?", type=_boolean, const=True, default=False, help=hidden)
+    for name in _OF_KUBELET:
+        parser.add_argument(f"--{name}", help=hidden)
+
+
+def _notes(given: argparse.Namespace) -> Iterator[str]:
+    # --health-check needs no word: the cards are always watched.
+    if given.mps:
+        yield "--mps: it changes nothing, as in the original; MPS daemons are not this plugin's, and it sets no limits in containers"
+    of_kubelet = [f"--{name}" for name in _OF_KUBELET if getattr(given, name.replace("-", "_")) is not None]
+    if given.query_kubelet:
+        of_kubelet.insert(0, "--query-kubelet")
+    if of_kubelet:
+        yield f"{', '.join(of_kubelet)}: not needed, pods are watched at the API server"
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The original's ConfigMap `unhealthy-gpu-<node>`: which cards its extender must not use. Ours reads `gpushare/cards` instead."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NoReturn
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.kube.backoff import Backoff
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
+
+log = logging.getLogger(__name__)
+
+# Somebody else's to allow: asking again soon does not help.
+_FORBIDDEN_SECONDS: Final = 300.0
+
+
+class UnhealthyMap:
+    """Made with the first card that is not usable; later it says none rather than being removed, as nobody else may remove it."""
+
+    def __init__(self, node: NodeState, client: KubeClient, node_name: str) -> None:
+        self._node = node
+        self._client = client
+        self._name = protocol.UNHEALTHY_PREFIX + node_name
+        self._written: str | None = None
+
+    async def run(self) -> NoReturn:
+        """Never returns; cancel it."""
+        changes, backoff = self._node.inventory_changes, Backoff()
+        while True:
+            seen, wanted = changes.count, self._wanted()
+            if wanted is None or wanted == self._written:
+                await changes.after(seen)
+                continue
+            try:
+                await self._write(wanted)
+            except KubeError as error:
+                forbidden = error.status == 403
+                if wanted or not forbidden:
+                    cure = "; allow this plugin's account get, patch and create of it" if forbidden else ""
+                    log.warning("ConfigMap %s/%s cannot be written: %s%s", protocol.UNHEALTHY_NAMESPACE, self._name, error, cure)
+                await changes.after(seen, _FORBIDDEN_SECONDS if forbidden else backoff.wait())
+                continue
+            backoff.reset()
+            self._written = wanted
+
+    def _wanted(self) -> str | None:
+        inventory = self._node.inventory
+        return None if inventory is None else ",".join(str(card.index) for card in inventory.cards if not card.usable)
+
+    async def _write(self, wanted: str) -> None:
+        maps = path("api/v1", "namespaces", protocol.UNHEALTHY_NAMESPACE, "configmaps")
+        # Without the key rather than with none in it: the original reads an empty text as card 0.
+        data = {protocol.UNHEALTHY_KEY: wanted or None}
+        try:
+            await self._client.patch(path(maps, self._name), {"data": data}, kind="merge", within=10.0)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            if not wanted:
+                return
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}, "data": data}
+            await self._client.create(maps, body, within=10.0)
+        log.info("ConfigMap %s/%s: unusable cards %s", protocol.UNHEALTHY_NAMESPACE, self._name, wanted or "none")

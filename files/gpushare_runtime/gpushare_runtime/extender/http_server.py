@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The verbs over HTTP/1.1: a thin layer without routing table, middleware or access log, for the scheduler's hot path.
+
+Over TLS, who shows no certificate of the scheduler gets /healthz and /version only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timezone
+from time import perf_counter
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from gpushare_runtime import __version__
+from gpushare_runtime.core.protocol import EXTENDER_PREFIX
+from gpushare_runtime.daemon.listener import Listener, Seldom
+from gpushare_runtime.daemon.metrics import Family, Sample
+from gpushare_runtime.extender import extender_v1, inspect_api
+from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.leadership import Fence
+from gpushare_runtime.extender.metrics import ERROR, OK, REFUSED, Meters
+from gpushare_runtime.extender.verbs import Service
+
+log = logging.getLogger(__name__)
+# Any user of this host can have them written.
+_at_callers: Final = log.getChild("callers")
+_at_callers.addFilter(Seldom())
+_malformed: Final = log.getChild("malformed")
+_malformed.addFilter(Seldom())
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
+_REMEMBERED_BYTES: Final = 1024 * 1024
+_IDLE_SECONDS: Final = 3600.0
+# More than kube-scheduler opens at once, which is one connection for each bind, and has a handshake before it: the oldest of 256 is
+# not one of its own, also while others connect as fast as they can. Each takes a quarter of a MiB.
+_STRANGERS: Final = 256
+_STRANGER_SECONDS: Final = 10.0
+_INSPECT: Final = f"{EXTENDER_PREFIX}/inspect"
+_LEDGER: Final = f"{EXTENDER_PREFIX}/ledger"
+_VERB_AT: Final = len(EXTENDER_PREFIX) + 1
+_OPEN: Final = ("/healthz", "/version")
+
+
+Answer = tuple[bytes, str]
+"""The body, and which of meters.RESULTS it is."""
+
+
+class Endpoints:
+    """One handler for all paths. not_ready: why no verb may be answered yet, "" when it may; fence: None where one extender runs
+    alone and has begun with everything known."""
+
+    def __init__(
+        self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], fence: Fence | None = None
+    ) -> None:
+        self.meters: Final = Meters()
+        self._last_filter_call: datetime | None = None
+        self._cluster = cluster
+        self._service = service
+        self._binder = binder
+        self._not_ready = not_ready
+        self._fence = fence
+        self._read: tuple[bytes, extender_v1.Arguments] | None = None
+        self._verbs: dict[str, Callable[[bytes], Awaitable[Answer]]] = {
+            f"{EXTENDER_PREFIX}/filter": self._filter,
+            f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
+            f"{EXTENDER_PREFIX}/preempt": self._preempt,
+            f"{EXTENDER_PREFIX}/bind": self._bind,
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answers every request. A verb's failure is a 200 with `Error`: of any other status users see only the number."""
+        if request.path not in _OPEN and not _verified(request):
+            return self._refuse(request)
+        verb = self._verbs.get(request.path)
+        if verb is None:
+            return self._other(request)
+        if request.method != "POST":
+            return _text(405, f"{request.path} takes POST, not {request.method}")
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            error = f"the body is larger than {MOST_BYTES // 1024 // 1024} MiB; set nodeCacheCapable: true, so that only names are sent"
+            response = _json(_failure(request.path, error))
+            response.force_close()
+            return response
+        began = perf_counter()
+        try:
+            answer, result = await verb(body)
+        except extender_v1.WireError as error:
+            _at_callers.warning("%s: %s", request.path, error)
+            answer, result = _failure(request.path, str(error)), ERROR
+        except Exception as error:
+            log.exception("%s failed", request.path)
+            words = f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"
+            answer, result = _failure(request.path, words), ERROR
+        self.meters.took(request.path[_VERB_AT:], result, perf_counter() - began)
+        return _json(answer)
+
+    def health(self) -> tuple[bool, dict[str, object]]:
+        """(whether both caches are complete, what /healthz says)."""
+        why = self._not_ready()
+        nodes = self._cluster.ledger.nodes.values()
+        count = self.meters.count
+        return not why, {
+            "synced": not why,
+            "not_ready": why,
+            "fence": self._fence.problem() if self._fence else "",
+            "version": __version__,
+            "nodes": sum(1 for node in nodes if node.inventory),
+            "pods": sum(len(node.holders) for node in nodes),
+            "pending": len(self._cluster.pending),
+            "filter_calls": count("filter"),
+            "last_filter_call": self._last_filter_call,
+            "prioritize_calls": count("prioritize"),
+            "preempt_calls": count("preempt"),
+            "binds": count("bind", OK),
+            "bind_failures": count("bind", REFUSED, ERROR),
+            "refused_calls": self.meters.refused_callers,
+        }
+
+    def families(self) -> Iterator[Family]:
+        """What the verbs did, and whether they may be answered."""
+        yield Family(
+            "gpushare_extender_ready", "gauge", "Whether its caches are complete and its token works", [Sample(not self._not_ready())]
+        )
+        yield from self.meters.families()
+        yield from self._fence.families() if self._fence else ()
+
+    def _closed(self) -> str:
+        """Why no verb may be answered now, "" when it may."""
+        return self._not_ready() or (self._fence.asked() if self._fence else "")
+
+    async def _filter(self, body: bytes) -> Answer:
+        self._last_filter_call = datetime.now(timezone.utc)
+        why = self._closed()
+        if why:
+            return extender_v1.write_filter_error(why), ERROR
+        args = self._arguments(body)
+        filtered = self._service.filter(args)
+        return extender_v1.write_filtered(args, filtered), ERROR if filtered.error else OK if filtered.names else REFUSED
+
+    def _arguments(self, body: bytes) -> extender_v1.Arguments:
+        """Where every node fits, the scheduler sends to prioritize what it has sent to filter: that is not read again."""
+        if self._read is not None and self._read[0] == body:
+            return self._read[1]
+        args = extender_v1.read_arguments(body)
+        self._read = (body, args) if len(body) <= _REMEMBERED_BYTES else None
+        return args
+
+    async def _prioritize(self, body: bytes) -> Answer:
+        args = self._arguments(body)
+        if self._closed():
+            return extender_v1.write_scores({}), ERROR
+        return extender_v1.write_scores(self._service.prioritize(args)), OK
+
+    async def _preempt(self, body: bytes) -> Answer:
+        args = extender_v1.read_preempt(body)
+        # Without the whole ledger no eviction can be said to help.
+        if self._closed():
+            return extender_v1.write_preempted({}), ERROR
+        helped = self._service.preempt(args)
+        return extender_v1.write_preempted(helped), OK if helped else REFUSED
+
+    async def _bind(self, body: bytes) -> Answer:
+        args = extender_v1.read_bind(body)
+        why = self._closed()
+        try:
+            if why:
+                raise BindError(why, "not-ready")
+            await self._binder.bind(args)
+        except BindError as error:
+            self.meters.not_bound(error.cause)
+            log.warning("bind %s to node %s: %s", args, args.node, error)
+            return extender_v1.write_bound(str(error)), ERROR if why else REFUSED
+        return extender_v1.write_bound(""), OK
+
+    def _refuse(self, request: web.BaseRequest) -> web.Response:
+        self.meters.refused_callers += 1
+        why = (
+            f"{request.path[:80]!r} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
+            "`tlsConfig` of the extender's entry in KubeSchedulerConfiguration names certFile and keyFile (scheduler/tls.crt and "
+            "scheduler/tls.key of the certificates' folder)"
+        )
+        _at_callers.warning("refused: %s", why)
+        # The body has not been read: the connection cannot be used again.
+        response = _text(403, why)
+        response.force_close()
+        return response
+
+    def _other(self, request: web.BaseRequest) -> web.Response:
+        if request.path == "/healthz":
+            ready, health = self.health()
+            return _json(orjson.dumps(health, option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS), status=200 if ready else 503)
+        if request.path in ("/version", f"{EXTENDER_PREFIX}/version"):
+            return _text(200, __version__)
+        why = self._not_ready()
+        view = self._view(request.path)
+        if view is None:
+            others = f"/healthz, /version, {_INSPECT}, {_INSPECT}/NODE, {_LEDGER}"
+            return _text(404, f"{request.path} is not known; verbs are {', '.join(self._verbs)}; others are {others}")
+        if request.method != "GET":
+            return _text(405, f"{request.path} takes GET, not {request.method}")
+        if why:
+            return _text(503, why)
+        return _json(orjson.dumps(view(), option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS))
+
+    def _view(self, path: str) -> Callable[[], dict[str, Any]] | None:
+        """What to show of the ledger at a path."""
+        ledger = self._cluster.ledger
+        if path == _LEDGER:
+            return lambda: inspect_api.ledger_json(ledger, self._fence.problems() if self._fence else [])
+        if path == _INSPECT:
+            return lambda: inspect_api.inspect(ledger)
+        head, _, node = path.rpartition("/")
+        return (lambda: inspect_api.inspect(ledger, node)) if head == _INSPECT and node else None
+
+
+async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> web.ServerRunner:
+    """Start serving; `cleanup()` of the result stops. OSError when the address cannot be had. context: None for plain http.
+
+    Without a certificate there is one request a connection, soon after it was made; over plain http that holds for the first.
+    """
+    listener = Listener(host, port, most=_STRANGERS, seconds=_STRANGER_SECONDS)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        transport = request.transport
+        if transport is not None and _verified(request):
+            listener.welcome(transport)
+            return await endpoints.handle(request)
+        response = await endpoints.handle(request)
+        response.force_close()
+        return response
+
+    server = web.Server(
+        handle,
+        request_factory=_request,
+        access_log=None,
+        logger=_malformed,
+        # The scheduler keeps its connections; one that we close meanwhile costs it a failed call.
+        keepalive_timeout=_IDLE_SECONDS,
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=10.0)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener, ssl_context=context).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return runner
+
+
+def _verified(request: web.BaseRequest) -> bool:
+    """Whether the connection is plain, or the caller has shown a certificate: one that did not verify had no handshake."""
+    transport = request.transport
+    return transport is not None and (transport.get_extra_info("sslcontext") is None or bool(transport.get_extra_info("peercert")))
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    """What is no HTTP is the caller's fault, and its traceback says nothing of us."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg, record.args, record.exc_info = f"{record.getMessage()}: {str(error)[:80]!r}", (), None
+    return True
+
+
+_malformed.addFilter(_one_line)
+
+
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MOST_BYTES)
+
+
+def _failure(path: str, error: str) -> bytes:
+    if path.endswith("/filter"):
+        return extender_v1.write_filter_error(error)
+    if path.endswith("/bind"):
+        return extender_v1.write_bound(error)
+    if path.endswith("/preempt"):
+        return extender_v1.write_preempted({})
+    # HostPriorityList has no place for an error; without a score every node is as good.
+    return extender_v1.write_scores({})
+
+
+def _json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(text=f"{text}\n", status=status)

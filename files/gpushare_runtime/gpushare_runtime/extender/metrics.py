@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The extender's metrics: calls of the verbs with their results and durations, and the state of the ledger. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.daemon.metrics import Family, Histogram, Sample
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.objects import PendingPod
+from gpushare_runtime.kube.reflector import Reflector
+
+VERBS: Final = ("filter", "prioritize", "preempt", "bind")
+
+OK: Final = "ok"
+REFUSED: Final = "refused"
+ERROR: Final = "error"
+RESULTS: Final = (OK, REFUSED, ERROR)
+"""refused: no node fits, no eviction helps, or the pod is not bound, and the answer says why; error: the question could not be
+answered: it is no such question, the caches are not complete, or a fault of ours."""
+
+CAUSES: Final = ("no-room", "elsewhere", "gone", "invalid", "not-ready", "api-refused", "api-unreachable", "api-unknown")
+"""Why a pod was not bound. no-room: the node's cards were given to others after filter; elsewhere: it is on another node, or on
+its way there; api-unreachable: no Binding was sent; api-unknown: the API server has not said whether the Binding happened."""
+
+
+class Meters:
+    """What the verbs have done since the start. Each call of the scheduler costs one `took`."""
+
+    def __init__(self) -> None:
+        self.refused_callers = 0
+        """Calls without the client certificate that verbs expect."""
+        self._results: Counter[tuple[str, str]] = Counter()
+        self._seconds = {verb: Histogram() for verb in VERBS}
+        self._causes: Counter[str] = Counter()
+
+    def took(self, verb: str, result: str, seconds: float) -> None:
+        """A call has been answered. seconds: from its body to its answer, what others did meanwhile included."""
+        self._results[verb, result] += 1
+        self._seconds[verb].observe(seconds)
+
+    def not_bound(self, cause: str) -> None:
+        """A call of bind has bound nothing. cause: one of CAUSES."""
+        self._causes[cause] += 1
+
+    def count(self, verb: str, *results: str) -> int:
+        """Calls of a verb that ended so; without results, all."""
+        return sum(self._results[verb, result] for result in results or RESULTS)
+
+    def families(self) -> Iterator[Family]:
+        """All of it as metrics."""
+        yield Family(
+            "gpushare_extender_verb_duration_seconds",
+            "histogram",
+            "Time from a call's body to its answer",
+            [sample for verb, histogram in self._seconds.items() for sample in histogram.samples({"verb": verb})],
+        )
+        yield Family(
+            "gpushare_extender_verb_results_total",
+            "counter",
+            "Calls of each verb by what became of them",
+            [Sample(self._results[verb, result], {"verb": verb, "result": result}) for verb in VERBS for result in RESULTS],
+        )
+        yield Family(
+            "gpushare_extender_bind_failures_total",
+            "counter",
+            "Calls of bind that bound nothing, by why",
+            [Sample(self._causes[cause], {"cause": cause}) for cause in CAUSES],
+        )
+        yield Family(
+            "gpushare_extender_callers_refused_total",
+            "counter",
+            "Calls without kube-scheduler's certificate",
+            [Sample(self.refused_callers)],
+        )
+
+
+def families(cluster: Cluster) -> Iterator[Family]:
+    """Units are those of each node. Samples are made as they are read: between two of them the ledger may have changed."""
+    ledger = cluster.ledger
+    nodes = [ledger.nodes[name] for name in sorted(ledger.nodes)]
+    yield _gauge("nodes", "Nodes that publish cards, or have pods that hold some", _counted("cards", _known(nodes), _KNOWN))
+    yield _per_node("cards", "Cards of each node", nodes, lambda node: len(node.cards))
+    yield _per_node("cards_allocated", "Cards that somebody holds something of", nodes, lambda node: sum(not c.empty for c in node.cards))
+    yield _per_node("cards_unusable", "Cards that take no new pods", nodes, lambda node: sum(not c.card.usable for c in node.cards))
+    yield _per_node("units", "Units of all its cards", nodes, lambda node: node.inventory.units if node.inventory else 0)
+    yield _per_node("units_free", "Units that nobody holds, on all cards that take new pods", nodes, lambda node: node.free)
+    yield _per_node("units_free_largest", "Units free on the card that has most of them", nodes, lambda node: node.largest_free())
+    yield _gauge("pods", "Pods that hold cards, by how sure that is", _counted("state", _states(ledger), _STATES))
+    waiting = Counter(map(_why, cluster.pending.values()))
+    yield _gauge("pods_waiting", "Pods on no node, by why", _counted("why", waiting, _WHYS))
+    expired = [Sample(ledger.expired)]
+    yield Family("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed", expired)
+    drift = _drift(nodes)
+    yield _gauge("drift_units", "Units that nodes say are held and no pod's annotations say", _counted("why", drift, _DRIFTS))
+    refused = sum(len(node.refused) for node in nodes)
+    yield _gauge("refusals", "Refusals by nodes for which cards are held back now", [Sample(refused)])
+    yield _per_node("impossible_states", "Things that cannot be, in words in GET /ledger", nodes, lambda node: len(node.problems()))
+
+
+def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Family]:
+    """How well the API server is followed. watches: by what they watch."""
+
+    def counter(name: str, text: str, value: Callable[[Reflector[Any]], int]) -> Family:
+        samples = [Sample(value(watch), {"resource": what}) for what, watch in watches.items()]
+        return Family(f"gpushare_extender_watch_{name}_total", "counter", text, samples)
+
+    yield counter("lists", "Complete lists from the API server; all but the first have a reason", lambda watch: watch.lists)
+    yield counter("interruptions", "Lists and watches that did not end in order", lambda watch: watch.interruptions)
+    ages = [Sample(round(watch.age, 3), {"resource": what}) for what, watch in watches.items()]
+    yield _gauge("watch_age_seconds", "Seconds since the API server last said something about them", ages)
+
+
+_KNOWN: Final = ("known", "unknown")
+_STATES: Final = ("bound", "assumed", "reserved", "lingering")
+_WHYS: Final = ("room", "nominated", "invalid", "unsupported")
+_DRIFTS: Final = ("leaving", "unmanaged", "other")
+
+
+def _gauge(name: str, text: str, samples: Iterable[Sample]) -> Family:
+    return Family(f"gpushare_extender_{name}", "gauge", text, samples)
+
+
+def _per_node(name: str, text: str, nodes: Sequence[NodeLedger], value: Callable[[NodeLedger], int]) -> Family:
+    """By card there would be too many in a large cluster: those are the device plugins' to tell."""
+    return _gauge(f"node_{name}", text, (Sample(node.guarded(partial(value, node), 0), {"node": node.name}) for node in nodes))
+
+
+def _counted(label: str, counted: Mapping[str, int], all_of: Sequence[str]) -> list[Sample]:
+    return [Sample(counted.get(one, 0), {label: one}) for one in all_of]
+
+
+def _known(nodes: Sequence[NodeLedger]) -> Mapping[str, int]:
+    known = sum(node.inventory is not None for node in nodes)
+    return {"known": known, "unknown": len(nodes) - known}
+
+
+def _states(ledger: Ledger) -> Mapping[str, int]:
+    """Most pods are bound: only the others are looked at."""
+    others = ledger.under_way - ledger.lingering
+    reserved = sum(map(ledger.is_reserved, others))
+    found = {"lingering": len(ledger.lingering), "reserved": reserved, "assumed": len(others) - reserved}
+    return {**found, "bound": sum(len(node.holders) for node in ledger.nodes.values()) - sum(found.values())}
+
+
+def _why(pod: PendingPod) -> str:
+    if pod.request is None:
+        return "invalid"
+    return "unsupported" if pod.request.unsupported else "nominated" if pod.nominated else "room"
+
+
+def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:
+    """By why the node says so; of a pod on a card, what is beyond the units that its annotations have there."""
+    found: Counter[str] = Counter()
+    for node in nodes:
+        if node.record.held.entries:
+            found += node.guarded(partial(_drift_of, node), Counter())
+    return found
+
+
+def _drift_of(node: NodeLedger) -> Counter[str]:
+    index_of = {card.uuid: card.index for card in node.inventory.cards} if node.inventory else {}
+    allocations = {holder.uid: holder.allocation.by_card for holder in node.holders if holder.allocation is not None}
+    said: Counter[tuple[str, str, str]] = Counter()
+    for entry in node.record.held.entries:
+        said[entry.uid, entry.card, entry.why if entry.why in _DRIFTS else "other"] += entry.units
+    found: Counter[str] = Counter()
+    for (uid, card, why), units in said.items():
+        annotated = allocations.get(uid, {}).get(index_of.get(card, -1), 0)
+        found[why] += max(0, units - annotated)
+    return found

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Who a daemon is to the API server: a bound token of its own, requested with an initial one and renewed for ever.
+
+A token is not verified here, the API server does that; what is read is what it says about itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import binascii
+import logging
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final, NoReturn
+
+import orjson
+
+from gpushare_runtime.daemon.files import replace_files
+from gpushare_runtime.kube.backoff import Backoff
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_FAR: Final = datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp()
+_SUBJECT: Final = "system:serviceaccount:"
+_EXPECTED: Final = "expected the token of a service account, as `kubectl create token` prints it"
+
+
+class TokenError(Exception):
+    """A token that cannot be used; says what was found and expected, never the token."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """text: as sent; issued, expires: seconds since 1970; account: its service account's name."""
+
+    text: str
+    issued: float
+    expires: float
+    namespace: str
+    account: str
+
+    @property
+    def due(self) -> float:
+        """When it should be renewed: a third of its life is over then."""
+        return self.issued + (self.expires - self.issued) / 3
+
+    def expired(self, now: float) -> bool:
+        return self.expires <= now
+
+    @property
+    def ends(self) -> str:
+        """When it expires: 2027-02-19T10:00:00Z."""
+        return f"{datetime.fromtimestamp(self.expires, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+    def __repr__(self) -> str:
+        return f"<token of {self.namespace}/{self.account} until {self.ends}>"
+
+
+def parse_token(text: str) -> Token:
+    """What a JWT's claims say. TokenError if it is none of a service account."""
+    text = text.strip()
+    parts = text.split(".")
+    if len(parts) != 3:
+        raise TokenError(f"{len(text)} characters that are no token; {_EXPECTED}")
+    try:
+        claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        subject, issued, expires = claims["sub"], int(claims["iat"]), int(claims["exp"])
+        if not subject.startswith(_SUBJECT):
+            raise TokenError(f"a token of {subject!r}; {_EXPECTED}")
+        namespace, account = subject.removeprefix(_SUBJECT).split(":")
+        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(account) and 0 <= issued < expires < _FAR):
+            raise ValueError
+    except KeyError as error:
+        raise TokenError(f"a token without the claim {error}, such as the one of a Secret; {_EXPECTED}") from None
+    except (binascii.Error, ValueError, TypeError, AttributeError):
+        raise TokenError(f"a token whose claims cannot be read; {_EXPECTED}") from None
+    return Token(text, issued, expires, namespace, account)
+
+
+def read_token(path: Path) -> Token:
+    """The token in a file. TokenError says what is wrong with the file."""
+    try:
+        text = path.read_text("ascii")
+    except FileNotFoundError:
+        raise TokenError("is missing") from None
+    except OSError as error:
+        raise TokenError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TokenError(f"holds no text; {_EXPECTED}") from None
+    try:
+        return parse_token(text)
+    except TokenError as error:
+        raise TokenError(f"holds {error}") from None
+
+
+def best(tokens: Iterable[Token], refused: frozenset[str], now: float) -> Token | None:
+    """The one to send: the newest of those that should work; if none should, the newest that lives: the API server has the last word."""
+
+    def rank(token: Token) -> tuple[bool, bool, float]:
+        alive = not token.expired(now)
+        return alive and token.text not in refused, alive, token.issued
+
+    return max(tokens, key=rank, default=None)
+
+
+log = logging.getLogger(__name__)
+
+TOKEN_SECONDS: Final = 604800
+_LEAST_SECONDS: Final = 600
+_TICK_SECONDS: Final = 5.0
+_FIRST_WAIT: Final = 10.0
+_LONGEST_WAIT: Final = 300.0
+_CURE: Final = "the next run of the playbook site.yml for this host writes a new seed"
+
+
+@dataclass(frozen=True)
+class TokenFiles:
+    """seed: written by the installer; own: written by the daemon; seconds: how long the tokens live that it asks for."""
+
+    seed: Path
+    own: Path
+    seconds: int = TOKEN_SECONDS
+
+
+class TokenKeeper:
+    """The token to send, and its renewal. clock: seconds since 1970, for what tokens say; since: monotonic, for waiting: the other may
+    have been days ahead for a moment; tick: seconds between two looks at the files."""
+
+    def __init__(
+        self,
+        files: TokenFiles,
+        *,
+        clock: Callable[[], float] = time.time,
+        since: Callable[[], float] = time.monotonic,
+        tick: float = _TICK_SECONDS,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._since = since
+        self._tick = tick
+        self._backoff = backoff or Backoff(_FIRST_WAIT, _LONGEST_WAIT)
+        self._found: dict[Path, Token | str] = {}
+        self._seen: object = None
+        self._unsaved: Token | None = None
+        self._refused: frozenset[str] = frozenset()
+        self._token: Token | None = None
+        self._retry_at = -math.inf
+        self._failure = ""
+        self._told: tuple[bool, str] | None = None
+        self._look()
+
+    def authorization(self) -> str | None:
+        """The value of the Authorization header, None while there is no token at all."""
+        return f"Bearer {self._token.text}" if self._token else None
+
+    def refuse(self, authorization: str | None) -> None:
+        """The API server took this for nobody (401): use another token if there is one."""
+        for token in self._tokens():
+            if authorization == f"Bearer {token.text}" and token.text not in self._refused:
+                self._refused |= {token.text}
+                log.warning("the API server refuses the token that ends at %s", token.ends)
+        self._choose()
+
+    def problem(self) -> str:
+        """Why no token can work, in words, "" when one should."""
+        now = self._clock()
+        if any(self._wrong(token, now) == "" for token in self._tokens()):
+            return ""
+        why = {
+            file: self._wrong(found, now) if isinstance(found, Token) else found
+            for file, found in ((file, self._found[file]) for file in (self._files.own, self._files.seed))
+        }
+        return f"no token works: {self._files.own} {why[self._files.own]}; the seed {self._files.seed} {why[self._files.seed]}; {_CURE}"
+
+    async def run(self, client: KubeClient, tell: Callable[[bool, str], None]) -> NoReturn:
+        """Renew when it is time, try again when that fails, and take what others write into the files.
+
+        tell: told whether all is well, and a sentence, at first and when that changes.
+        """
+        while True:
+            self._look()
+            if not self._is_due():
+                self._failure = ""
+            elif self._since() >= self._retry_at:
+                await self._try(client)
+            self._report(tell)
+            await asyncio.sleep(self._tick)
+
+    async def _try(self, client: KubeClient) -> None:
+        try:
+            if self._unsaved is None or self._stale(self._unsaved):
+                self._unsaved = await self._request(client)
+                self._choose()
+            await asyncio.to_thread(replace_files, {self._files.own: f"{self._unsaved.text}\n".encode()}, {self._files.own: 0o600})
+        except KubeError as error:
+            if error.status not in (0, 401) and self._token is not None:
+                # Whoever is told anything else has been recognised: an earlier 401 was a passing one.
+                self._refused -= {self._token.text}
+            cure = (
+                " (its Role should let it create serviceaccounts/token of its own name: site.yml sees to it)" if error.status == 403 else ""
+            )
+            self._fail(f"asking for a new token failed: {error}{cure}")
+        except TokenError as error:
+            self._fail(f"the API server answered the request for a new token with {error}")
+        except OSError as error:
+            self._fail(f"the new token cannot be kept in {self._files.own}: {error.strerror}; make the folder writable, or free space")
+        else:
+            log.info("a new token, until %s", self._unsaved.ends)
+            self._unsaved = None
+            self._failure = ""
+            self._backoff.reset()
+            self._look()
+
+    async def _request(self, client: KubeClient) -> Token:
+        """TokenRequest on the own name. KubeError, TokenError."""
+        assert self._token is not None
+        where = path("api/v1", "namespaces", self._token.namespace, "serviceaccounts", self._token.account, "token")
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": self._files.seconds}}
+        answer = await client.create(where, body)
+        text = (answer.get("status") or {}).get("token")
+        if not isinstance(text, str):
+            raise TokenError("an object without status.token; expected a TokenRequest")
+        token = parse_token(text)
+        if token.expired(self._clock()):
+            raise TokenError(
+                f"a token that ended at {token.ends}; expected one for the future: compare this host's clock with the server's"
+            )
+        return token
+
+    def _fail(self, words: str) -> None:
+        wait = self._backoff.wait()
+        self._retry_at = self._since() + wait
+        self._failure = words
+        log.warning("%s; next try in %.0f s", words, wait)
+
+    def _is_due(self) -> bool:
+        """Whether to ask for a new token with the one in use."""
+        token = self._token
+        if token is None:
+            return False
+        return self._unsaved is not None or token != self._found[self._files.own] or self._stale(token)
+
+    def _stale(self, token: Token) -> bool:
+        return token.text in self._refused or token.due <= self._clock()
+
+    def _look(self) -> None:
+        """Read the files again if they have changed."""
+        files = (self._files.own, self._files.seed)
+        state = [_file_state(file) for file in files]
+        if state != self._seen:
+            self._seen = state
+            for file in files:
+                try:
+                    self._found[file] = read_token(file)
+                except TokenError as error:
+                    self._found[file] = str(error)
+        self._choose()
+
+    def _choose(self) -> None:
+        tokens = self._tokens()
+        self._refused &= {token.text for token in tokens}
+        token = best(tokens, self._refused, self._clock())
+        if token != self._token:
+            self._token = token
+            # What failed with the other one may succeed with this.
+            self._retry_at = -math.inf
+
+    def _tokens(self) -> list[Token]:
+        return [token for token in (self._unsaved, *self._found.values()) if isinstance(token, Token)]
+
+    def _wrong(self, token: Token, now: float) -> str:
+        if token.expired(now):
+            return f"has expired at {token.ends}"
+        return "is refused by the API server" if token.text in self._refused else ""
+
+    def _report(self, tell: Callable[[bool, str], None]) -> None:
+        problem = self.problem()
+        words = problem or self._failure or f"good until {self._token.ends if self._token else ''}"
+        told = (not problem and not self._failure, words)
+        if told != self._told:
+            self._told = told
+            tell(*told)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a daemon that keeps a token of its own."""
+    parser.add_argument("--seed-token-file", type=Path, metavar="FILE", help="token to begin with, instead of the kubeconfig's credentials")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="where the own token is kept (with --seed-token-file)")
+    parser.add_argument(
+        "--token-seconds",
+        type=int,
+        default=TOKEN_SECONDS,
+        metavar="N",
+        help="how long a token lives that is asked for (default %(default)s)",
+    )
+
+
+def from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> TokenFiles | None:
+    """The files, None when credentials come from the kubeconfig; ends the process with a message if the options cannot be used."""
+    if (options.seed_token_file is None) != (options.token_file is None):
+        parser.error("--seed-token-file and --token-file go together: give both, or none for the credentials of the kubeconfig")
+    if options.token_seconds < _LEAST_SECONDS:
+        parser.error(f"--token-seconds {options.token_seconds}: the API server gives no token for less than {_LEAST_SECONDS} seconds")
+    return TokenFiles(options.seed_token_file, options.token_file, options.token_seconds) if options.token_file else None
+
+
+def _file_state(file: Path) -> object:
+    try:
+        status = os.stat(file)
+    except OSError as error:
+        return error.errno
+    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Command line of `kubectl inspect gpushare`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+from gpushare_runtime import __version__
+from gpushare_runtime.core import protocol
+from gpushare_runtime.kube.client import UNREACHABLE, KubeError
+from gpushare_runtime.kube.credentials import Credentials, CredentialsError, load
+from gpushare_runtime.kubectl_inspect.api import Objects, read_cluster
+from gpushare_runtime.kubectl_inspect.tables import details, summary
+from gpushare_runtime.kubectl_inspect.usage import NodeUsage, Usage, read_usage
+
+
+class InspectError(Exception):
+    """What was found, what was expected, what to do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0, 1 after an error that was explained on standard error, 2 for a wrong command line."""
+    arguments = _parser().parse_args(argv)
+    try:
+        credentials = load(_kubeconfig(arguments.kubeconfig), context=arguments.context)
+        nodes, pods = _read(credentials, arguments.nodes)
+        shown, warnings = _select(nodes, pods, arguments.nodes)
+    except (CredentialsError, InspectError) as error:
+        print(f"kubectl inspect gpushare: {error}", file=sys.stderr)
+        return 1
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    sys.stdout.write(details(shown) if arguments.details else summary(shown))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kubectl inspect gpushare", description="Show how much of which card is allocated, on every node or on those named."
+    )
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help="only this node; default: all nodes that have shared cards")
+    parser.add_argument("-d", dest="details", action="store_true", help="details: the pods on every card")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, or ~/.kube/config")
+    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current-context")
+    parser.add_argument("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
+    return parser
+
+
+def _kubeconfig(flag: str | None) -> str:
+    return flag or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+
+
+def _read(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
+    try:
+        return asyncio.run(read_cluster(credentials, names))
+    except KubeError as error:
+        raise InspectError(_explain(error, credentials.server)) from None
+
+
+def _explain(error: KubeError, server: str) -> str:
+    if error.status == 403:
+        return (
+            f"{error.message}\n  It needs to list nodes, and pods in all namespaces: "
+            "choose another user with --context, or have those rights granted"
+        )
+    if error.status == 401:
+        return f"{server} does not accept these credentials ({error.message}): renew them, or choose others with --context or --kubeconfig"
+    if error.status == 0 and error.reason == UNREACHABLE:
+        return f"cannot reach the API server: {error.message}\n  Is {server} right? The kubeconfig says so (--kubeconfig, --context)"
+    return f"the API server at {server} gave no list: {error}"
+
+
+def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequence[NodeUsage], Sequence[str]]:
+    """The nodes to show, and the warnings."""
+    existing = {node["metadata"]["name"] for node in nodes}
+    usage = read_usage([node for node in nodes if not names or node["metadata"]["name"] in names], pods)
+    shown = {node.name for node in usage.nodes}
+    for name in names:
+        if name not in shown:
+            fault = f"has no {protocol.RESOURCE_MEMORY}" if name in existing else "does not exist"
+            raise InspectError(f"node {name!r} {fault}; {_known(nodes)}")
+    if not shown:
+        return usage.nodes, [*usage.warnings, f"no node offers {protocol.RESOURCE_MEMORY}: is gpushare-device-plugin running on any?"]
+    return usage.nodes, usage.warnings
+
+
+def _known(nodes: Objects) -> str:
+    known: Usage = read_usage(nodes, [])
+    if not known.nodes:
+        return "no node has shared cards"
+    return f"nodes with shared cards: {', '.join(node.name for node in known.nodes)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

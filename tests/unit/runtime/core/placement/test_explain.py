@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The words in which a request is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from gpushare_runtime.core.constraints import Bearer, Rules
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.ledger import Holder, Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Refusal
+from gpushare_runtime.core.placement import explain
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from unit.runtime.core.test_ledger import holder, memory, on, whole
+from unit.runtime.pods import card, inventory
+
+
+def refusals(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
+    """What is said of these nodes."""
+    by_name = {node.name: node for node in nodes}
+    refused = {name: explain.no_fit(request, node) for name, node in by_name.items()}
+    return explain.refusals(request, refused, by_name.__getitem__)
+
+
+def test_few_nodes_are_named_each_with_its_numbers() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("gpu1", inventory(16, 16))
+    ledger.set_inventory("gpu2", inventory(16, 24))
+    ledger.apply(holder("a", memory(6), on(1, 6), "gpu2"))
+    assert refusals(memory(25), ledger.nodes.values()) == {
+        "gpu1": "gpu1: needs 25 GiB on one card, its largest card has 16 (32 in total on 2 cards)",
+        "gpu2": "gpu2: needs 25 GiB on one card, its largest card has 24 (40 in total on 2 cards)",
+    }
+    assert refusals(memory(20), [ledger.nodes["gpu2"]]) == {
+        "gpu2": "gpu2: needs 20 GiB on one card, at most 18 are free on one (34 of 40 in total)"
+    }
+    assert refusals(whole(2), [ledger.nodes["gpu2"]]) == {"gpu2": "gpu2: needs 2 whole cards, 1 of 2 cards are empty"}
+
+
+def test_cards_that_are_out_are_mentioned() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("n", Inventory(UNITS["256MiB"], (card(0, 64, health="lost"), card(1, 64))))
+    assert refusals(memory(65), ledger.nodes.values()) == {
+        "n": "n: needs 65 units of 256 MiB on one card, its largest card has 64 (64 in total on 1 card, 1 not usable)"
+    }
+
+
+def test_a_node_without_cards_says_what_is_missing() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("bad", None, "version 2 is not known")
+    ledger.apply(holder("a", memory(1), None, "bare"))
+    found = refusals(memory(1), ledger.nodes.values())
+    assert "version 2 is not known" in found["bad"]
+    assert "gpushare-device-plugin has not run" in found["bare"]
+
+
+@given(st.lists(st.lists(st.integers(1, 80), min_size=1, max_size=2), min_size=1, max_size=24))
+def test_never_more_than_ten_wordings(nodes: list[list[int]]) -> None:
+    ledger = Ledger()
+    for number, sizes in enumerate(nodes):
+        ledger.set_inventory(f"node-{number}", inventory(*sizes))
+    found = refusals(memory(81), ledger.nodes.values())
+    assert set(found) == set(ledger.nodes)
+    assert len(set(found.values())) <= 10
+    assert all("81" in reason for reason in found.values())
+
+
+def nodes_with(*frees: int) -> Ledger:
+    """n0, n1, …, each with one card of 16 GiB with so much free."""
+    ledger = Ledger()
+    for number, free in enumerate(frees):
+        name = f"n{number}"
+        ledger.set_inventory(name, inventory(16))
+        if free < 16:
+            ledger.apply(holder(name, memory(16 - free), on(0, 16 - free), name))
+    return ledger
+
+
+def test_up_to_ten_nodes_are_named_and_more_are_grouped_by_what_they_have() -> None:
+    assert set(refusals(memory(9), nodes_with(*[8] * 10).nodes.values()).values()) == {
+        f"n{number}: needs 9 GiB on one card, at most 8 are free on one (8 of 16 in total)" for number in range(10)
+    }
+    found = refusals(memory(9), nodes_with(*[8] * 10, 5).nodes.values())
+    assert found == {f"n{number}": f"needs 9 GiB on one card, at most {8 if number < 10 else 5} are free on one" for number in range(11)}
+
+
+def test_groups_are_up_to_ten_and_then_one() -> None:
+    frees = [*range(10), 9, 9]
+    assert len(set(refusals(memory(16), nodes_with(*frees).nodes.values()).values())) == 10
+    found = refusals(memory(16), nodes_with(*frees, 10).nodes.values())
+    assert found == {f"n{number}": "no node has 16 units on one card" for number in range(13)}
+    ledger = Ledger()
+    for number in range(1, 12):
+        ledger.set_inventory(f"n{number}", inventory(*[16] * number))
+    assert set(refusals(asking(24, 12), ledger.nodes.values()).values()) == {"no node has 2 units on each of 12 cards"}
+
+
+def test_a_group_is_told_anew_when_its_nodes_have_changed() -> None:
+    ledger = nodes_with(*[8] * 11)
+    assert refusals(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 8 are free on one"
+    ledger.apply(holder("more", memory(3), on(0, 3), "n3"))
+    assert refusals(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 5 are free on one"
+
+
+def grouped(request: Request, *cards: Card, core: int = 0, held: Held = NOTHING_HELD) -> str:
+    """What is said of one of eleven such nodes."""
+    ledger = Ledger()
+    for number in range(11):
+        ledger.set_node(NodeRecord(f"n{number}", Inventory(UNITS["GiB"], cards, core), "", held))
+    return refusals(request, ledger.nodes.values())["n10"]
+
+
+def test_what_a_group_has() -> None:
+    ledger = Ledger()
+    for number in range(11):
+        ledger.set_inventory(f"n{number}", None, "version 2 is not known")
+    assert set(refusals(memory(1), ledger.nodes.values()).values()) == {
+        "its annotation gpushare/cards cannot be used: version 2 is not known"
+    }
+    held = Held(refused=(Refusal("u", card(0, 16).uuid, 0, 1e9, whole=True),))
+    assert grouped(whole(2), card(0, 16), card(1, 16), held=held) == (
+        "needs 2 whole cards, 2 are empty; 1 card held back because the node refused a pod of this size there"
+    )
+    assert grouped(whole(1), card(0, 16, health="lost")) == "needs 1 whole card, 0 are empty"
+    assert grouped(asking(4, core=20), card(0, 16)) == (
+        "needs 4 GiB and 20 % of compute on one card, but its mode does not share out compute (aliyun.com/gpu-core.percentage)"
+    )
+    assert grouped(asking(4, core=60), card(0, 3), card(1, 4), core=50) == (
+        "needs 4 GiB and 60 % of compute on one card, at most 4 are free on one, and at most 50 % of compute beside such memory"
+    )
+    assert grouped(asking(8, core=60), card(0, 4), core=50) == (
+        "needs 8 GiB and 60 % of compute on one card, at most 4 are free on one, and at most 0 % of compute beside such memory"
+    )
+    assert grouped(asking(16, 2, models=("A100",)), card(0, 8), card(1, 7)) == (
+        "needs 8 GiB on each of 2 cards, 1 card has that free; 2 cards not of a model or UUID that the pod accepts"
+    )
+    assert grouped(memory(25), card(0, 24)) == "needs 25 GiB on one card, at most 24 are free on one"
+
+
+def test_a_size_that_the_largest_card_has_is_not_too_large() -> None:
+    ledger = nodes_with(15)
+    assert refusals(memory(16), ledger.nodes.values())["n0"] == (
+        "n0: needs 16 GiB on one card, at most 15 are free on one (15 of 16 in total)"
+    )
+    assert said(asking(32, 2), card(0, 16), card(1, 15)) == ("n: needs 16 GiB on each of 2 cards, 1 card has that free (31 of 31 in total)")
+    assert said(memory(1), card(0, 16, cordoned=True)) == (
+        "n: needs 1 GiB on one card, its largest card has 0 (0 in total on 0 cards, 1 not usable)"
+    )
+    assert said(memory(9), card(0, 8), card(1, 4, health="lost")) == (
+        "n: needs 9 GiB on one card, its largest card has 8 (8 in total on 1 card, 1 not usable)"
+    )
+    assert said(whole(2), card(0, 8), card(1, 4, health="lost")) == ("n: needs 2 whole cards, 1 of 2 cards are empty, 1 not usable")
+
+
+def asking(units: int, several: int = 1, core: int = 0, **rules: Any) -> Request:
+    return Request((ContainerRequest(Kind.APP, 0, "main", units=units, core=core),), several, Rules(**rules))
+
+
+def said(request: Request, *cards: Card, core: int = 0, held: Held = NOTHING_HELD, used: int = 0) -> str:
+    ledger = Ledger()
+    ledger.set_node(NodeRecord("n", Inventory(UNITS["GiB"], cards, core), "", held))
+    if used:
+        ledger.apply(Holder("u", "default", "u", "n", asking(1, core=used), on(0, 1), (("app", "noisy"),)))
+    return refusals(request, ledger.nodes.values())["n"]
+
+
+def test_several_cards() -> None:
+    assert said(asking(24, 3), card(0, 16), card(1, 16), card(2, 4)) == (
+        "n: needs 8 GiB on each of 3 cards, 2 cards have that free (36 of 36 in total)"
+    )
+
+
+def test_compute() -> None:
+    assert said(asking(4, core=20), card(0, 16)) == (
+        "n: needs 4 GiB and 20 % of compute on one card, but its mode does not share out compute (aliyun.com/gpu-core.percentage)"
+    )
+    assert said(asking(4, core=60), card(0, 16), core=100, used=50) == (
+        "n: needs 4 GiB and 60 % of compute on one card, at most 15 are free on one, and at most 50 % of compute beside such memory "
+        "(15 of 16 in total)"
+    )
+
+
+def test_cards_that_have_room_and_are_not_given_are_explained() -> None:
+    held = Held(refused=(Refusal("u", card(2, 16).uuid, 4, 1e9),))
+    request = replace(asking(4, models=("T4",), not_with=(("app", "noisy"),)), bearer=Bearer("default", ()))
+    found = said(request, card(0, 16), card(1, 16, model="A100"), card(2, 16), held=held, used=5, core=100)
+    assert found == (
+        "n: needs 4 GiB on one card, at most 16 are free on one (47 of 48 in total); 1 card not of a model or UUID that the pod accepts, "
+        "1 card with other pods than the pods' rules allow, 1 card held back because the node refused a pod of this size there"
+    )
+
+
+NODES = st.tuples(st.lists(st.integers(1, 80), min_size=1, max_size=3), st.integers(0, 100), st.booleans())
+
+
+@given(st.lists(NODES, min_size=11, max_size=16))
+def test_never_more_than_ten_wordings_for_any_request(nodes: list[tuple[list[int], int, bool]]) -> None:
+    ledger = Ledger()
+    for number, (sizes, core, known) in enumerate(nodes):
+        cards = tuple(card(i, size) for i, size in enumerate(sizes))
+        inventories = (Inventory(UNITS["GiB"], cards, core), "") if known else (None, f"broken {core}")
+        ledger.set_node(NodeRecord(f"node-{number}", *inventories))
+    for request in (asking(300, 3), asking(81, core=20), asking(1, models=("H100",)), whole(4)):
+        found = refusals(request, ledger.nodes.values())
+        assert set(found) == set(ledger.nodes)
+        assert len(set(found.values())) <= 10

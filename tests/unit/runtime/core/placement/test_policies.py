@@ -1,0 +1,608 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The policies between the cards of a node and between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.constraints import Rules
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.placement import fragmentation as fragmentation_module
+from gpushare_runtime.core.placement import policies, ranking
+from gpushare_runtime.core.placement.fragmentation import Kind as Kind_
+from gpushare_runtime.core.placement.fragmentation import Popular, Workload, fragmentation
+from gpushare_runtime.core.placement.policies import Binpack, Fgd, Placement
+from gpushare_runtime.core.placement.ranking import Ranking, Weight, scores_of
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from unit.runtime.core.test_ledger import holder, memory, on, whole
+from unit.runtime.pods import card, inventory
+
+
+def ledger(**nodes: list[tuple[int, int]]) -> Ledger:
+    """Nodes with (size, used) per card."""
+    made = Ledger()
+    for name, cards in nodes.items():
+        made.set_inventory(name, inventory(*[size for size, _ in cards]))
+        for index, (_, used) in enumerate(cards):
+            if used:
+                made.apply(holder(f"{name}-{index}", memory(used), on(index, used), name))
+    return made
+
+
+def node(cards: list[tuple[int, int]]) -> NodeLedger:
+    found = ledger(n=cards).node("n")
+    assert found is not None
+    return found
+
+
+def test_the_fullest_card_that_fits_is_taken() -> None:
+    assert Binpack().choose(memory(6), node([(16, 0), (16, 9), (16, 11), (24, 20)])) == on(1, 6)
+
+
+def test_ties_go_to_the_lowest_index() -> None:
+    assert Binpack().choose(memory(6), node([(24, 0), (16, 0), (16, 0)])) == on(1, 6)
+
+
+def test_room_on_two_cards_together_is_no_room() -> None:
+    assert Binpack().choose(memory(25), node([(16, 0), (24, 0)])) is None
+
+
+def test_all_containers_of_a_pod_share_its_card() -> None:
+    request = Request((ContainerRequest(Kind.APP, 0, "a", units=3), ContainerRequest(Kind.APP, 2, "b", units=4)))
+    assert Binpack().choose(request, node([(16, 10), (16, 9)])) == Allocation.of({0: {1: 3}, 2: {1: 4}})
+
+
+def test_whole_cards_are_empty_ones_the_smallest_first() -> None:
+    request = Request((ContainerRequest(Kind.APP, 0, "a", cards=1), ContainerRequest(Kind.APP, 1, "b", cards=1)))
+    found = Binpack().choose(request, node([(24, 0), (16, 1), (16, 0), (80, 0)]))
+    assert found == Allocation.of({0: {2: 16}, 1: {0: 24}})
+    assert Binpack().choose(whole(4), node([(24, 0), (16, 1), (16, 0), (80, 0)])) is None
+
+
+def test_the_three_samples_of_six_share_one_card_and_take_another() -> None:
+    cluster = ledger(gpu1=[(16, 0), (16, 0)], gpu2=[(16, 0), (24, 0)])
+    places = []
+    for uid in ("1", "2", "3"):
+        scores = Binpack().rank(memory(6), cluster.nodes.values())
+        best = max(scores, key=lambda name: scores[name])
+        found = cluster.node(best)
+        assert found is not None
+        allocation = Binpack().choose(memory(6), found)
+        assert allocation is not None
+        cluster.apply(holder(uid, memory(6), allocation, best))
+        places.append((best, allocation.first_card))
+    assert places[0] == places[1] != places[2]
+
+
+def test_the_best_node_leaves_least_and_nodes_without_room_get_nothing() -> None:
+    cluster = ledger(wide=[(80, 0)], tight=[(16, 8)], full=[(16, 12)])
+    scores = Binpack().rank(memory(6), cluster.nodes.values())
+    assert scores["tight"] == 10
+    assert 0 <= scores["wide"] < 10
+    assert scores["full"] == 0
+
+
+CARDS = st.lists(st.sampled_from([8, 16, 24, 80]).flatmap(lambda s: st.tuples(st.just(s), st.integers(0, s))), min_size=1, max_size=5)
+
+
+@given(CARDS, st.integers(1, 81))
+def test_the_choice_is_the_best_fit_by_brute_force(cards: list[tuple[int, int]], units: int) -> None:
+    fits = [(size - used, index) for index, (size, used) in enumerate(cards) if size - used >= units]
+    found = Binpack().choose(memory(units), node(cards))
+    assert found == (on(min(fits)[1], units) if fits else None)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), CARDS, min_size=1), st.integers(1, 81), st.integers(0, 3), st.randoms())
+def test_scores_stay_in_bounds_one_is_best_and_the_order_of_nodes_does_not_matter(
+    nodes: dict[str, list[tuple[int, int]]], units: int, cards: int, random: object
+) -> None:
+    cluster = ledger(**nodes)
+    request = whole(cards) if cards else memory(units)
+    scores = Binpack().rank(request, cluster.nodes.values())
+    assert scores == Binpack().rank(request, reversed(list(cluster.nodes.values())))
+    fitting = {name for name, found in cluster.nodes.items() if Binpack().choose(request, found) is not None}
+    assert set(scores) == set(nodes)
+    assert all(0 <= score <= 10 for score in scores.values())
+    assert [name for name, score in scores.items() if score == 10] == [name for name in scores if name in fitting and scores[name] == 10]
+    assert sum(score == 10 for score in scores.values()) == (1 if fitting else 0)
+    assert all(scores[name] == 0 for name in set(nodes) - fitting)
+
+
+def asking(units: int, several: int = 1, **rules: Any) -> Request:
+    """Memory on so many cards, for a pod with these rules."""
+    return Request((ContainerRequest(Kind.APP, 0, "main", units=units),), several, Rules(**rules))
+
+
+def taken(request: Request, found: NodeLedger, cards: str, workload: Workload | None = None) -> list[int]:
+    allocation = Placement("binpack", cards, workload).choose(request, found)
+    return sorted(allocation.by_card) if allocation else []
+
+
+def test_each_policy_between_the_cards_of_a_node() -> None:
+    cards = [(16, 0), (16, 4), (16, 9)]
+    assert taken(memory(6), node(cards), "binpack") == [2]
+    assert taken(memory(6), node(cards), "spread") == [0]
+    assert taken(asking(6, 2), node(cards), "binpack") == [1, 2]
+    assert taken(asking(6, 2), node(cards), "spread") == [0, 1]
+    assert taken(memory(6), node(cards[::-1]), "spread") == [2]
+    for policy in ("binpack", "spread", "fgd"):
+        assert taken(whole(2), node([(80, 0), (24, 0), (16, 1), (16, 0)]), policy) == [1, 3], "whole cards are the smallest"
+
+
+def test_memory_on_several_cards_needs_that_many_with_room() -> None:
+    found = node([(16, 0), (16, 4), (16, 14)])
+    assert Placement().choose(asking(10, 2), found) == Allocation.of({0: {0: 5, 1: 5}})
+    assert found.leftover(asking(10, 2)) == (16 - 5) + (12 - 5)
+    assert Placement().choose(asking(9, 3), found) is None
+    assert Placement().choose(asking(6, 3), found) == Allocation.of({0: {0: 2, 1: 2, 2: 2}})
+
+
+def test_between_nodes_spread_takes_the_least_used_in_proportion() -> None:
+    cluster = ledger(large=[(80, 40)], small=[(16, 4)], full=[(16, 16)])
+    scores = Placement("spread").rank(memory(4), cluster.nodes.values())
+    assert (scores["small"], scores["full"]) == (10, 0)
+    assert scores["large"] < 10
+    assert Placement("spread").rank(memory(6), ledger(a=[(4, 0)], b=[(80, 60)]).nodes.values()) == {"a": 0, "b": 10}
+
+
+def test_the_pods_own_word_between_nodes() -> None:
+    cluster = ledger(a=[(16, 0)], b=[(16, 4)])
+    for word, first in (("binpack", "b"), ("spread", "a"), ("", "b")):
+        request = asking(4, placement=word)
+        assert max(Placement("binpack").rank(request, cluster.nodes.values()).items(), key=lambda item: item[1]) == (first, 10)
+        weights = [Placement("binpack").weigh(request, found) for found in cluster.nodes.values()]
+        assert min(weight for weight in weights if weight)[-1] == first
+
+
+def test_the_pods_own_word_goes_before_the_nodes_and_that_before_the_clusters() -> None:
+    cluster = ledger(n=[(16, 0), (16, 4)])
+    found = cluster.node("n")
+    assert found is not None
+    assert taken(memory(4), found, "binpack") == [1]
+    cluster.set_node(replace(found.record, placement="spread"))
+    assert taken(memory(4), found, "binpack") == [0]
+    assert taken(asking(4, placement="binpack"), found, "spread") == [1]
+    cluster.set_node(replace(found.record, placement="somehow"))
+    assert taken(memory(4), found, "binpack") == [1], "a label that nobody knows changes nothing"
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'best' is not known; use one of binpack, spread, fgd"):
+        Placement("best")
+
+
+@pytest.mark.parametrize(
+    ("rules", "cards"),
+    [
+        ({"models": ("A100",)}, [1]),
+        ({"models": ("A10", "T4")}, [0]),
+        ({"models_refused": ("Tesla-T4",)}, [1]),
+        ({"cards": ("GPU-00000001",)}, [1]),
+        ({"cards_refused": ("GPU-00000000",)}, [1]),
+        ({"models": ("H100",)}, []),
+    ],
+)
+def test_models_and_uuids_that_a_pod_wants_or_refuses(rules: dict[str, tuple[str, ...]], cards: list[int]) -> None:
+    cluster = Ledger()
+    models = ("Tesla T4", "NVIDIA A100-SXM4-80GB")
+    cluster.set_inventory("n", Inventory(GIB, tuple(card(i, 16, model=model) for i, model in enumerate(models))))
+    found = cluster.node("n")
+    assert found is not None
+    assert taken(asking(4, **rules), found, "binpack") == cards
+
+
+def test_the_nodes_label_names_its_cards_where_they_are_alike() -> None:
+    cluster = Ledger()
+    for name, models in (("alike", ("GPU-X", "GPU-X")), ("mixed", ("GPU-X", "GPU-Y"))):
+        cards = tuple(card(i, 16, model=model) for i, model in enumerate(models))
+        cluster.set_node(NodeRecord(name, Inventory(GIB, cards), model="Tesla-V100-SXM2-16GB"))
+    assert {name: found.leftover(asking(4, models=("V100",))) for name, found in cluster.nodes.items()} == {"alike": 12, "mixed": None}
+
+
+def test_fgd_spares_what_others_need() -> None:
+    """The example of the paper in small: a small pod goes where large ones could not go anyway."""
+    workload = Workload()
+    workload.observe([memory(8)] * 9 + [memory(2)])
+    # Binpack would take the last card of which 8 can be had; to lose 2 of the one with 6 costs nobody anything.
+    cards = [(16, 8), (16, 10), (16, 0)]
+    assert taken(memory(2), node(cards), "fgd", workload) == [1]
+    # Nothing of 8 is destroyed on the card with 10: 2 of it are left over anyway.
+    assert taken(memory(2), node([(16, 8), (16, 6)]), "fgd", workload) == [1]
+    assert taken(memory(2), node([(16, 8), (16, 6)]), "binpack", workload) == [0]
+
+
+def test_where_nothing_is_lost_fgd_fills_the_fuller_card() -> None:
+    workload = Workload()
+    workload.observe([memory(1)])
+    assert taken(memory(2), node([(16, 6), (16, 8)]), "fgd", workload) == [1]
+
+
+def test_fgd_keeps_empty_cards_together_for_whole_ones() -> None:
+    workload = Workload()
+    workload.observe([whole(2)] * 5 + [memory(8)] * 5)
+    cluster = ledger(pair=[(16, 0), (16, 0)], odd=[(16, 16), (16, 0)])
+    assert Placement("fgd", workload=workload).rank(memory(8), cluster.nodes.values())["odd"] == 10
+
+
+FREES = st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=6)
+SOME_KINDS = st.sampled_from([(4, 1, 0), (8, 1, 0), (16, 1, 0), (5, 2, 0), (0, 0, 1), (0, 0, 3)])
+KINDS = st.lists(
+    st.tuples(st.sampled_from([(4, 1, 0), (8, 1, 0), (16, 1, 0), (5, 2, 0), (0, 0, 1), (0, 0, 3)]), st.integers(1, 9)), max_size=6
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "useless"),
+    [((5, 1, 0), 3), ((8, 1, 0), 3), ((9, 1, 0), 11), ((3, 2, 0), 0), ((5, 2, 0), 11), ((0, 0, 1), 3), ((0, 0, 2), 11)],
+)
+def test_what_is_of_no_use_to_one_kind_of_pod(kind: Kind_, useless: int) -> None:
+    """On a card with 3 units free, and an empty one of 8."""
+    cards = ((3, False), (8, True))
+    assert fragmentation(cards, Popular(1, ((kind, 1),))) == useless
+    assert fragmentation(cards, Popular(1, ((kind, 4), ((1, 1, 0), 5)))) == 4 * useless
+    assert fragmentation((), Popular(1, ((kind, 1),))) == 0
+
+
+@given(FREES, KINDS)
+def test_fragmentation_is_what_the_paper_defines(cards: list[tuple[int, bool]], kinds: list[tuple[tuple[int, int, int], int]]) -> None:
+    expected = 0
+    for (units, several, whole_cards), count in kinds:
+        useful = [free for free, empty in cards if (whole_cards and empty) or (not whole_cards and free >= units)]
+        lost = sum(free for free, _ in cards)
+        if len(useful) >= (whole_cards or several):
+            lost -= sum(useful)
+        expected += count * lost
+    assert fragmentation(tuple(sorted(cards)), Popular(1, tuple(kinds))) == expected
+
+
+@given(CARDS, st.integers(1, 30), st.integers(1, 3), st.lists(st.integers(1, 40), max_size=20))
+def test_fgds_choice_is_the_least_growth_by_brute_force(cards: list[tuple[int, int]], units: int, several: int, seen: list[int]) -> None:
+    workload = Workload()
+    workload.observe([memory(size) for size in seen] or [asking(units * several, several)])
+    request, found = asking(units * several, several), node(cards)
+
+    def lost(frees: list[int]) -> int:
+        used = tuple(sorted((free, free == size) for free, (size, _) in zip(frees, cards, strict=True)))
+        return fragmentation(used, workload.popular)
+
+    frees = [size - used for size, used in cards]
+    options = [
+        lost([free - units if i in choice else free for i, free in enumerate(frees)])
+        for choice in combinations(range(len(cards)), several)
+        if all(frees[i] >= units for i in choice)
+    ]
+    allocation = Placement("binpack", "fgd", workload).choose(request, found)
+    assert (allocation is None) == (not options)
+    if allocation is not None:
+        assert lost([free - allocation.by_card.get(i, 0) for i, free in enumerate(frees)]) == min(options)
+
+
+def test_the_workload_changes_its_picture_seldom() -> None:
+    workload = Workload()
+    for _ in range(2000):
+        workload.observe([memory(1)])
+    assert workload.version < 40
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), CARDS, min_size=1), st.integers(1, 20), st.sampled_from(["binpack", "spread", "fgd"]))
+def test_any_policy_names_one_best_node_and_the_same_again(nodes: dict[str, list[tuple[int, int]]], units: int, name: str) -> None:
+    cluster, policy = ledger(**nodes), Placement(name)
+    scores = policy.rank(memory(units), cluster.nodes.values())
+    assert scores == policy.rank(memory(units), reversed(list(cluster.nodes.values())))
+    fitting = {found.name for found in cluster.nodes.values() if policy.choose(memory(units), found)}
+    assert sum(score == 10 for score in scores.values()) == bool(fitting)
+    assert {found for found, score in scores.items() if score == 10} <= fitting
+
+
+def best(name: str, request: Request, cluster: Ledger, workload: Workload | None = None) -> str:
+    scores = Placement(name, workload=workload).rank(request, cluster.nodes.values())
+    return max(scores, key=lambda node: scores[node])
+
+
+def test_nodes_that_cost_the_same() -> None:
+    """binpack takes the one with less free in all, spread the one with more, both then the one whose name comes first."""
+    cluster = ledger(a=[(16, 8), (16, 0)], b=[(16, 8), (16, 4)], c=[(16, 8), (16, 4)])
+    assert best("binpack", memory(8), cluster) == "b"
+    assert best("spread", memory(4), ledger(a=[(16, 0)], b=[(80, 0)], c=[(80, 0)])) == "b"
+    # Both are in use by a quarter; a rounder count would not see that the first is in use a little more.
+    assert best("spread", memory(4), ledger(a=[(80, 0)], b=[(16, 0)])) == "a"
+    assert best("spread", memory(4), ledger(a=[(80, 1)], b=[(16, 0)])) == "b"
+    assert best("spread", memory(4), ledger(a=[(80, 8)], b=[(16, 4)])) == "a", "a tenth, there a quarter"
+    assert best("fgd", memory(4), ledger(a=[(16, 0)], b=[(16, 0)])) == "a"
+
+
+def test_spread_counts_thousandths() -> None:
+    assert Placement("spread").weigh(memory(1), node([(16, 15)])) == (937, -1, "n")
+    assert Placement("spread").weigh(whole(1), node([(0, 0)])) == (1000, 0, "n"), "a card that is smaller than one unit"
+
+
+def test_spread_counts_the_usable_cards_alone() -> None:
+    cluster = ledger(a=[(16, 4), (16, 4)], b=[(16, 0), (16, 6)])
+    for name, lost in (("a", 0), ("b", 0)):
+        record = cluster.nodes[name].record
+        assert record.inventory is not None
+        cards = [replace(one, health="lost") if one.index == lost else one for one in record.inventory.cards]
+        cluster.set_inventory(name, Inventory(GIB, tuple(cards)))
+    assert best("spread", memory(4), cluster) == "a", "4 of 16 in use, there 6 of 16"
+
+
+def test_scores_fall_from_nine_to_nothing_with_the_cost() -> None:
+    cluster = ledger(**{f"n{left}": [(30, 29 - left)] for left in (0, 1, 5, 9, 10)})
+    assert Placement().rank(memory(1), cluster.nodes.values()) == {"n0": 10, "n1": 9, "n5": 5, "n9": 1, "n10": 0}
+    assert scores_of([]) == {}
+    assert scores_of([(3, 0, "b"), (3, 0, "a")]) == {"a": 10}, "where all cost the same only one is named"
+    assert scores_of([(0, 0, "a"), (1, 0, "b"), (2, 0, "c")], most=4) == {"a": 10, "b": 7, "c": 5}
+    assert scores_of([(0, 0, "a"), (0, 1, "b"), (4, 0, "c")]) == {"a": 10, "b": 9}
+
+
+def test_fgds_costs_are_those_of_the_cards_that_will_do() -> None:
+    """Two nodes with as much free on their cards; on one of them it is the fuller card that the pod accepts."""
+    workload = Workload()
+    workload.observe([memory(8)] * 8)
+    cluster = Ledger()
+    for name, models in (("a", ("A100", "T4")), ("b", ("T4", "A100"))):
+        cluster.set_inventory(name, Inventory(GIB, tuple(card(i, 16, model=model) for i, model in enumerate(models))))
+        cluster.apply(holder(name, memory(6), on(1, 6), name))
+    policy = Placement("fgd", workload=workload)
+    only = asking(4, models=("A100",))
+    costs = {name: weight[0] for name, found in cluster.nodes.items() if (weight := policy.weigh(only, found))}
+    assert costs == {"a": 0, "b": 8 * 6}, "what is left of 10 is 6, of no use to 8"
+
+
+def test_fgd_looks_again_when_its_picture_of_the_workload_is_another() -> None:
+    workload = Workload()
+    workload.observe([memory(8)] * 8)
+    cluster, policy = ledger(a=[(16, 8)]), Placement("fgd", workload=workload)
+    found = cluster.nodes["a"]
+    assert policy.weigh(memory(2), found) == (8 * 6, 8, "a"), "6 are of no use to 8"
+    workload.observe([memory(1)] * 92)
+    assert workload.version == 2
+    assert policy.weigh(memory(2), found) == (8 * 6, 8, "a")
+    workload.observe([memory(8)] * 92)
+    assert policy.weigh(memory(2), found) == (100 * 6, 8, "a")
+
+
+def test_each_policy_remembers_each_kind_of_request_apart() -> None:
+    """All asked about in turn on one node, and again: the same as on a node that nobody has asked about."""
+    workload = Workload()
+    workload.observe([memory(8)] * 8)
+    cluster = ledger(n=[(16, 8), (16, 4), (16, 0)])
+    policies = [Placement(name, workload=workload) for name in ("binpack", "spread", "fgd")]
+    asked = [memory(2), memory(12), memory(17), asking(8, 2), whole(1), asking(2, placement="spread")]
+    for _ in range(2):
+        for policy in policies:
+            for request in asked:
+                assert policy.weigh(request, cluster.nodes["n"]) == policy.weigh(request, cluster.nodes["n"].supposing())
+
+
+def test_fgd_weighs_whole_cards_by_those_that_it_gives() -> None:
+    found = node([(80, 0), (24, 0), (16, 1), (16, 0)])
+    # Now 15 of 135 are of no use to two whole cards; of what is left without 24 + 16 all 95.
+    assert Placement("fgd").weigh(whole(2), found) == (80, 135, "n")
+
+
+def test_fgd_knows_that_a_card_in_use_is_not_empty() -> None:
+    workload = Workload()
+    workload.observe([whole(1)] * 8)
+    assert Placement("fgd", workload=workload).weigh(memory(6), node([(16, 0)])) == (8 * 10, 16, "n")
+
+
+def test_before_anything_is_known_fgd_expects_more_of_the_same() -> None:
+    assert taken(memory(6), node([(16, 4), (16, 8)]), "fgd") == [0], "2 that stay of the other are of no use"
+
+
+@pytest.mark.parametrize(("nodes", "tried"), [(500, 20), (501, 8)])
+def test_on_many_nodes_fgd_compares_fewer_choices_of_cards_beginning_with_the_fullest(
+    nodes: int, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler waits for an answer about all nodes, and anybody may ask for several cards by this policy."""
+    counted: list[object] = []
+    monkeypatch.setattr(fragmentation_module, "fragmentation", lambda *each: (counted.append(each), fragmentation(*each))[1])
+    workload = Workload()
+    workload.observe([memory(40)] * 8)
+    cluster = ledger(n=[(80, 10 + index) for index in range(6)], **{f"full{number}": [(1, 1)] for number in range(nodes - 1)})
+    policy, request = Placement("binpack", workload=workload), asking(75, 3, placement="fgd")
+    best, scores = policy.ranking(request, cluster).scores(list(cluster.nodes))
+    assert (best, scores) == ("n", {"n": 10})
+    assert len(counted) == 1 + tried
+    # On the node that it gets all of them are tried, in either case.
+    counted.clear()
+    assert policy.choose(request, cluster.nodes["n"]) is not None
+    assert len(counted) == 1 + 20
+
+
+def test_what_fgd_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "_REMEMBERED", 3)
+    fgd = Fgd(Workload())
+    for used in range(9):
+        assert fgd.cost(memory(1), node([(16, used)])) is not None
+        assert len(fgd._costs) <= 3
+    assert fgd.cost(memory(1), node([(16, 16)])) is None
+
+
+def test_fgds_ties_go_to_the_fuller_card_then_to_the_smaller_then_to_the_lowest_index() -> None:
+    assert taken(whole(1), node([(24, 0), (16, 0), (16, 0)]), "fgd") == [1]
+    assert taken(memory(4), node([(24, 8), (16, 0), (16, 0)]), "fgd") == [1]
+    assert taken(asking(8, 2), node([(16, 0), (16, 0), (16, 4)]), "fgd") == [0, 2]
+
+
+def test_the_workload_is_counted_by_kind_and_the_most_frequent_come_first() -> None:
+    workload = Workload()
+    assert (workload.version, workload.popular.kinds) == (0, ())
+    workload.observe([])
+    workload.observe([asking(4, 2), whole(2), memory(4), memory(4)])
+    first = workload.version
+    assert workload.popular.kinds == (((4, 1, 0), 2), ((0, 0, 2), 1), ((2, 2, 0), 1))
+    # The first picture stands until there are eight, the next until there is a quarter more.
+    for seen in range(5, 8):
+        workload.observe([memory(5)])
+        assert workload.version == first, seen
+    workload.observe([memory(5)])
+    assert (workload.version, workload.popular.kinds[0]) == (first + 1, ((5, 1, 0), 4))
+    workload.observe([memory(5)])
+    assert workload.version == first + 1
+    workload.observe([memory(5)])
+    assert workload.version == first + 2
+    workload.observe([memory(number) for number in range(100, 140)])
+    assert len(workload.popular.kinds) == 24
+
+
+def test_old_requests_count_half_after_many() -> None:
+    workload = Workload()
+    workload.observe([memory(1)] * 19_998 + [memory(3)])
+    assert workload.popular.kinds == (((1, 1, 0), 19_998), ((3, 1, 0), 1))
+    before = workload.version
+    workload.observe([memory(2)])
+    assert workload.version == before, "20,000 are remembered"
+    workload.observe([memory(2)])
+    assert workload.popular.kinds == (((1, 1, 0), 9_999), ((2, 1, 0), 1)), "what was seen once is forgotten"
+
+
+# Rankings: what is kept of all nodes.
+
+
+class Weighed:
+    """A ranking of four nodes by what is given for each, and how often each was weighed."""
+
+    def __init__(self, weights: dict[str, Weight | None]) -> None:
+        self.current = dict(weights)
+        self.nodes = {name: NodeLedger(name) for name in weights}
+        self.asked: list[str] = []
+        self.ranking = Ranking(self.nodes, self._weigh)
+
+    def _weigh(self, found: NodeLedger) -> Weight | None:
+        self.asked.append(found.name)
+        return self.current[found.name]
+
+    def change(self, name: str, weight: Weight | None) -> None:
+        self.current[name] = weight
+        self.ranking.forget(name)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Every answer about these names against a fresh look at all of them."""
+        fits = {name: weight for name in names if (weight := self.current.get(name)) is not None}
+        assert self.ranking.weights(names) == [self.current.get(name) for name in names]
+        for most in range(4):
+            fitting, unfit = self.ranking.fitting(names, most)
+            assert set(unfit) == set(names) - set(fits)
+            if most and most < len(fits):
+                assert list(fitting) == [weight[-1] for weight in sorted(fits.values())[:most]]
+            else:
+                assert list(fitting) == list(fits)
+        assert list(self.ranking.fitting(names)[0]) == list(fits)
+        expected = scores_of(list(fits.values()))
+        assert self.ranking.scores(names) == (min(fits.values())[-1] if fits else "", expected)
+
+
+def some_of(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    every = tuple(names)
+    return (some for count in range(len(every) + 1) for some in permutations(every, count))
+
+
+@pytest.mark.parametrize("last", [(1, 9, "d"), (5, 2, "d"), None])
+def test_a_ranking_says_what_a_fresh_look_says_of_any_names(last: Weight | None) -> None:
+    """All orders of all subsets of four nodes and of one that nobody knows: at once, and after any one node has changed or gone."""
+    start: dict[str, Weight | None] = {"a": (3, 8, "a"), "b": (5, 7, "b"), "c": None, "d": last}
+    kept = Weighed(start)
+    for names in some_of([*start, "nowhere"]):
+        Weighed(start).check(names)
+        kept.check(names)
+    assert sorted(kept.asked) == ["a", "b", "c", "d"], "each was weighed once"
+    for name in start:
+        for weight in ((3, 0, name), (9, 0, name), None):
+            kept.change(name, weight)
+            kept.check(tuple(start))
+            kept.asked.clear()
+            kept.change(name, start[name])
+            kept.change(name, start[name])
+            kept.check(tuple(start))
+            kept.check(tuple(start))
+            assert kept.asked == [name], "only what has changed is weighed again, and once"
+        gone = kept.nodes.pop(name)
+        del kept.current[name]
+        kept.ranking.forget(name)
+        kept.check((*start, "nowhere"))
+        kept.check(tuple(kept.nodes))
+        kept.nodes[name], kept.current[name] = gone, start[name]
+        kept.check(tuple(start))
+
+
+def test_what_is_noted_of_a_node_is_kept_as_long_as_its_weight() -> None:
+    kept = Weighed({"a": None, "b": None, "c": (1, 0, "c")})
+    looked_at: list[str] = []
+
+    def noted(*names: str) -> list[str]:
+        """What was looked at, all of it being said."""
+        looked_at.clear()
+        kept.ranking.fitting(names)
+        assert kept.ranking.noted(names, lambda node: (looked_at.append(node.name), node.name.upper())[1]) == {n: n.upper() for n in names}
+        return list(looked_at)
+
+    assert [noted("a", "b"), noted("b", "a"), noted("b", "c")] == [["a", "b"], [], ["c"]]
+    kept.change("a", None)
+    assert [noted("a", "b", "c"), noted("a", "b", "c")] == [["a"], []]
+    # Of one that nobody knows nothing is kept, and nothing of one that is gone.
+    assert [noted("nowhere"), noted("nowhere")] == [["nowhere"]] * 2
+    node = kept.nodes.pop("b")
+    kept.ranking.forget("b")
+    assert [noted("b"), noted("b")] == [["b"]] * 2
+    kept.nodes["b"] = node
+    assert [noted("b"), noted("b")] == [["b"], []]
+
+
+def test_of_thousands_of_nodes_only_those_that_score_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie in order, at the first question and after any change: nothing is sorted, and what scores nothing is left out."""
+    start: dict[str, Weight | None] = {f"n{cost}": (cost, 0, f"n{cost}") for cost in range(3)}
+    start |= {f"full{number}": (90, 0, f"full{number}") for number in range(30)}
+    looked_at: list[int] = []
+
+    def counting(weights: Sequence[Weight], most: int | None = None) -> dict[str, int]:
+        looked_at.append(len(weights))
+        return scores_of(weights, most)
+
+    monkeypatch.setattr(ranking, "scores_of", counting)
+    monkeypatch.setattr(ranking, "nsmallest", None)
+    kept = Weighed(start)
+    for cost in (0, 90, 5, 0):
+        kept.change("n0", (cost, 0, "n0"))
+        scores = kept.ranking.scores(list(start))
+        assert scores[0] == ("n0" if cost == 0 else "n1")
+        assert kept.ranking.fitting(list(start), most=2)[0] == (["n0", "n1"] if cost == 0 else ["n1", "n2"])
+    assert looked_at == [3, 2, 3, 3]
+    for name in start:
+        kept.change(name, (7, 0, name))
+    assert kept.ranking.scores(list(start)) == ("full0", {"full0": 10})
+    assert looked_at[4:] == [1], "all cost the same"
+
+
+def test_a_node_that_nobody_asks_about_is_not_weighed() -> None:
+    kept = Weighed({"a": (1, 0, "a"), "b": None})
+    kept.ranking.forget("b")
+    kept.ranking.forget("nowhere")
+    assert kept.ranking.scores(["a"]) == ("a", {"a": 10})
+    assert kept.asked == ["a"]
+    assert kept.ranking.scores(["nowhere"]) == ("", {})
+    assert kept.ranking.fitting(["b", "nowhere"]) == ([], {"b", "nowhere"})
+
+
+def test_a_policys_ranking_is_kept_by_the_ledger_for_each_kind_of_request() -> None:
+    cluster, policy = ledger(a=[(16, 0)], b=[(16, 4)]), Placement()
+    first = policy.ranking(memory(4), cluster)
+    assert policy.ranking(memory(4), cluster) is first
+    assert policy.ranking(memory(5), cluster) is not first
+    assert policy.ranking(asking(4, placement="spread"), cluster) is not first
+    assert first.scores(["a", "b"])[0] == "b"
+    assert policy.ranking(asking(4, placement="spread"), cluster).scores(["a", "b"])[0] == "a"
+    cluster.apply(holder("more", memory(6), on(0, 6), "a"))
+    assert first.scores(["a", "b"])[0] == "a"

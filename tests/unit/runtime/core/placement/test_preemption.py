@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Which evictions make room on a card."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.constraints import Rules
+from gpushare_runtime.core.ledger import Holder, Ledger, NodeLedger, NodeRecord, Nominee
+from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.preemption import Preemption, Preemptor, Victims, read_budget
+from gpushare_runtime.core.request import Request
+from unit.runtime.core.placement.test_budgets import budget
+from unit.runtime.core.test_ledger import memory, on, whole
+from unit.runtime.pods import inventory
+
+
+def world(*pods: tuple[str, int, int, int], cards: tuple[int, ...] = (16, 16), leaving: tuple[str, ...] = ()) -> Ledger:
+    """pods: (UID, card, units, priority)."""
+    ledger = Ledger()
+    ledger.set_inventory("n", inventory(*cards))
+    for uid, card, units, priority in pods:
+        labels = (("app", uid),)
+        ledger.apply(Holder(uid, "default", uid, "n", memory(units), on(card, units), labels, priority, uid in leaving))
+    return ledger
+
+
+def evicted(
+    ledger: Ledger, request: Request, *proposed: str, priority: int = 10, budgets: tuple[dict[str, object], ...] = ()
+) -> Victims | None:
+    preemption = Preemption(ledger, Placement(), [read_budget(raw) for raw in budgets])
+    return preemption.victims(Preemptor("new", priority, request), {"n": Victims(proposed, 0)}).get("n")
+
+
+def test_what_the_scheduler_proposes_may_be_enough() -> None:
+    ledger = world(("a", 0, 16, 0), ("b", 1, 16, 0))
+    assert evicted(ledger, memory(8), "a") == Victims(("a",))
+
+
+def test_victims_on_different_cards_are_not_enough_and_more_are_added() -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
+    assert evicted(ledger, memory(16), "a", "b") == Victims(("a", "b", "c"))
+
+
+def test_of_equals_those_go_whose_card_gets_room_anyway() -> None:
+    ledger = world(("a", 1, 8, 0), ("b", 1, 4, 0), ("c", 1, 4, 0), ("d", 0, 8, 0), ("e", 0, 8, 0))
+    assert evicted(ledger, whole(1), "a") == Victims(("a", "b", "c"))
+    assert evicted(ledger, whole(1), "e") == Victims(("e", "d"))
+
+
+def test_nobody_of_equal_or_higher_priority_is_evicted() -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 10), ("d", 1, 8, 11))
+    assert evicted(ledger, memory(16), "a", "b") is None
+    assert evicted(ledger, memory(16), "a", "b", priority=11) == Victims(("a", "b", "c"))
+
+
+def test_a_node_that_evictions_cannot_help_is_left_out() -> None:
+    assert evicted(world(("a", 0, 8, 0)), memory(17), "a") is None
+    assert Preemption(Ledger(), Placement()).victims(Preemptor("new", 1, memory(1)), {"gone": Victims(("a",))}) == {}
+
+
+def test_never_a_node_without_victims() -> None:
+    assert evicted(world(), memory(8)) is None
+
+
+def test_whole_cards() -> None:
+    ledger = world(("a", 0, 2, 0), ("b", 0, 2, 3), ("c", 1, 2, 5))
+    assert evicted(ledger, whole(1), "a") == Victims(("a", "b"))
+    assert evicted(ledger, whole(2), "a") == Victims(("a", "c", "b"))
+
+
+def test_who_is_leaving_already_need_not_be_named() -> None:
+    ledger = world(("a", 0, 8, 0), ("going", 0, 8, 0), ("b", 1, 16, 0), leaving=("going",))
+    assert evicted(ledger, memory(16), "a") == Victims(("a",))
+
+
+def test_those_whose_budget_is_used_up_are_spared_where_that_is_possible() -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
+    used_up = budget(0, matchLabels={"app": "c"})
+    assert evicted(ledger, memory(16), "a", "b", budgets=(used_up,)) == Victims(("a", "b", "d"))
+    both = budget(0, matchExpressions=[{"key": "app", "operator": "In", "values": ["c", "d"]}])
+    assert evicted(ledger, memory(16), "a", "b", budgets=(both,)) == Victims(("a", "b", "c"), 1)
+
+
+def test_the_room_of_a_nominated_pod_that_is_not_less_is_not_given_away() -> None:
+    ledger = world(("a", 0, 16, 0), ("b", 1, 16, 5))
+    ledger.nominate("first", Nominee("first", "default", "first", "n", memory(16), (), 10))
+    assert evicted(ledger, memory(16), "a") is None
+    assert evicted(ledger, memory(16), "a", priority=11) == Victims(("a",))
+
+
+def test_what_is_only_reserved_cannot_be_evicted() -> None:
+    ledger = world(("a", 0, 8, 0))
+    ledger.reserve(Holder("soon", "default", "soon", "n", memory(16), on(1, 16)), 1.0)
+    ledger.assume(Holder("now", "default", "now", "n", memory(8), on(0, 8)))
+    assert evicted(ledger, memory(16), "a") is None
+
+
+def test_violations_are_those_that_the_scheduler_counted_and_those_of_who_is_added() -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
+    budgets = [read_budget(budget(1, matchExpressions=[{"key": "app", "operator": "In", "values": ["a", "c"]}]))]
+    preemption = Preemption(ledger, Placement(), budgets)
+    found = preemption.victims(Preemptor("new", 10, memory(16)), {"n": Victims(("a", "b"), 3)})
+    assert found == {"n": Victims(("a", "b", "c"), 4)}, "the first eviction has used it up"
+
+
+def test_each_node_for_itself() -> None:
+    ledger = world(("a", 0, 16, 0), ("b", 1, 16, 0))
+    ledger.set_inventory("m", inventory(8))
+    ledger.apply(Holder("c", "default", "c", "m", memory(8), on(0, 8)))
+    proposed = {"m": Victims(("c",)), "n": Victims(("a",)), "empty": Victims(()), "n2": Victims(("a",))}
+    assert Preemption(ledger, Placement()).victims(Preemptor("new", 10, memory(16)), proposed) == {"n": Victims(("a",))}
+
+
+def test_a_pod_does_not_stand_in_its_own_way() -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 0, 8, 20), ("new", 1, 16, 10))
+    assert evicted(ledger, memory(16), "a") == Victims(("a",))
+
+
+def test_of_those_that_may_be_spared_the_important_are_then_those_beside_no_victim_then_by_uid() -> None:
+    # Either of b and c is enough beside a.
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 0), cards=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 0), ("c", 0, 8, 0), cards=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    # The victims are named with the more important first.
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 2), cards=(24, 1)), memory(24), "a") == Victims(("a", "c", "b"))
+
+
+PODS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=6)
+
+
+@settings(max_examples=50)
+@given(PODS, st.integers(1, 20), st.data())
+def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
+    pods: list[tuple[int, int, int]], units: int, data: st.DataObject
+) -> None:
+    ledger = world(*((f"p{i}", card, size, priority) for i, (card, size, priority) in enumerate(pods)), cards=(48, 48))
+    lower = [f"p{i}" for i, (_, _, priority) in enumerate(pods) if priority < 10]
+    proposed = data.draw(st.sets(st.sampled_from(lower), min_size=1)) if lower else set()
+    found = evicted(ledger, memory(40 + units), *sorted(proposed))
+    node = ledger.node("n")
+    assert node is not None
+
+    def fits(without: set[str]) -> bool:
+        return node.supposing(without=without).leftover(memory(40 + units)) is not None
+
+    assert (found is not None) == (bool(proposed) and fits(set(lower)))
+    if found is not None:
+        victims = set(found.uids)
+        assert proposed <= victims <= set(lower)
+        assert fits(victims)
+        assert not any(fits(victims - {uid}) for uid in victims - proposed)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
+    """A node of any kind of pods, some with rules, on several cards, of unknown card or held otherwise than they say, and a request."""
+    ledger = Ledger()
+    cards = draw(st.lists(st.integers(4, 24), min_size=1, max_size=4))
+    uuids = [card.uuid for card in inventory(*cards).cards]
+    entries, refused = [], []
+    for number in range(draw(st.integers(1, 9))):
+        uid, app = f"p{number}", draw(st.sampled_from("abc"))
+        card, units = draw(st.integers(0, len(cards) - 1)), draw(st.integers(1, 9))
+        rules = Rules(not_with=(("app", draw(st.sampled_from("abc"))),)) if draw(st.integers(0, 5)) == 0 else Rules()
+        request, allocation = Request(memory(units).containers, rules=rules), on(card, units)
+        kind = draw(st.sampled_from(["plain"] * 5 + ["whole", "two", "unknown", "said"]))
+        if kind == "whole":
+            request, allocation = Request(whole(1).containers, rules=rules), on(card, cards[card])
+        elif kind == "two":
+            request = Request(memory(2 * units).containers, cards_per_pod=2, rules=rules)
+            allocation = Allocation.of({0: {card: units, (card + 1) % len(cards): units}}) if len(cards) > 1 else None
+        elif kind == "unknown":
+            allocation = None
+        elif kind == "said":
+            entries.append(HeldEntry(draw(st.sampled_from(uuids)), uid, f"default/{uid}", units, "unmanaged"))
+            allocation = draw(st.sampled_from([allocation, None]))
+        priority, leaving = draw(st.integers(0, 12)), draw(st.integers(0, 9)) == 0
+        ledger.apply(Holder(uid, "default", uid, "n", request, allocation, (("app", app),), priority, leaving))
+    if draw(st.integers(0, 5)) == 0:
+        refused.append(Refusal("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
+    ledger.set_node(NodeRecord("n", inventory(*cards), "", Held(tuple(entries), tuple(refused))))
+    wanted = draw(st.sampled_from([memory(3), memory(8), memory(16), whole(1), whole(2), Request(memory(8).containers, cards_per_pod=2)]))
+    avoids = Rules(not_with=(("app", "a"),)) if draw(st.booleans()) else Rules()
+    wanted = Request(wanted.containers, wanted.cards_per_pod, avoids)
+    return ledger, ledger.asked_by(wanted, "default", (("app", draw(st.sampled_from("bc"))),))
+
+
+def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | None:
+    """All that are less away, then each put back where it still fits: with a fresh node for each question."""
+    node = ledger.node("n")
+    assert node is not None
+
+    def fits(without: set[str]) -> bool:
+        return node.supposing(without=without).leftover(request) is not None
+
+    gone = proposed | {"new"} | {h.uid for h in node.holders if h.leaving}
+    if fits(gone):
+        return proposed
+    lesser = {h.uid: h for h in node.holders if h.priority < 10 and h.uid not in gone}
+    if not fits(gone | lesser.keys()):
+        return None
+    opened = {card for h in node.holders if h.uid in proposed for card in node.known(h) or ()}
+    for h in sorted(lesser.values(), key=lambda h: (-h.priority, not opened.isdisjoint(node.known(h) or ()), h.uid)):
+        if fits(gone | lesser.keys() - {h.uid}):
+            del lesser[h.uid]
+    return proposed | lesser.keys()
+
+
+@settings(max_examples=300)
+@given(crowds(), st.data())
+def test_whatever_is_on_the_node_the_victims_are_those_of_a_naive_count(crowd: tuple[Ledger, Request], data: st.DataObject) -> None:
+    ledger, request = crowd
+    node = ledger.node("n")
+    assert node is not None
+    proposed = data.draw(st.sets(st.sampled_from(sorted(h.uid for h in node.holders if h.priority < 10) or ["none"]), min_size=1))
+    found = evicted(ledger, request, *sorted(proposed))
+    assert (None if found is None else set(found.uids)) == naive(ledger, request, proposed)
+
+
+def test_what_a_node_says_of_a_pod_itself_does_not_go_with_the_pod() -> None:
+    ledger = world(("a", 0, 8, 3), ("b", 0, 8, 1), ("c", 0, 8, 2), ("x", 1, 4, 0), cards=(24, 4))
+    said = HeldEntry(inventory(24, 4).cards[0].uuid, "a", "default/a", 8, "unmanaged")
+    ledger.set_node(NodeRecord("n", inventory(24, 4), "", Held((said,))))
+    assert evicted(ledger, memory(8), "x") == Victims(("x", "b"))
+
+
+def test_a_card_with_somebody_who_wants_no_such_neighbour_needs_another_victim() -> None:
+    ledger = world(("x", 0, 8, 0), ("y", 1, 16, 0))
+    wary = Request(memory(8).containers, rules=Rules(not_with=(("app", "new"),)))
+    ledger.apply(Holder("wary", "default", "wary", "n", wary, on(0, 8), (), 20))
+    assert evicted(ledger, ledger.asked_by(memory(8), "default", (("app", "other"),)), "x") == Victims(("x",))
+    assert evicted(ledger, ledger.asked_by(memory(8), "default", (("app", "new"),)), "x") == Victims(("x", "y"))
+
+
+def test_a_node_is_copied_as_often_however_many_pods_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kube-scheduler waits a second for the answer about a hundred nodes."""
+    copies: list[NodeLedger] = []
+    supposing = NodeLedger.supposing
+    monkeypatch.setattr(NodeLedger, "supposing", lambda self, *args, **options: (copies.append(self), supposing(self, *args, **options))[1])
+
+    def cost(count: int) -> int:
+        copies.clear()
+        ledger = world(*((f"p{n:03}", n % 8, 1, n % 7) for n in range(count)), cards=(count // 8,) * 8)
+        found = evicted(ledger, memory(count // 8), "p000")
+        assert found is not None
+        assert len(found.uids) >= count // 8
+        return len(copies)
+
+    assert cost(16) == cost(160) <= 3
+
+
+def test_of_very_many_nodes_the_cheapest_by_the_schedulers_count_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpushare_runtime.core.placement.preemption.MOST_NODES", 2)
+    ledger = Ledger()
+    proposed = {}
+    for name, violated in (("a", 2), ("b", 0), ("c", 1), ("small", 0), ("d", 0)):
+        ledger.set_inventory(name, inventory(8 if name == "small" else 16))
+        ledger.apply(Holder(name, "default", name, name, memory(8), on(0, 8)))
+        proposed[name] = Victims((name,), violated)
+    proposed["d"] = Victims(("d", "x"), 0)
+    assert set(Preemption(ledger, Placement()).victims(Preemptor("new", 10, memory(16)), proposed)) == {"b", "d"}

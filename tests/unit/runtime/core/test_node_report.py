@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare/held: read as the protocol writes it, and what the ledger makes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import Holder, Ledger, NodeRecord
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Refusal
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from unit.runtime.core.test_ledger import frees, holder, memory, on, whole
+from unit.runtime.pods import inventory
+
+CARDS = inventory(16, 16)
+FIRST, SECOND = (card.uuid for card in CARDS.cards)
+
+
+def told(*entries: HeldEntry, refused: tuple[Refusal, ...] = ()) -> Ledger:
+    ledger = Ledger()
+    ledger.set_node(NodeRecord("n", CARDS, "", Held(entries, refused)))
+    return ledger
+
+
+def test_the_protocols_example() -> None:
+    text = (
+        '{"v":1,"cards":{"GPU-8f6":[{"pod":"ns/name","uid":"u1","units":8,"why":"leaving"}]},'
+        '"refused":[{"uid":"u2","card":"GPU-8f6","units":8,"until":"2026-11-21T10:01:00Z"}]}'
+    )
+    held = Held.from_json(text)
+    assert held == Held((HeldEntry("GPU-8f6", "u1", "ns/name", 8, "leaving"),), (Refusal("u2", "GPU-8f6", 8, 1795255260.0),))
+    assert held.to_json() == text
+
+
+TEXT = st.sampled_from(["u", "a/b", "GPU-1", 'ü "', "true"])
+ENTRIES = st.builds(
+    HeldEntry, st.sampled_from("ab"), TEXT, TEXT, st.integers(0, 99), st.sampled_from(["leaving", "unmanaged"]), st.booleans()
+)
+REFUSALS = st.builds(Refusal, TEXT, TEXT, st.integers(0, 99), st.integers(0, 4 * 10**9).map(float), st.booleans())
+
+
+@given(st.lists(ENTRIES, max_size=3), st.lists(REFUSALS, max_size=2))
+def test_what_is_written_is_read_back(entries: list[HeldEntry], refused: list[Refusal]) -> None:
+    held = Held(tuple(sorted(entries, key=lambda e: [entry.card for entry in entries].index(e.card))), tuple(refused))
+    assert Held.from_json(held.to_json()) == held
+
+
+def test_a_card_is_said_to_be_held_whole_only_by_the_word_true() -> None:
+    whole = Held((HeldEntry("GPU-1", "u", "a/b", 16, "leaving", whole=True),), (Refusal("u", "GPU-1", 0, 0.0, whole=True),))
+    text = (
+        '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":16,"why":"leaving","whole":true}]},'
+        '"refused":[{"uid":"u","card":"GPU-1","units":0,"until":"1970-01-01T00:00:00Z","whole":true}]}'
+    )
+    assert whole.to_json() == text
+    assert Held.from_json(text) == whole
+    for other in ("1", '"yes"', "false", "null", "[0]"):
+        read = Held.from_json(text.replace("true", other))
+        assert not read.entries[0].whole
+        assert not read.refused[0].whole
+
+
+def test_nothing_said_is_nothing_held() -> None:
+    for text in (
+        '{"v":1}',
+        '{"v":1,"cards":null,"refused":null}',
+        '{"v":1,"cards":{},"refused":[],"new":1}',
+        '{"v":1,"cards":{"GPU-1":[]}}',
+    ):
+        assert Held.from_json(text) == NOTHING_HELD
+
+
+@pytest.mark.parametrize("key", ["uid", "pod", "why", "card"])
+@pytest.mark.parametrize("text", ["a\nINFO bind", "\x1b[2J", "\ud800", "x" * 513])
+def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
+    entry = {"pod": "a/b", "uid": "u", "units": 1, "why": "leaving"}
+    said = {"v": 1, "cards": {text: entry} if key == "card" else {"GPU-1": {**entry, key: text}}}
+    refused = {"v": 1, "refused": [{"uid": "u", "card": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
+    for document in (said, refused) if key in ("uid", "card") else (said,):
+        with pytest.raises(HeldError) as error:
+            Held.from_json(json.dumps(document))
+        assert len(str(error.value)) < 300
+        assert str(error.value).isprintable()
+
+
+def test_a_node_says_so_much_and_no_more() -> None:
+    entry = {"pod": "a/b", "uid": "u", "units": 2**31 - 1, "why": "leaving"}
+    refusal = {"uid": "u", "card": "c", "units": 2**31 - 1, "until": "2026-11-21T10:01:00Z"}
+    text = json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}, "refused": [refusal] * 1024})
+    held = Held.from_json(text)
+    assert (len(held.entries), len(held.refused)) == (1024, 1024)
+    for more in (
+        {"cards": {"c": [entry] * 512, "d": [entry] * 513}},
+        {"cards": {f"GPU-{n}": [] for n in range(1025)}},
+        {"refused": [refusal] * 1025},
+    ):
+        with pytest.raises(HeldError, match=r"^more than 1024 entries, or refusals: no node has so many"):
+            Held.from_json(json.dumps({"v": 1} | more))
+    for units in (-1, 2**31, 10**4000):
+        with pytest.raises(
+            HeldError, match=r"^cards\['c'\]\[0\]\.units must not be negative, nor more than 2147483647, found -?\d+"
+        ) as error:
+            Held.from_json(json.dumps({"v": 1, "cards": {"c": {**entry, "units": units}}}))
+        assert len(str(error.value)) < 200
+
+
+def test_what_a_pod_has_is_added_up_by_card() -> None:
+    entries = [("c", "u", 3, False), ("c", "u", 4, False), ("d", "u", 16, True), ("d", "v", 1, False), ("c", "u", 0, True)]
+    held = Held(tuple(HeldEntry(card, uid, "x/p", units, "leaving", whole) for card, uid, units, whole in entries))
+    assert held.by_uid == {"u": {"c": (7, True), "d": (16, True)}, "v": {"d": (1, False)}}
+    assert NOTHING_HELD.by_uid == {}
+
+
+def test_one_entry_needs_no_list() -> None:
+    text = '{"v":1,"cards":{"GPU-1":{"pod":"a/b","uid":"u","units":0,"why":"leaving"}}}'
+    assert Held.from_json(text) == Held((HeldEntry("GPU-1", "u", "a/b", 0, "leaving"),))
+
+
+def test_a_time_is_written_in_seconds() -> None:
+    assert '"until":"1970-01-01T00:00:10Z"' in Held((), (Refusal("u", "c", 8, 10.75),)).to_json()
+
+
+@pytest.mark.parametrize("text", ["2026-11-21T10:01:00", "2026-11-21T10:01:00Z", "2026-11-21T10:01:00+00:00", "2026-11-21T11:01:00+01:00"])
+def test_a_time_without_a_zone_is_utc_wherever_this_runs(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        for zone in ("Asia/Tokyo", "UTC"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            held = Held.from_json(f'{{"v":1,"refused":[{{"uid":"u","card":"c","units":1,"until":"{text}"}}]}}')
+            assert held.refused[0].until == 1795255260.0
+            assert '"until":"2026-11-21T10:01:00Z"' in held.to_json()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+ENTRY: Final = {"pod": "a/b", "uid": "u", "units": 8, "why": "leaving"}
+REFUSED: Final = {"uid": "u", "card": "c", "units": 8, "until": "2026-11-21T10:01:00Z"}
+
+
+@pytest.mark.parametrize("wrong", [None, True, 1.5, ["x"]])
+@pytest.mark.parametrize(
+    ("part", "key"), [*(("cards", key) for key in ENTRY), *(("refused", key) for key in REFUSED)], ids=lambda value: str(value)
+)
+def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object) -> None:
+    data: dict[str, Any] = {"v": 1, "cards": {"GPU-1": [ENTRY, ENTRY]}, "refused": [REFUSED, REFUSED]}
+    assert Held.from_json(json.dumps(data)).entries == (HeldEntry("GPU-1", "u", "a/b", 8, "leaving"),) * 2
+    broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "cards" else [REFUSED | {}, REFUSED | {key: wrong}]
+    data[part] = {"GPU-1": broken} if part == "cards" else broken
+    place = "cards['GPU-1'][1]" if part == "cards" else "refused[1]"
+    with pytest.raises(HeldError, match=f"^{re.escape(f'{place}.{key} must be')}"):
+        Held.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"v":1,"refused":{"a":1}}', "refused a list"),
+        ('{"v":1,"refused":[1]}', r"refused\[0\] must be an object, found int"),
+        ("{}", "version None is not known"),
+        ('{"v":2}', "version 2 is not known"),
+        ("[]", "version 'list'"),
+        ('{"v":1,"cards":[1]}', "cards must be an object"),
+        (
+            '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":"8","why":"leaving"}]}}',
+            r"cards\['GPU-1'\]\[0\].units must be int, found '8'",
+        ),
+        ('{"v":1,"cards":{"GPU-1":8}}', "must be an object, found int"),
+        ('{"v":1,"refused":[{"uid":"u","card":"c","units":-1,"until":"2026-11-21T10:01:00Z"}]}', "must not be negative"),
+        ('{"v":1,"refused":[{"uid":"u","card":"c","units":1,"until":"soon"}]}', "must be a time such as .* found 'soon'"),
+    ],
+)
+def test_what_cannot_be_used_says_where(text: str, says: str) -> None:
+    with pytest.raises(HeldError, match=says):
+        Held.from_json(text)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+ANYTHING = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8
+)
+
+
+@given(ANYTHING)
+def test_no_content_breaks_the_reader(content: object) -> None:
+    with suppress(HeldError):
+        Held.from_json(json.dumps({"v": 1, "cards": content, "refused": content}))
+
+
+def test_the_processes_of_a_deleted_pod_still_hold() -> None:
+    ledger = told(HeldEntry(FIRST, "gone", "x/gone", 6, "leaving"), HeldEntry(SECOND, "big", "x/big", 16, "leaving", whole=True))
+    assert frees(ledger) == [10, 0]
+    ledger.apply(holder("gone", memory(6), on(0, 6)))
+    assert frees(ledger) == [10, 0], "counted once while the pod is there"
+    ledger.remove("gone")
+    ledger.set_node(NodeRecord("n", CARDS, "", NOTHING_HELD))
+    assert frees(ledger) == [16, 16]
+
+
+def test_the_nodes_word_tells_the_card_of_a_pod_that_nobody_placed() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("n", CARDS)
+    ledger.apply(holder("stray", memory(6), None))
+    assert frees(ledger) == [10, 10]
+    ledger.set_node(NodeRecord("n", CARDS, "", Held((HeldEntry(SECOND, "stray", "x/stray", 6, "unmanaged"),))))
+    assert frees(ledger) == [16, 10]
+
+
+def test_the_node_may_know_more_than_the_annotations() -> None:
+    ledger = told(HeldEntry(SECOND, "moved", "x/moved", 6, "unmanaged"))
+    ledger.apply(holder("moved", memory(6), on(0, 6)))
+    assert frees(ledger) == [10, 10], "until the annotation is corrected, both count"
+
+
+def test_several_containers_of_one_pod_add_up() -> None:
+    entries = [HeldEntry(FIRST, "u", "x/u", 3, "leaving"), HeldEntry(FIRST, "u", "x/u", 4, "leaving")]
+    ledger = told(*entries)
+    assert frees(ledger) == [9, 16]
+    ledger.apply(holder("u", memory(5), on(0, 5)))
+    assert frees(ledger) == [9, 16], "two more than the pod's annotations say"
+
+
+@pytest.mark.parametrize("until", [0.0, 100.0, 4e9])
+def test_a_card_that_refused_a_size_takes_no_such_pod_for_a_minute(until: float) -> None:
+    """From when that is first seen here, whatever the node's clock says."""
+    first = Refusal("u", FIRST, 6, until)
+    ledger = told(refused=(first,))
+    node = ledger.node("n")
+    assert node is not None
+
+    def takes() -> dict[str, list[int]]:
+        asks = {"5": memory(5), "6": memory(6), "whole": whole(1)}
+        return {name: [state.card.index for state in node.candidates(ask)] for name, ask in asks.items()}
+
+    assert takes() == {"5": [0, 1], "6": [1], "whole": [0, 1]}
+    assert not ledger.expire(40.0)
+    both = Held((), (first, Refusal("v", SECOND, 16, until, whole=True)))
+    ledger.set_node(NodeRecord("n", CARDS, "", both))
+    assert takes() == {"5": [0, 1], "6": [1], "whole": [0]}
+    assert not ledger.expire(99.9)
+    assert ledger.expire(100.0)
+    assert takes() == {"5": [0, 1], "6": [0, 1], "whole": [0]}
+    assert node.refused == both.refused[1:]
+    ledger.set_node(NodeRecord("n", CARDS, "", both, model="T4"))
+    assert takes()["6"] == [0, 1], "the same one again is over all the same"
+    assert ledger.expire(159.9)
+    assert takes()["whole"] == [0, 1]
+    assert not ledger.expire(1000.0)
+    ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Refusal("u", FIRST, 6, until + 60.0),))))
+    assert takes()["6"] == [1], "another one"
+
+
+def test_a_card_that_the_node_does_not_have_is_reported() -> None:
+    node = told(HeldEntry("GPU-other", "u", "x/u", 6, "leaving")).node("n")
+    assert node is not None
+    assert node.problems() == ["the node says that pods hold card GPU-other, which is not among its cards"]
+
+
+def test_a_card_that_refused_a_size_is_not_the_card_that_is_left_over() -> None:
+    node = told(refused=(Refusal("u", FIRST, 6, 100.0),)).nodes["n"]
+    assert [node.leftover(memory(units)) for units in (5, 6, 16, 17)] == [11, 10, 0, None]
+    node = told(refused=(Refusal("u", FIRST, 6, 100.0), Refusal("u", SECOND, 6, 100.0))).nodes["n"]
+    assert [node.leftover(memory(units)) for units in (5, 6)] == [11, None]
+    assert [node.leftover(whole(cards)) for cards in (1, 2, 3)] == [1, 0, None], "memory was refused there, not a whole card"
+    node = told(refused=(Refusal("u", FIRST, 6, 100.0, whole=True), Refusal("u", SECOND, 6, 100.0, whole=True))).nodes["n"]
+    assert [node.leftover(request) for request in (memory(16), whole(1))] == [0, None], "and now the other way round"
+
+
+@pytest.mark.parametrize("units", [6, 7])
+def test_the_nodes_word_is_believed_where_it_is_enough(units: int) -> None:
+    """A pod of 6 units of which nobody knows the card; the node names one, or two parts of it, or less than it holds."""
+    ledger = told(HeldEntry(SECOND, "u", "x/u", units, "unmanaged"), HeldEntry(FIRST, "other", "x/o", 1, "leaving"))
+    ledger.apply(holder("u", memory(6), None))
+    assert frees(ledger) == [15, 16 - units]
+    ledger.set_node(NodeRecord("n", CARDS, "", Held((HeldEntry(SECOND, "u", "x/u", 5, "unmanaged"),))))
+    assert frees(ledger) == [10, 10], "less than it holds: it may be on any card"
+    parts = (HeldEntry(FIRST, "u", "x/u", 2, "unmanaged"), HeldEntry(SECOND, "u", "x/u", 4, "unmanaged"))
+    ledger.set_node(NodeRecord("n", CARDS, "", Held(parts)))
+    assert frees(ledger) == [14, 12]
+    assert ledger.nodes["n"].problems() == []
+
+
+def test_the_nodes_word_tells_whole_cards_too() -> None:
+    ledger = told(HeldEntry(SECOND, "u", "x/u", 16, "unmanaged", whole=True))
+    ledger.apply(holder("u", whole(1), None))
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].cards] == [(16, True), (0, False)]
+    ledger.apply(holder("u", whole(2), None))
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].cards] == [(0, False), (0, False)], "one card of two is not all"
+
+
+def test_no_units_are_nothing() -> None:
+    ledger = told(HeldEntry(FIRST, "u", "x/u", 0, "leaving"), HeldEntry("GPU-other", "u", "x/u", 5, "leaving"))
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].cards] == [(16, True), (16, True)]
+
+
+def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> None:
+    """A pod that goes there all the same fails at the node, with an empty card beside it."""
+    pod = holder("u", memory(6), on(0, 6))
+    for units, whole_, good in ((10, False, True), (11, False, False), (16, True, False)):
+        ledger = told(HeldEntry(FIRST, "gone", "x/gone", units, "leaving", whole=whole_))
+        ledger.apply(pod)
+        assert ledger.nodes["n"].sound(pod) is good, (units, whole_)
+    for size, good in ((memory(10), True), (memory(11), False), (whole(1), False)):
+        ledger = told()
+        ledger.apply(pod)
+        ledger.apply(holder("unknown", size, None))
+        assert ledger.nodes["n"].sound(pod) is good, size
+    ledger = Ledger()
+    ledger.set_node(NodeRecord("n", Inventory(CARDS.unit, CARDS.cards, core=100)))
+    for uid, core, good in (("a", 60, True), ("b", 40, True), ("c", 5, False)):
+        asked = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=core),))
+        ledger.apply(holder(uid, asked, on(0, 1)))
+        assert ledger.nodes["n"].sound(holder("a", memory(1), on(0, 1))) is good, uid
+
+
+def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
+    """No compute either; and of what the node says only what the pods do not is added."""
+    cards = Inventory(CARDS.unit, CARDS.cards, core=100)
+    ledger = Ledger()
+    ledger.set_node(NodeRecord("n", cards, "", Held((HeldEntry(SECOND, "u", "x/u", 4, "leaving", whole=True),))))
+    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].cards] == [(16, 100, True), (0, 0, False)]
+    ledger.apply(holder("u", memory(6), on(0, 6)))
+    assert [(state.free, state.core) for state in ledger.nodes["n"].cards] == [(10, 100), (0, 0)]
+    ledger.apply(holder("u", memory(3), on(1, 3)))
+    assert [(state.free, state.core) for state in ledger.nodes["n"].cards] == [(16, 100), (0, 0)]
+    ledger.apply(holder("u", memory(6), on(1, 6)))
+    assert [(state.free, state.core) for state in ledger.nodes["n"].cards] == [(16, 100), (10, 100)], "the pod says as much itself"
+
+
+def test_a_given_card_is_good_until_it_is_not_usable_or_refused_or_given_twice() -> None:
+    ledger = Ledger()
+    ledger.set_inventory("n", CARDS)
+    pod, second = holder("u", memory(6), on(0, 6)), Allocation.of({0: {0: 1, 1: 1}})
+    both = Holder("w", "default", "w", "n", Request((ContainerRequest(Kind.APP, 0, "main", units=2),), 2), second)
+    ledger.apply(pod)
+    ledger.apply(both)
+    node = ledger.nodes["n"]
+
+    def sound() -> list[bool]:
+        return [node.sound(pod), node.sound(both)]
+
+    assert sound() == [True, True]
+    unknown, stranger, giant = (holder("v", memory(17), allocation) for allocation in (None, on(5, 17), on(0, 17)))
+    assert [node.sound(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such card, or none as large"
+    ledger.apply(holder("other", memory(10), on(0, 10)))
+    assert sound() == [False, False]
+    ledger.apply(holder("other", memory(10), on(1, 10)))
+    ledger.apply(holder("beside", memory(6), on(1, 6)))
+    assert sound() == [True, False], "another card is given twice"
+    ledger.remove("beside")
+    for size, good in ((6, [False, True]), (7, [True, True]), (1, [False, False])):
+        ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Refusal("x", FIRST, size, 1.0),))))
+        assert sound() == good
+    ledger.set_inventory("n", Inventory(CARDS.unit, (CARDS.cards[0], replace(CARDS.cards[1], cordoned=True))))
+    ledger.set_node(replace(node.record, held=NOTHING_HELD))
+    assert sound() == [True, False]
+    ledger.set_inventory("n", None)
+    assert sound() == [False, False]
+
+
+def test_cards_that_the_node_does_not_have_are_reported_by_uuid() -> None:
+    entries = [HeldEntry(uuid, "u", "x/u", 6, "leaving") for uuid in ("GPU-b", FIRST, "GPU-a", "GPU-b")]
+    assert told(*entries).nodes["n"].problems() == [
+        f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in ("GPU-a", "GPU-b")
+    ]

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What a pod asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from gpushare_runtime.core import request
+from gpushare_runtime.core.constraints import NO_RULES, Bearer, Rules
+from gpushare_runtime.core.quantity import GIB, parse_unit
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request, RequestError, explain_size, parse_request
+from unit.runtime.core.naive import CORE, MEMORY, WHOLE, effective, shapes
+from unit.runtime.pods import container, pod
+
+
+def parsed(raw: dict[str, Any], *, bound: bool = False) -> Request:
+    request = parse_request(raw, bound=bound)
+    assert request is not None
+    return request
+
+
+def refusal(raw: dict[str, Any]) -> str:
+    """In which words a pod is refused."""
+    with pytest.raises(RequestError) as error:
+        parse_request(raw)
+    return str(error.value)
+
+
+def test_a_pod_without_our_resources_asks_for_nothing() -> None:
+    assert parse_request(pod({"name": "main"})) is None
+    assert parse_request(pod({"name": "main", "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": "1"}}})) is None
+    assert parse_request(pod(container(mem=0))) is None
+    assert parse_request({}) is None
+    assert parse_request({"metadata": None, "spec": None}) is None
+    none = ContainerRequest(Kind.APP, 0, "main")
+    assert (none.units, none.cards, none.core, none.written) == (0, 0, 0, "")
+
+
+def test_a_pod_needs_no_metadata() -> None:
+    assert parsed({"spec": {"containers": [container(mem=4)]}}) == parsed(pod(container(mem=4)))
+
+
+def test_containers_that_ask_keep_their_place_in_the_spec() -> None:
+    request = parse_request(pod({"name": "proxy"}, container("a", mem=3), container("b", mem="5")))
+    assert request is not None
+    assert [(c.index, c.name, c.units, c.kind) for c in request.containers] == [(1, "a", 3, Kind.APP), (2, "b", 5, Kind.APP)]
+    assert (request.units, request.cards, request.unsupported) == (8, 0, None)
+
+
+def test_requests_count_where_limits_are_missing() -> None:
+    asking = {"name": "main", "resources": {"requests": {"aliyun.com/gpu-mem": "4"}}}
+    request = parse_request(pod(asking))
+    assert request is not None
+    assert request.units == 4
+
+
+def test_what_a_container_asks_none_of_does_not_count() -> None:
+    asking = [container("a", mem=4, count=0, core=0), container("b", mem=0, count=0)]
+    assert [(c.name, c.units, c.written) for c in parsed(pod(*asking)).containers] == [("a", 4, "4")]
+
+
+def test_a_limit_goes_before_a_request_of_the_same_resource() -> None:
+    resources = {"limits": {MEMORY: "4"}, "requests": {MEMORY: "2", CORE: "20"}}
+    assert [(c.units, c.core) for c in parsed(pod({"name": "main", "resources": resources})).containers] == [(4, 20)]
+
+
+def test_what_stands_in_the_request_of_every_small_pod() -> None:
+    """All pods of up to three containers, with memory on one or two cards and with whole cards."""
+    for resource, several in ((MEMORY, 1), (MEMORY, 2), (WHOLE, 1)):
+        for raw in shapes(resource, several):
+            request = parsed(raw)
+            assert (request.units, request.cards, request.core) == tuple(effective(raw, name) for name in (MEMORY, WHOLE, CORE))
+            assert (request.per_card * several, request.cards_per_pod) == (request.units, several)
+            spec = [*raw["spec"]["initContainers"], *raw["spec"]["containers"]]
+            assert [c.name for c in request.containers] == [c["name"] for c in spec], "in kubelet's order"
+            for found, written in zip(request.containers, spec, strict=True):
+                assert {MEMORY: str(found.units), WHOLE: str(found.cards)}[resource] == written["resources"]["limits"][resource]
+                assert found.keeps == (found.kind is not Kind.INIT) == (written["name"][0] != "i" or "restartPolicy" in written)
+                # c0, c1, … are numbered 0, 1, …, and i0, i1, … -1, -2, …
+                assert found.key == (found.index if written["name"][0] == "c" else -1 - found.index)
+                assert found.index == int(written["name"][1])
+            assert request.unsupported is None or several > 1
+
+
+def test_per_card_is_never_less_than_what_is_asked_for() -> None:
+    assert Request((ContainerRequest(Kind.APP, 0, "main", units=9),), cards_per_pod=2).per_card == 5
+
+
+def test_whole_cards() -> None:
+    request = parse_request(pod(container(count=2)))
+    assert request is not None
+    assert (request.units, request.cards, request.unsupported) == (0, 2, None)
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        [container(mem=2, count=1)],
+        [container("a", mem=2), container("b", count=1)],
+        [container("a", count=1), container("b", core=20)],
+    ],
+)
+def test_memory_and_whole_cards_at_once_are_refused(containers: list[dict[str, object]]) -> None:
+    with pytest.raises(RequestError, match="not both"):
+        parse_request(pod(*containers))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("-1", "negative"),
+        (str(2**63), "more than any machine has"),
+        ("1.5", "whole number"),
+        ("lots", "'lots'"),
+        ("500m", "'500m'"),
+    ],
+)
+def test_impossible_values_are_refused_with_the_container_and_the_resource(value: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says) as error:
+        parse_request(pod(container("trainer", mem=value)))
+    assert "'trainer'" in str(error.value)
+    assert "aliyun.com/gpu-mem" in str(error.value)
+
+
+def test_the_largest_amount_is_the_largest_that_the_api_server_keeps() -> None:
+    assert parsed(pod(container(mem=2**63 - 1))).units == 2**63 - 1
+
+
+@pytest.mark.parametrize("label", ["0", "-1", "two", "1.5", "", "²", "٢", "1000000", 2])
+def test_an_impossible_number_of_cards_in_the_label_is_refused(label: object) -> None:
+    assert "pod label aliyun.com/gpu-count" in refusal(pod(container(mem=8_000_000), labels={WHOLE: label}))
+
+
+@pytest.mark.parametrize("label", ["1", "2", "007", "999999"])
+def test_a_number_of_cards_in_the_label_is_read(label: str) -> None:
+    assert parsed(pod(container(mem=int(label)), labels={WHOLE: label})).cards_per_pod == int(label)
+
+
+def test_the_label_means_nothing_on_a_pod_without_memory() -> None:
+    assert parsed(pod(container(count=1), labels={WHOLE: "nonsense"})).cards_per_pod == 1
+
+
+def sidecar(name: str, **limits: object) -> dict[str, object]:
+    return container(name, **limits) | {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("init", "apps", "kept"),
+    [
+        ([], [3, 5], 8),
+        ([container("i", mem=2)], [3], 3),
+        ([container("i", mem=9)], [3], 9),
+        ([container("i", mem=2), container("j", mem=6)], [3, 1], 6),
+        ([container("i", mem=4), sidecar("s", mem=3)], [3], 6),
+        ([sidecar("s", mem=3), container("i", mem=4)], [3], 7),
+        ([container("i", mem=4)], [], 4),
+    ],
+)
+def test_what_kubelet_keeps_for_a_pod(init: list[dict[str, object]], apps: list[int], kept: int) -> None:
+    request = parse_request(pod(*[container(f"c{n}", mem=units) for n, units in enumerate(apps)] or [{"name": "c"}], init=init))
+    assert request is not None
+    assert (request.units, request.unsupported) == (kept, None)
+
+
+ASKS = st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=8)
+
+
+@given(ASKS)
+def test_what_kubelet_keeps_is_the_pods_effective_request_in_kubernetes(asks: list[tuple[bool, int]]) -> None:
+    sidecars, most = 0, 0
+    for keeps, amount in asks:
+        sidecars += amount if keeps else 0
+        most = max(most, sidecars + (0 if keeps else amount))
+    assert request.held(asks) == max(most, sum(amount for keeps, amount in asks if keeps))
+
+
+@given(ASKS, st.randoms())
+def test_the_pool_is_that_of_kubelets_sets_of_ids(asks: list[tuple[bool, int]], random: Random) -> None:
+    """Played with ids, as devicesToAllocate does it."""
+    reusable: set[int] = set()
+    used = 0
+    for (keeps, amount), step in zip(asks, request.steps(asks), strict=True):
+        assert step.pool == len(reusable)
+        taken = set(random.sample(sorted(reusable), min(amount, len(reusable))))
+        assert step.reused == len(taken)
+        new = set(range(used, used + amount - len(taken)))
+        assert step.new == len(new)
+        used += len(new)
+        reusable = reusable - taken - new if keeps else reusable | taken | new
+    assert request.held(asks) == used
+
+
+def test_several_cards() -> None:
+    request = parse_request(pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}))
+    assert request is not None
+    assert (request.units, request.per_card, request.cards_per_pod, request.unsupported) == (8, 4, 2, None)
+
+
+@pytest.mark.parametrize(("init", "app", "kept_right"), [(4, 4, True), (2, 4, True), (4, 2, False), (2, 0, True)])
+def test_ids_of_several_cards_must_not_be_left_to_chance(init: int, app: int, kept_right: bool) -> None:
+    request = parse_request(pod(container(mem=app), init=[container("warm", mem=init)], labels={"aliyun.com/gpu-count": "2"}))
+    assert request is not None
+    assert (request.unsupported is None) == kept_right
+    if not kept_right:
+        assert "takes 2 of the 4 units" in str(request.unsupported)
+
+
+@pytest.mark.parametrize(
+    ("asking", "says"),
+    [
+        (pod(container(mem=9), labels={"aliyun.com/gpu-count": "2"}), "write a multiple of 2, such as 10"),
+        (pod(container(core=20)), "without aliyun.com/gpu-mem"),
+        (pod(container(mem=8, core=22)), "22 is no multiple of 5; write such as 20"),
+        (pod(container(mem=8, core=3)), "3 is no multiple of 5; write such as 5"),
+        (pod(container("a", mem=8), container("b", core=20)), "container 'b' asks for aliyun.com/gpu-core.percentage without"),
+        (pod(container("a", mem=8, core=60), container("b", mem=8, core=60)), "120 per cent"),
+        (pod(container("a", mem=8, core=60), container("b", mem=8, core=45)), "105 per cent"),
+        (pod(container(mem=8, core=20), labels={"aliyun.com/gpu-count": "2"}), "on one card only"),
+        (pod(container(mem=8), annotations={"gpushare.request/models": ""}), "must be a list such as 'A100"),
+        (pod(container(mem=8), annotations={"gpushare.request/model": "T4"}), "request/model is not known; those that are: "),
+        (pod(container(mem=8), annotations={"gpushare.request/not-with": "app"}), "'app=encoder,tier=web', found 'app'"),
+        (pod(container(count=1), annotations={"gpushare.request/same-card-as": "app=a"}), "a whole card is shared with nobody"),
+    ],
+)
+def test_what_cannot_be_meant_says_what_to_write(asking: dict[str, object], says: str) -> None:
+    with pytest.raises(RequestError) as error:
+        parse_request(asking)
+    assert says in str(error.value)
+
+
+def test_all_of_one_cards_compute_can_be_asked_for() -> None:
+    request = parsed(pod(container("a", mem=8, core=60), container("b", mem=8, core=40), container("c", mem=1)))
+    assert (request.core, request.cards_per_pod) == (100, 1)
+
+
+@pytest.mark.parametrize(
+    ("units", "label", "models", "cards_per_pod", "rules"),
+    [
+        (9, "2", {"gpushare.request/models": "T4", "gpushare.request/not-with": "app"}, 1, NO_RULES),
+        (9, "2", {"gpushare.request/models": "T4"}, 1, Rules(models=("T4",))),
+        (8, "2", {"gpushare.request/not-with": "app"}, 2, NO_RULES),
+        (8, "2", {}, 2, NO_RULES),
+    ],
+)
+def test_on_a_node_the_same_counts_as_far_as_it_can_be_read(
+    units: int, label: str, models: dict[str, str], cards_per_pod: int, rules: Rules
+) -> None:
+    request = parsed(pod(container(mem=units), labels={WHOLE: label}, annotations=models), bound=True)
+    assert (request.units, request.cards_per_pod, request.rules) == (units, cards_per_pod, rules)
+
+
+def test_memory_of_a_shared_card_may_be_wanted_beside_others() -> None:
+    request = parsed(pod(container(mem=8), annotations={"gpushare.request/same-card-as": "app=a"}))
+    assert request.rules == Rules(same_card_as=(("app", "a"),))
+
+
+def test_on_a_node_the_label_counts_where_any_container_has_memory() -> None:
+    asking = pod(container("a", mem=8), container("b", core=20), labels={WHOLE: "2"})
+    assert parsed(asking, bound=True).cards_per_pod == 2
+
+
+def test_on_a_node_all_of_it_counts_whatever_would_be_refused() -> None:
+    request = parsed(pod(container("a", mem=9, core=7), container("b", count=3, core=200)), bound=True)
+    assert (request.units, request.cards, request.core) == (9, 3, 207)
+
+
+ONE = ContainerRequest(Kind.APP, 0, "main", units=8, written="8")
+PLAIN = Request((ONE,))
+OTHERS = {
+    "more memory": Request((replace(ONE, units=9),)),
+    "whole cards": Request((replace(ONE, units=0, cards=8),)),
+    "more whole cards": Request((replace(ONE, units=0, cards=9),)),
+    "compute": Request((replace(ONE, core=20),)),
+    "two cards": Request((ONE,), cards_per_pod=2),
+    "a rule": Request((ONE,), rules=Rules(placement="spread")),
+    "another rule": Request((ONE,), rules=Rules(models=("T4",))),
+    "a bearer": PLAIN.asked_by(Bearer("default", ())),
+    "another bearer": PLAIN.asked_by(Bearer("other", ())),
+}
+
+
+def test_only_memory_of_one_card_with_nothing_else_is_plain() -> None:
+    assert PLAIN.is_plain
+    assert [name for name, request in OTHERS.items() if request.is_plain] == ["more memory"]
+    assert PLAIN.asked_by(None) is PLAIN
+    assert OTHERS["a bearer"].asked_by(None) == PLAIN
+
+
+def test_requests_that_fit_elsewhere_are_remembered_apart_and_names_make_no_difference() -> None:
+    assert PLAIN.key == Request((ContainerRequest(Kind.APP, 3, "other", units=8, written="8k"),)).key
+    for one, other in combinations([PLAIN, *OTHERS.values()], 2):
+        assert one.key != other.key
+
+
+def test_pods_of_one_shape_may_have_each_others_cards() -> None:
+    """Whatever their names, and whoever asks; not where a container is another one, or asks for something else."""
+    assert PLAIN.shape == Request((replace(ONE, name="other", written="8k"),)).shape == OTHERS["a bearer"].shape
+    sidecar, second = replace(ONE, kind=Kind.SIDECAR), replace(ONE, index=1)
+    shapes = [PLAIN, Request((sidecar,)), Request((replace(ONE, kind=Kind.INIT),)), Request((second,)), Request((ONE, second))]
+    different = [*shapes, *(request for request in OTHERS.values() if request.bearer is None)]
+    assert len({request.shape for request in different}) == len(different)
+
+
+@pytest.mark.parametrize(
+    ("written", "units", "unit", "advice"),
+    [
+        ("10G", 10_000_000_000, "GiB", "10G means 10000000000 units of 1 GiB; the largest card has 24; write 10"),
+        ("8Gi", 8 * 2**30, "GiB", "8Gi means 8589934592 units of 1 GiB; the largest card has 24; write 8"),
+        ("8192", 8192, "GiB", "8192 means 8192 units of 1 GiB; the largest card has 24; write 8"),
+        ("1G", 10**9, "256MiB", "1G means 1000000000 units of 256 MiB; the largest card has 24; write 4"),
+        ("25", 25, "GiB", "25 means 25 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("100G", 10**11, "GiB", "100G means 100000000000 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("24", 24, "GiB", None),
+        # Where bytes begin to be meant: 64 MiB of units; and where MiB do.
+        ("64Mi", 2**26, "GiB", "64Mi means 67108864 units of 1 GiB; the largest card has 24; write 1"),
+        ("n", 2**26 - 1, "GiB", "n means 67108863 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("512", 512, "GiB", "512 means 512 units of 1 GiB; the largest card has 24; write 1"),
+        ("511", 511, "GiB", "511 means 511 units of 1 GiB; the largest card has 24; write at most 24"),
+        # What is advised is rounded up, and must fit itself.
+        ("24Gi", 24 * 2**30, "GiB", "24Gi means 25769803776 units of 1 GiB; the largest card has 24; write 24"),
+        ("n", 24 * 2**30 + 1, "GiB", "n means 25769803777 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("24577", 24577, "GiB", "24577 means 24577 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("1025", 1025, "GiB", "1025 means 1025 units of 1 GiB; the largest card has 24; write 2"),
+        # A number of MiB is what it says where the unit is 1 MiB.
+        ("600", 600, "MiB", "600 means 600 units of 1 MiB; the largest card has 24; write at most 24"),
+        ("600", 600, "64MiB", "600 means 600 units of 64 MiB; the largest card has 24; write 10"),
+        ("24Mi", 24 * 2**20, "MiB", "24Mi means 25165824 units of 1 MiB; the largest card has 24; write at most 24"),
+        ("64Mi", 2**26, "64MiB", "64Mi means 67108864 units of 64 MiB; the largest card has 24; write 1"),
+    ],
+)
+def test_a_request_too_large_for_every_card_is_explained(written: str, units: int, unit: str, advice: str | None) -> None:
+    asking = ContainerRequest(Kind.APP, 0, "main", units=units, written=written)
+    assert explain_size(asking, parse_unit(unit), 24) == advice
+
+
+def test_the_unit_reads_as_a_person_writes_it() -> None:
+    assert str(GIB) == "1 GiB"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What callers cost that nobody knows yet is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gpushare_runtime.daemon.listener import Listener, Seldom
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def listening(*, most: int, seconds: float) -> AsyncIterator[int]:
+    """A server that welcomes whoever says "hello" and says it back; its port."""
+    listener = Listener("127.0.0.1", 0, most=most, seconds=seconds)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            if line == b"hello\n":
+                listener.welcome(writer.transport)
+            writer.write(line)
+        writer.close()
+
+    async with await asyncio.start_server(answer, sock=listener):
+        yield listener.getsockname()[1]
+
+
+async def connect(port: int, say: str = "") -> Connection:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if say:
+        writer.write(f"{say}\n".encode())
+        assert await asyncio.wait_for(reader.readline(), 5) == f"{say}\n".encode()
+    return reader, writer
+
+
+async def is_open(connection: Connection) -> bool:
+    reader, writer = connection
+    if reader.at_eof():
+        return False
+    writer.write(b"still\n")
+    try:
+        return await asyncio.wait_for(reader.readline(), 5) == b"still\n"
+    except OSError:
+        return False
+
+
+def test_where_one_more_comes_the_oldest_stranger_goes() -> None:
+    async def run() -> None:
+        async with listening(most=3, seconds=60) as port:
+            known = [await connect(port, "hello") for _ in range(5)]
+            strangers = [await connect(port, "x") for _ in range(5)]
+            assert [await is_open(stranger) for stranger in strangers] == [False, False, True, True, True]
+            # Room again, by one that went by itself.
+            strangers[-1][1].close()
+            await strangers[-1][1].wait_closed()
+            await asyncio.sleep(0.05)
+            strangers.append(await connect(port, "x"))
+            assert [await is_open(stranger) for stranger in strangers[2:4]] == [True, True]
+            assert all([await is_open(connection) for connection in known])
+            for _, writer in known + strangers:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_stranger_has_to_go_in_time() -> None:
+    async def run() -> None:
+        async with listening(most=3, seconds=0.3) as port:
+            known = await connect(port, "hello")
+            for _ in range(2):
+                stranger = await connect(port, "x")
+                assert await is_open(stranger)
+                assert await asyncio.wait_for(stranger[0].read(), 5) == b""
+                stranger[1].close()
+            assert await is_open(known)
+            known[1].close()
+
+    asyncio.run(run())
+
+
+def test_an_address_that_cannot_be_had() -> None:
+    with Listener("::1", 0, most=1, seconds=1) as taken, pytest.raises(OSError, match="Address already in use"):
+        Listener("::1", taken.getsockname()[1], most=1, seconds=1)
+
+
+def test_the_log_is_told_how_much_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = logging.getLogger("test_listener")
+    seldom = Seldom(2, 60.0, lambda: now)
+    log.addFilter(seldom)
+    try:
+        for n in range(10):
+            log.warning("refused: %d", n)
+        now = 61.0
+        log.warning("refused: %s", "100 %d")
+        now = 122.0
+        log.warning("refused: %d", 11)
+    finally:
+        log.removeFilter(seldom)
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused: 0",
+        "refused: 1",
+        "refused: 100 %d (and 8 more like this before)",
+        "refused: 11",
+    ]

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Where metrics are served, and to whom."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.daemon.listener import Seldom
+from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
+from unit.runtime.kube.fake_api import until
+
+
+@asynccontextmanager
+async def serving(pieces: Callable[[], Iterable[str]], token: Path | None = None) -> AsyncIterator[MetricsServer]:
+    server = MetricsServer(MetricsAddress("127.0.0.1", 0, token), pieces)
+    running = asyncio.create_task(server.run())
+    try:
+        await until(lambda: server.port)
+        yield server
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def get(port: int, *headers: str, line: str = "GET /metrics HTTP/1.1") -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join([line, "Host: x", *headers, "", ""]).encode())
+    text = (await asyncio.wait_for(reader.read(), 5)).decode()
+    writer.close()
+    return text
+
+
+def test_the_page_and_nothing_else() -> None:
+    async def run() -> None:
+        async with serving(lambda: iter(["a 1\n", "", "b 2\n"])) as server:
+            text = await get(server.port)
+            assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 8\r\n")
+            assert text.endswith("\r\n\r\na 1\nb 2\n")
+            assert (await get(server.port, line="GET /metrics?x=1 HTTP/1.1")).startswith("HTTP/1.1 200 OK\r\n")
+            for line in ("GET / HTTP/1.1", "GET /?/metrics HTTP/1.1", "POST /metrics HTTP/1.1", "GET /metrics/x HTTP/1.1", "x"):
+                assert (await get(server.port, line=line)).startswith("HTTP/1.1 404 ")
+
+    asyncio.run(run())
+
+
+def test_only_who_shows_the_token_as_it_is_now(tmp_path: Path) -> None:
+    async def run() -> None:
+        token = tmp_path / "token"
+        token.write_text("secret\n")
+        async with serving(lambda: ["a 1\n"], token) as server:
+            for wrong in ([], ["Authorization: Bearer"], ["Authorization: Bearer secre"], ["Authorization: Basic secret"]):
+                answer = await get(server.port, *wrong)
+                assert answer.startswith("HTTP/1.1 401 ")
+                assert "a 1" not in answer
+            assert (await get(server.port, "authorization: Bearer secret")).endswith("a 1\n")
+            token.write_text("other")
+            assert (await get(server.port, "Authorization: Bearer secret")).startswith("HTTP/1.1 401 ")
+            token.write_text("")
+            assert (await get(server.port, "Authorization: Bearer ")).startswith("HTTP/1.1 401 ")
+            token.write_bytes(b"\xff\xfe")
+            assert (await get(server.port, "Authorization: Bearer ")).startswith("HTTP/1.1 503 ")
+            token.unlink()
+            assert (await get(server.port, "Authorization: Bearer other")).startswith("HTTP/1.1 503 ")
+
+    asyncio.run(run())
+
+
+def test_a_page_that_cannot_be_made_is_a_failure_of_the_server(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(metrics_server._at_requests, "filters", [Seldom(3)])
+
+    def pieces() -> Iterable[str]:
+        yield "a 1\n"
+        raise LookupError("broken")
+
+    async def run() -> None:
+        async with serving(pieces) as server:
+            for _ in range(50):
+                answer = await get(server.port)
+                assert answer.startswith("HTTP/1.1 500 ")
+                assert "a 1" not in answer
+
+    asyncio.run(run())
+    # Whoever asks again and again does not fill the log.
+    assert len([record for record in caplog.records if "could not be made" in record.getMessage()]) == 3
+
+
+def test_who_asks_for_nothing_keeps_nobody_away_and_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 0.5)
+
+    async def run() -> None:
+        (tmp_path / "token").write_text("secret")
+        async with serving(lambda: ["a 1\n"], tmp_path / "token") as server:
+            before = len(os.listdir("/proc/self/fd"))
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
+            assert (await get(server.port, "Authorization: Bearer secret")).endswith("a 1\n")
+            # Both ends are in this process.
+            assert len(os.listdir("/proc/self/fd")) - before < 200 + metrics_server._STRANGERS + 10
+            for reader, _ in silent:
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            await until(lambda: len(os.listdir("/proc/self/fd")) - before <= 200)
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_no_more_than_some_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 2.0)
+        # More than the kernel takes without a reader.
+        page = "a 1\n" * 4_000_000
+        async with serving(lambda: [page]) as server:
+            asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(metrics_server._MOST)]
+            for _, writer in asking:
+                writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await until(lambda: server._answering == metrics_server._MOST)
+            assert (await get(server.port)).startswith("HTTP/1.1 503 ")
+            # They do not read, and so they have to go.
+            await until(lambda: not server._answering)
+            for _, writer in asking:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_page_lets_others_run_between_its_pieces() -> None:
+    async def run() -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        seen: list[int] = []
+
+        def pieces() -> Iterable[str]:
+            for n in range(100):
+                seen.append(turns)
+                yield f"a {n}\n"
+
+        async with serving(pieces) as server:
+            beside = asyncio.create_task(other())
+            await get(server.port)
+            beside.cancel()
+        assert all(after > before for before, after in pairwise(seen))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--metrics-listen=9440"], "'9440' is no address and port, such as 127.0.0.1:9440"),
+        (["--metrics-listen=127.0.0.1:0"], "'127.0.0.1:0' is no address and port"),
+        (["--metrics-listen=localhost:9440"], "'localhost:9440' is no address and port"),
+        (["--metrics-listen=0.0.0.0:9440"], "metrics on 0.0.0.0 would be open to the network: give --metrics-token-file as well"),
+    ],
+)
+def test_addresses_that_cannot_be(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    metrics_server.add_options(parser)
+    with pytest.raises(SystemExit):
+        metrics_server.from_options(parser, parser.parse_args(argv))
+    assert said in capsys.readouterr().err
+
+
+def test_addresses() -> None:
+    parser = argparse.ArgumentParser()
+    metrics_server.add_options(parser)
+
+    def parsed(*argv: str) -> MetricsAddress | None:
+        return metrics_server.from_options(parser, parser.parse_args(argv))
+
+    assert parsed() is None
+    assert parsed("--metrics-listen=[::1]:9440") == MetricsAddress("::1", 9440)
+    token = Path("/etc/token")
+    assert parsed("--metrics-listen=0.0.0.0:9440", f"--metrics-token-file={token}") == MetricsAddress("0.0.0.0", 9440, token)

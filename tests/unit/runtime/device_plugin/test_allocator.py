@@ -1,0 +1,765 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Every container gets the card that the scheduler chose, and both resources are one accounting."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.core.placement.policies import Binpack
+from gpushare_runtime.core.request import parse_request
+from gpushare_runtime.device_plugin.node.allocator import NodeState, Refused
+from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.runtime.pods import card, container, inventory
+
+MEMORY, CARDS = RESOURCES
+
+
+class Node:
+    """The plugin's state under kubelet's device manager, without sockets. `now` is the clock; looks: how often it asked for processes."""
+
+    def __init__(self, cards: Inventory, seed: int = 0) -> None:
+        self.now = 1000.0
+        self.pods = PodTable(lambda: self.now)
+        self.pods.replace([])
+        self.processes = FakeProcesses()
+        self.live = self.processes.live
+        self.state = NodeState(self.pods, lambda: self.now, lambda: 1_774_000_000.0 + self.now, self.processes)
+        self.state.set_inventory(cards)
+        self.manager = DeviceManager(None, self._prefer, self._allocate, seed)
+        self.file: tuple[Entry, ...] = ()
+        self.manager.write = self._write  # type: ignore[method-assign]
+        for resource in RESOURCES:
+            self.manager.healthy[resource] = {i for i, good in self.state.devices(resource) if good}
+
+    @property
+    def looks(self) -> int:
+        return self.processes.looks
+
+    def free(self, resource: str) -> set[str]:
+        """The ids that kubelet could give."""
+        return self.manager.healthy[resource] - self.manager.allocated.get(resource, set())
+
+    def _write(self) -> None:
+        self.file = tuple(
+            Entry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"])) for e in self.manager.entries()
+        )
+        self.state.holders.set_checkpoint(self.file)
+
+    async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
+        try:
+            return self.state.prefer(resource, available, must, size)[0]
+        except Refused as refusal:
+            raise AdmissionError(str(refusal)) from None
+
+    async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
+        try:
+            return dict(self.state.allocate(resource, ids).environment)
+        except Refused as refusal:
+            raise AdmissionError(str(refusal)) from None
+
+    def see(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The watch shows the pod."""
+        self.pods.event("MODIFIED", parse_local_pod(pod))
+        return pod
+
+    def admit(self, pod: dict[str, Any]) -> dict[str, dict[str, str]]:
+        return asyncio.run(self.manager.admit(pod))
+
+    def delete(self, pod: dict[str, Any]) -> None:
+        """The pod ended, kubelet forgot it and the API server removed it."""
+        self.manager.active.discard(pod["metadata"]["uid"])
+        self.pods.event("DELETED", parse_local_pod(stopped(pod)))
+
+    def force_delete(self, pod: dict[str, Any], *, alive: bool) -> None:
+        """The pod object goes at once, and with it kubelet's memory of it; its processes may stay."""
+        self.manager.active.discard(pod["metadata"]["uid"])
+        if alive:
+            self.live.add(pod["metadata"]["uid"])
+        self.pods.event("DELETED", parse_local_pod(pod))
+
+
+def stopped(pod: dict[str, Any]) -> dict[str, Any]:
+    """As kubelet reports it before it lets go of a pod."""
+    return {**pod, "status": {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {}}}]}}
+
+
+def environment_of(pod: dict[str, Any], cards: Inventory, units: int) -> dict[str, str]:
+    """What the container of a pod with one is to read, by its annotations."""
+    annotations = pod["metadata"]["annotations"]
+    return {
+        "NVIDIA_VISIBLE_DEVICES": cards.by_index[int(annotations["ALIYUN_COM_GPU_MEM_IDX"])].uuid,
+        "ALIYUN_COM_GPU_MEM_IDX": annotations["ALIYUN_COM_GPU_MEM_IDX"],
+        "ALIYUN_COM_GPU_MEM_DEV": annotations["ALIYUN_COM_GPU_MEM_DEV"],
+        "ALIYUN_COM_GPU_MEM_POD": annotations["ALIYUN_COM_GPU_MEM_POD"],
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+    }
+
+
+def test_the_container_reads_what_the_annotations_say() -> None:
+    cards = inventory(16, 24)
+    node = Node(cards)
+    pod = node.see(memory(cards, 1, 8))
+    assert node.admit(pod) == {"main": environment_of(pod, cards, 8)}
+
+
+def test_pods_of_one_size_get_their_own_cards_in_the_order_of_arrival() -> None:
+    cards = inventory(16, 16, 16)
+    node = Node(cards)
+    pods = [node.see(memory(cards, card, 6)) for card in (2, 0, 1, 0)]
+    assert [node.admit(pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] for pod in pods] == ["2", "0", "1", "0"]
+
+
+def test_two_at_once_get_their_own_cards_before_the_checkpoint_shows_the_first() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    for index in (1, 0):
+        node.see(memory(cards, index, 6))
+    free = [i for i, _ in node.state.devices(MEMORY)]
+    for index in (1, 0):
+        ids, _ = node.state.prefer(MEMORY, free, [], 6)
+        assert node.state.allocate(MEMORY, ids).environment["ALIYUN_COM_GPU_MEM_IDX"] == str(index)
+        free = [i for i in free if i not in ids]
+
+
+def test_an_allocation_that_did_not_come_about_is_asked_again() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pod = node.see(memory(cards, 1, 6))
+    node.manager.failing.add(pod["metadata"]["uid"])
+    free = [i for i, _ in node.state.devices(MEMORY)]
+    for _ in range(2):
+        ids, turn = node.state.prefer(MEMORY, free, [], 6)
+        assert turn is not None
+        assert turn.pod.uid == pod["metadata"]["uid"]
+        node.state.allocate(MEMORY, ids)
+
+
+def test_containers_of_a_pod_come_in_order_and_before_other_pods() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pair = node.see(bound(cards, {0: {0: 4}, 1: {1: 4}}, container("a", mem=4), container("b", mem=4)))
+    node.see(memory(cards, 0, 4))
+    got = node.admit(pair)
+    assert [got[name]["ALIYUN_COM_GPU_MEM_IDX"] for name in ("a", "b")] == ["0", "1"]
+    assert [got[name]["ALIYUN_COM_GPU_MEM_POD"] for name in ("a", "b")] == ["8", "8"]
+
+
+def test_a_pod_with_only_the_annotations_of_the_original_is_steered() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pod = memory(cards, 1, 4)
+    del pod["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"]
+    assert node.admit(node.see(pod))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+
+
+def test_a_pod_that_the_scheduler_did_not_place_leaves_room_for_those_it_placed() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    stray = node.see(memory(None, 0, 10))
+    placed = node.see(memory(cards, 0, 16))
+    assert node.admit(stray)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+    assert node.admit(placed)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+
+def test_a_pod_that_the_watch_has_not_shown_gets_one_card_with_its_own_size_as_total() -> None:
+    cards = inventory(4, 16)
+    node = Node(cards)
+    assert node.admit(memory(cards, 0, 6))["main"] == {
+        "NVIDIA_VISIBLE_DEVICES": cards.by_index[1].uuid,
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "16",
+        "ALIYUN_COM_GPU_MEM_POD": "6",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "6",
+    }
+
+
+def test_after_a_lost_checkpoint_a_pod_marked_assigned_gets_its_card_again() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pod = node.see(memory(cards, 1, 6, annotations={"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}))
+    assert node.admit(pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+
+
+def test_an_init_containers_ids_go_on_in_the_same_pod() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    other = node.see(memory(cards, 0, 4))
+    pod = node.see(bound(cards, {0: {1: 4}}, container(mem=4), init=[container("first", mem=4)]))
+    node.admit(other)
+    got = node.admit(pod)
+    assert got["first"]["NVIDIA_VISIBLE_DEVICES"] == got["main"]["NVIDIA_VISIBLE_DEVICES"]
+    assert got["main"]["ALIYUN_COM_GPU_MEM_POD"] == "4"
+
+
+def test_more_than_the_init_container_had_comes_from_its_card() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pod = node.see(bound(None, {}, container(mem=8), init=[container("first", mem=4)]))
+    got = node.admit(pod)
+    assert got["first"]["NVIDIA_VISIBLE_DEVICES"] == got["main"]["NVIDIA_VISIBLE_DEVICES"]
+
+
+def test_whole_cards_are_those_of_the_annotation() -> None:
+    cards = inventory(16, 24, 16)
+    node = Node(cards)
+    pod = node.see(whole(cards, 1, 2))
+    assert node.admit(pod)["main"] == {
+        "NVIDIA_VISIBLE_DEVICES": f"{cards.by_index[1].uuid},{cards.by_index[2].uuid}",
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "24",
+        "ALIYUN_COM_GPU_MEM_POD": "40",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "40",
+    }
+
+
+def test_units_of_two_cards_are_refused_with_both_numbers() -> None:
+    cards = inventory(4, 4)
+    node = Node(cards)
+    with pytest.raises(Refused, match=r"units of 2 cards \(1 of card 0 .*, 2 of card 1 .*\), it needs one card; delete the pod"):
+        node.state.allocate(MEMORY, ["GPU-00000000-_-0", "GPU-00000001-_-0", "GPU-00000001-_-1"])
+
+
+def test_no_card_with_enough_room_is_said_in_numbers() -> None:
+    cards = inventory(4, 8, 4)
+    node = Node(cards)
+    node.admit(node.see(memory(cards, 1, 3, name="first")))
+    node.admit(node.see(whole(cards, 2, name="second")))
+    with pytest.raises(
+        AdmissionError,
+        match=(
+            r"aliyun.com/gpu-mem: asked for 6 units of 1 GiB on one card, but card 0 has 4 free, card 1 has 5 free, "
+            r"card 2 is held whole by pod default/second; delete the pod so that the scheduler places it anew.*"
+            r"check that kube-scheduler is configured to call it"
+        ),
+    ):
+        node.admit(node.see(memory(None, 0, 6)))
+
+
+def test_an_id_of_no_card_is_refused() -> None:
+    with pytest.raises(Refused, match="id 'GPU-gone-_-1', of no card in this node"):
+        Node(inventory(4)).state.allocate(MEMORY, ["GPU-gone-_-1"])
+
+
+def test_a_card_that_does_not_answer_is_refused() -> None:
+    cards = inventory(4)
+    node = Node(cards)
+    node.state.set_inventory(Inventory(cards.unit, (card(0, 4, health="lost"),)))
+    with pytest.raises(Refused, match=r"card 0 .* is not usable \(lost\)"):
+        node.state.allocate(CARDS, ["GPU-00000000"])
+
+
+def test_a_card_with_memory_in_use_is_not_given_whole_and_the_holder_is_named() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    node.admit(node.see(memory(cards, 0, 1, name="small")))
+    with pytest.raises(Refused, match=r"card 0 .* has memory held by pod default/small"):
+        node.state.allocate(CARDS, [cards.by_index[0].uuid])
+    assert node.state.allocate(CARDS, [cards.by_index[1].uuid])
+
+
+def test_a_card_held_whole_has_no_memory() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    node.admit(node.see(whole(cards, 0, name="big")))
+    with pytest.raises(Refused, match=r"card 0 .* is held whole by pod default/big"):
+        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+
+
+def test_a_card_given_a_moment_ago_counts_before_the_checkpoint_shows_it() -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    node.state.allocate(CARDS, [cards.by_index[0].uuid])
+    with pytest.raises(Refused, match="held whole by a pod admitted just now"):
+        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["seen to go", "gone before the first list"])
+def test_what_ended_pods_held_is_free_although_the_file_still_lists_it(watched: bool) -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    pod = whole(cards, 0)
+    if watched:
+        node.see(pod)
+    node.admit(pod)
+    if watched:
+        node.delete(pod)
+    else:
+        node.manager.active.clear()
+        node.now += 60
+        for _ in range(3):
+            node.state.settle()
+            node.now += 2
+    assert any(entry.pod == pod["metadata"]["uid"] for entry in node.file)
+    next_pod = node.see(memory(cards, 0, 16))
+    assert node.admit(next_pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+
+def test_a_pod_in_the_checkpoint_that_the_watch_has_not_shown_yet_holds_its_card() -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    node.admit(whole(cards, 0))
+    with pytest.raises(Refused, match="held whole"):
+        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+
+
+def test_while_the_api_server_has_not_been_reached_every_entry_counts() -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    node.pods.synced = False
+    node.admit(whole(cards, 0, uid="unknown"))
+    node.now += 3600
+    with pytest.raises(Refused, match="held whole by the pod with UID unknown"):
+        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+
+
+# Whose ids they are.
+
+
+def ids(card: int, *slots: int) -> set[str]:
+    return {f"GPU-{card:08d}-_-{slot}" for slot in slots}
+
+
+def test_what_was_preferred_is_given_to_whom_it_was_preferred_for_once() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    first, second = (node.see(memory(cards, card, 4, name=name)) for card, name in enumerate(("first", "second")))
+    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY), [], 4)
+    # Another resource with as many ids.
+    node.state.prefer(CARDS, node.free(CARDS), [], 2)
+    node.pods.event("MODIFIED", parse_local_pod({**first, "status": {"phase": "Failed"}}))
+    given = [node.state.allocate(MEMORY, chosen).turn for _ in range(2)]
+    assert given[0] == turn
+    assert [turn.pod.name if turn else "" for turn in given] == ["first", "second"]
+    assert second
+
+
+@pytest.mark.parametrize(("others", "whose"), [(7, "first"), (8, "second")])
+def test_a_few_answers_are_remembered(others: int, whose: str) -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    first = node.see(memory(cards, 0, 16, name="first"))
+    node.see(memory(cards, 1, 16, name="second"))
+    chosen, _ = node.state.prefer(MEMORY, node.free(MEMORY), [], 16)
+    for size in range(1, others + 1):
+        node.state.prefer(MEMORY, node.free(MEMORY), [], size)
+    node.pods.event("MODIFIED", parse_local_pod({**first, "status": {"phase": "Failed"}}))
+    turn = node.state.allocate(MEMORY, chosen).turn
+    assert turn is not None
+    assert turn.pod.name == whose
+
+
+def test_what_an_init_container_leaves_is_its_pods_own() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pod = node.see(bound(cards, {0: {1: 4}}, container(mem=4), init=[container("first", mem=2)], phase="Pending"))
+    must, _ = node.state.prefer(MEMORY, node.free(MEMORY), [], 2)
+    node.state.allocate(MEMORY, must)
+    node.state.holders.set_checkpoint((Entry(pod["metadata"]["uid"], "first", MEMORY, frozenset(must)),))
+    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY), must, 4)
+    assert set(must) < set(chosen) <= ids(1, *range(16))
+    assert turn is not None
+    assert (turn.pod.uid, turn.ask.container) == (pod["metadata"]["uid"], "main")
+    assert node.state.holders.forgotten() == set()
+
+
+def test_a_pod_that_kubelet_has_forgotten_is_not_what_it_asks_for() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    old = node.see(memory(cards, 0, 4, phase="Running", name="old"))
+    node.admit(old)
+    node.admit(node.see(memory(cards, 1, 1, phase="Running")))
+    node.live = {old["metadata"]["uid"]}
+    node.manager.active.discard(old["metadata"]["uid"])
+    node.manager.purge()
+    node._write()
+    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY), [], 4)
+    assert turn is None
+    assert ids(0, 0, 1, 2, 3).isdisjoint(chosen), "its process still has them"
+
+
+# Whether anybody's end would make a difference.
+
+
+@pytest.mark.parametrize(
+    ("asked", "looks", "card"),
+    [
+        ((1, 4), 0, 1),
+        ((0, 12), 0, 0),
+        ((0, 13), 1, 0),
+        ((2, 16), 1, 0),
+    ],
+    ids=["the chosen card has it", "and just so", "another card would be given", "no card is known to have it"],
+)
+def test_processes_are_looked_at_only_where_somebodys_end_makes_a_difference(asked: tuple[int, int], looks: int, card: int) -> None:
+    cards = inventory(16, 16, 12)
+    node = Node(cards)
+    gone = node.see(memory(cards, 0, 4, phase="Running"))
+    node.admit(gone)
+    node.admit(node.see(memory(cards, 1, 1, phase="Running")))
+    node.force_delete(gone, alive=False)
+    pod = node.see(memory(cards, *asked) if asked[0] < 2 else memory(None, 0, 16))
+    assert node.admit(pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == str(card)
+    assert node.looks == looks
+
+
+def test_ids_that_are_in_doubt_are_given_when_a_look_shows_nobody() -> None:
+    for alive in (False, True):
+        cards = inventory(16)
+        node = Node(cards)
+        gone = node.see(memory(cards, 0, 4, phase="Running"))
+        node.admit(gone)
+        held = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
+        node.force_delete(gone, alive=alive)
+        if alive:
+            with pytest.raises(Refused, match="is still held by processes of pod default/"):
+                node.state.allocate(MEMORY, held)
+        else:
+            assert node.state.allocate(MEMORY, held)
+        assert node.looks == 1
+
+
+def test_a_conflict_with_pods_that_are_there_needs_no_look() -> None:
+    cards = inventory(16)
+    node = Node(cards)
+    node.admit(node.see(whole(cards, 0, phase="Running")))
+    with pytest.raises(Refused):
+        node.state.allocate(MEMORY, ids(0, 0))
+    with pytest.raises(Refused):
+        node.state.prefer(MEMORY, ids(0, 0), [], 1)
+    assert node.looks == 0
+
+
+# What is left for others.
+
+
+def stray(node: Node, size: int) -> int:
+    """The card that a pod nobody placed would get."""
+    chosen, _ = node.state.prefer(MEMORY, node.free(MEMORY), [], size)
+    [card] = {int(i[4:12]) for i in chosen}
+    return card
+
+
+def test_the_fullest_card_that_just_has_it_is_taken_where_nothing_is_promised() -> None:
+    assert stray(Node(inventory(8, 4)), 4) == 1
+
+
+def test_promises_add_up_and_end_when_they_are_kept_or_cannot_be() -> None:
+    cards = inventory(8, 10)
+    node = Node(cards)
+    first = node.see(memory(cards, 0, 2))
+    assert stray(node, 6) == 0
+    second = node.see(memory(cards, 0, 1))
+    assert stray(node, 6) == 1, "two and one"
+    node.admit(second)
+    node.admit(first)
+    assert stray(node, 4) == 0, "they have it, nothing more is promised"
+    refused = node.see(memory(cards, 0, 7))
+    assert stray(node, 3) == 1
+    with pytest.raises(Refused):
+        node.state.allocate(MEMORY, [*ids(0, 1, 2, 3, 4, 5, 6), "GPU-gone"])
+    assert stray(node, 3) == 0, "its time is over"
+    node.see(memory(cards, 0, 7, phase="Running"))
+    assert stray(node, 3) == 0, "kubelet is past it"
+    assert refused
+
+
+def test_a_promise_does_not_stand_in_the_way_of_whom_it_was_made_to() -> None:
+    cards = inventory(5, 3, 8, 8)
+    node = Node(cards)
+    node.admit(node.see(memory(cards, 0, 3)))
+    # Card 0 has too little now; of the others card 1 is the fullest, and promised to nobody else.
+    pod = node.see(bound(cards, {0: {0: 3, 1: 3}}, container(mem=6), labels={"aliyun.com/gpu-count": "2"}))
+    assert node.admit(pod)["main"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-00000001,GPU-00000002"
+
+
+def test_a_pod_may_have_the_card_that_one_like_it_has_left() -> None:
+    cards = inventory(8, 8, 8)
+    node = Node(cards)
+    wish = {"gpushare.request/models": "T4"}
+    left, asks = (node.see(memory(cards, card, 6, annotations=wish)) for card in (2, 1))
+    # kubelet gave the first one the second one's card.
+    given = Entry(left["metadata"]["uid"], "main", MEMORY, frozenset(ids(1, *range(6))))
+    node.state.holders.set_checkpoint((given, Entry("x", "main", MEMORY, frozenset({"GPU-gone-_-0"}))))
+    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY) - given.ids, [], 6)
+    assert turn is not None
+    assert turn.pod.uid == asks["metadata"]["uid"]
+    assert set(chosen) <= ids(2, *range(8))
+
+
+def test_a_pod_that_was_refused_waits_no_more_until_nobody_else_can_be_meant() -> None:
+    cards = inventory(4, 16)
+    node = Node(cards)
+    node.admit(node.see(memory(cards, 0, 4, phase="Running")))
+    wish = {"gpushare.request/models": "T4"}
+    with pytest.raises(AdmissionError, match="not the one it was placed on"):
+        node.admit(node.see(memory(cards, 0, 4, annotations=wish, name="refused")))
+    assert stray(node, 1) == 1
+    later = node.state.turn(MEMORY, 4)
+    assert later is None
+    late = node.state.turn(MEMORY, 4, late=True)
+    assert late is not None
+    assert late.pod.name == "refused"
+    node.see(memory(cards, 1, 4, name="new"))
+    with pytest.raises(AdmissionError):
+        node.admit(node.see(memory(cards, 0, 5, annotations=wish, name="another")))
+    assert [t.pod.name if (t := node.state.turn(MEMORY, size)) else "" for size in (4, 5)] == ["new", ""]
+    assert [t.pod.name if (t := node.state.turn(MEMORY, size, late=True)) else "" for size in (4, 5)] == ["new", "another"]
+
+
+def test_whole_cards_that_are_not_free_to_kubelet_are_not_preferred() -> None:
+    cards = inventory(4, 4, 4)
+    node = Node(cards)
+    chosen, _ = node.state.prefer(CARDS, {"GPU-00000001", "GPU-00000002"}, [], 1)
+    assert chosen == ["GPU-00000001"]
+    with pytest.raises(Refused, match="asked for 2 whole cards, but card 0 is taken, card 1 is free, card 2 is taken"):
+        node.state.prefer(CARDS, {"GPU-00000001"}, [], 2)
+
+
+def test_a_pods_other_cards_come_before_strangers_where_the_chosen_one_is_not_free() -> None:
+    cards = inventory(4, 8, 8, 8)
+    node = Node(cards)
+    node.see(bound(cards, {0: {1: 8}, 1: {2: 8, 3: 8}}, container("a", count=1), container("b", count=2)))
+    chosen, _ = node.state.prefer(CARDS, {"GPU-00000000", "GPU-00000002", "GPU-00000003"}, [], 1)
+    assert chosen == ["GPU-00000002"]
+
+
+def test_what_kubelet_insists_on_is_preferred_although_processes_hold_it() -> None:
+    cards = inventory(4)
+    node = Node(cards)
+    gone = node.see(memory(cards, 0, 2, phase="Running"))
+    node.admit(gone)
+    held = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
+    node.force_delete(gone, alive=True)
+    must = [min(held)]
+    chosen, _ = node.state.prefer(MEMORY, ids(0, 0, 1, 2, 3), must, 2)
+    assert set(must) < set(chosen)
+    assert set(chosen) - set(must) <= ids(0, 0, 1, 2, 3) - held
+
+
+# What is refused, in words, and what others are told of it.
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            ["GPU-gone-_-1"],
+            r"kubelet gives id 'GPU-gone-_-1', of no card in this node \(card 0 \(GPU-00000000\), card 1 \(GPU-00000001\)\);",
+        ),
+        (["b", "a"], "kubelet gives id 'a' and 1 more, of no card"),
+        (["b", "GPU-00000000-_-0", "a", "c"], "kubelet gives id 'a' and 2 more, of no card"),
+        ([], "kubelet gives no id, of no card"),
+    ],
+)
+def test_ids_of_no_card(given: list[str], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        Node(inventory(4, 4)).state.allocate(MEMORY, given)
+
+
+def test_a_node_without_cards_says_so() -> None:
+    for cards in (None, inventory()):
+        state = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses())
+        state.pods.event("ADDED", parse_local_pod(memory(inventory(4), 0, 1)))
+        if cards is not None:
+            state.set_inventory(cards)
+        with pytest.raises(Refused, match="this node has no cards that answer"):
+            state.prefer(MEMORY, [], [], 1)
+        with pytest.raises(Refused, match=r"of no card in this node \(which has none\)"):
+            state.allocate(MEMORY, ["GPU-1-_-0"])
+        assert state.devices(MEMORY) == state.devices(CARDS) == []
+
+
+def test_units_of_one_card_are_not_enough_for_a_pod_that_spreads() -> None:
+    cards = inventory(8, 8)
+    node = Node(cards)
+    node.see(bound(cards, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}))
+    with pytest.raises(Refused, match=r"units of 1 cards \(4 of card 0 .*\), it needs the same on each of 2 cards"):
+        node.state.allocate(MEMORY, ids(0, 0, 1, 2, 3))
+
+
+def test_every_card_that_was_chosen_is_held_back_and_the_pod_is_told_who_should_have_placed_it() -> None:
+    cards = inventory(8, 8, 8)
+    node = Node(cards)
+    for index in (0, 2):
+        node.admit(node.see(memory(cards, index, 6, phase="Running")))
+    with pytest.raises(AdmissionError) as refusal:
+        node.admit(node.see(bound(cards, {0: {0: 4, 1: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"}, uid="two")))
+    assert "extender" not in str(refusal.value)
+    assert "asked for 8 units of 1 GiB on 2 cards, but" in str(refusal.value)
+    with pytest.raises(Refused, match="asked for 3 units of 1 GiB on one card, but"):
+        node.state.prefer(MEMORY, [], [], 3)
+    with pytest.raises(AdmissionError, match="card 0 has memory held by"):
+        node.admit(node.see(whole(cards, 0, 2, uid="whole")))
+    with pytest.raises(AdmissionError, match=r"The scheduler extender has not placed pod default/stray: check that kube-scheduler"):
+        node.admit(node.see(memory(None, 0, 9, name="stray")))
+    gone = memory(inventory(8, 8, 8, 8), 3, 9, uid="gone")
+    with pytest.raises(AdmissionError):
+        node.admit(node.see(gone))
+    assert [(r.uid, r.card, r.units, r.whole) for r in node.state.refusals.current()] == [
+        ("two", "GPU-00000000", 4, False),
+        ("two", "GPU-00000001", 4, False),
+        ("whole", "GPU-00000000", 8, True),
+        ("whole", "GPU-00000002", 8, True),
+    ]
+
+
+@pytest.mark.parametrize("change", ["memory", "whole", "out of use", "gone", "another card", "other words for it"])
+def test_a_refusal_ends_when_the_card_is_another_or_somebody_elses(change: str) -> None:
+    cards = inventory(4, 4, 4)
+    node = Node(cards)
+    first = node.see((whole(cards, 0, phase="Running")) if change == "whole" else memory(cards, 0, 4, phase="Running"))
+    node.admit(first)
+    for index in (1, 2):
+        node.admit(node.see(memory(cards, index, 1, phase="Running")))
+    with pytest.raises(AdmissionError):
+        node.admit(node.see(memory(cards, 0, 4)))
+    assert len(node.state.refusals.current()) == 1
+    if change == "another card":
+        node.admit(node.see(memory(cards, 1, 1)))
+    elif change == "out of use":
+        node.state.set_cordon("0")
+    elif change == "gone":
+        node.state.set_inventory(Inventory(cards.unit, cards.cards[1:]))
+    elif change == "other words for it":
+        node.state.set_inventory(Inventory(cards.unit, (replace(cards.cards[0], model="T4"), *cards.cards[1:])))
+    else:
+        node.delete(first)
+        node.state.settle()
+    assert len(node.state.refusals.current()) == (change in ("another card", "other words for it"))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]], int]:
+    cards = draw(st.lists(st.integers(2, 12), min_size=1, max_size=4))
+    steps = st.one_of(
+        st.tuples(st.just("memory"), st.integers(1, 6)),
+        st.tuples(st.just("pair"), st.integers(1, 3)),
+        st.tuples(st.just("whole"), st.integers(1, 2)),
+        st.tuples(st.just("stray"), st.integers(1, 4)),
+        st.tuples(st.just("admit"), st.integers(1, 3)),
+        st.tuples(st.just("end"), st.integers(0, 20)),
+        st.tuples(st.just("fail"), st.integers(0, 0)),
+    )
+    return cards, draw(st.lists(steps, max_size=40)), draw(st.integers(0, 1000))
+
+
+class Cluster:
+    """A scheduler with its own ledger that places pods on one node, and a kubelet that admits them in order of arrival."""
+
+    def __init__(self, units: list[int], seed: int) -> None:
+        self.cards = inventory(*units)
+        self.node = Node(self.cards, seed)
+        self.ledger = Ledger()
+        self.ledger.set_inventory("gpu1", self.cards)
+        self.waiting: list[dict[str, Any]] = []
+        self.running: list[dict[str, Any]] = []
+        self.environments: dict[str, dict[str, dict[str, str]]] = {}
+
+    def schedule(self, *containers: dict[str, Any]) -> None:
+        request = parse_request({"metadata": {}, "spec": {"containers": list(containers)}})
+        assert request is not None
+        node = self.ledger.node("gpu1")
+        assert node is not None
+        allocation = Binpack().choose(request, node)
+        if allocation is None:
+            return
+        pod = bound(self.cards, {c: dict(cards) for c, cards in allocation.containers}, *containers)
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        self.ledger.apply(Holder(uid, "default", name, "gpu1", request, allocation))
+        self.waiting.append(self.node.see(pod))
+
+    def admit(self) -> bool | None:
+        """The oldest waiting pod; whether kubelet took it."""
+        if not self.waiting:
+            return None
+        pod = self.waiting.pop(0)
+        uid = pod["metadata"]["uid"]
+        try:
+            self.environments[uid] = self.node.admit(pod)
+        except AdmissionError:
+            self.ledger.remove(uid)
+            self.node.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
+            return False
+        self.running.append(pod)
+        return True
+
+    def end(self, number: int) -> None:
+        if self.running:
+            pod = self.running.pop(number % len(self.running))
+            self.node.delete(pod)
+            self.node.now += random.Random(number).choice((0, 60))
+            self.ledger.remove(pod["metadata"]["uid"])
+
+    def check_cards(self) -> None:
+        """Of what kubelet has given: one card per container, no card in both resources, no id twice."""
+        seen: set[str] = set()
+        used: dict[str, set[str]] = {MEMORY: set(), CARDS: set()}
+        for pod in self.running:
+            for container_name, resources in self.node.manager.given.get(pod["metadata"]["uid"], {}).items():
+                for resource, ids in resources.items():
+                    cards = {i.rpartition("-_-")[0] if resource == MEMORY else i for i in ids}
+                    assert resource == CARDS or len(cards) == 1
+                    assert seen.isdisjoint(ids)
+                    seen |= ids
+                    used[resource] |= cards
+                    told = self.environments[pod["metadata"]["uid"]][container_name]["NVIDIA_VISIBLE_DEVICES"]
+                    assert set(told.split(",")) == cards
+        assert used[MEMORY].isdisjoint(used[CARDS])
+
+
+def run(history: tuple[list[int], list[tuple[str, int]], int]) -> tuple[Cluster, int]:
+    """The cluster after the history, and how many pods kubelet refused."""
+    units, steps, seed = history
+    cluster, refused = Cluster(units, seed), 0
+    for step, number in [*steps, ("admit", 100)]:
+        if step == "memory":
+            cluster.schedule(container(mem=number))
+        elif step == "pair":
+            cluster.schedule(container("a", mem=number), container("b", mem=number))
+        elif step == "whole":
+            cluster.schedule(container(count=number))
+        elif step == "stray":
+            cluster.waiting.append(cluster.node.see(memory(None, 0, number)))
+        elif step == "end":
+            cluster.end(number)
+        elif step == "fail" and cluster.waiting:
+            cluster.node.manager.failing.add(cluster.waiting[0]["metadata"]["uid"])
+        elif step == "admit":
+            for _ in range(number):
+                refused += cluster.admit() is False
+                cluster.check_cards()
+    return cluster, refused
+
+
+@settings(max_examples=50, deadline=None)
+@given(histories().map(lambda h: (h[0], [s for s in h[1] if s[0] not in ("stray", "fail")], h[2])))
+def test_what_the_scheduler_placed_is_admitted_on_exactly_those_cards(history: tuple[list[int], list[tuple[str, int]], int]) -> None:
+    cluster, refused = run(history)
+    assert refused == 0
+    for pod in cluster.running:
+        local = parse_local_pod(pod)
+        for ask in local.asks:
+            told = cluster.environments[local.uid][ask.container]
+            assert told["NVIDIA_VISIBLE_DEVICES"] == ",".join(cluster.cards.by_index[index].uuid for index in sorted(ask.cards))
+            assert told["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(sum(ask.cards.values()))
+            assert told["ALIYUN_COM_GPU_MEM_POD"] == pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_POD"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(histories())
+def test_never_two_cards_and_never_both_resources_whatever_comes(history: tuple[list[int], list[tuple[str, int]], int]) -> None:
+    run(history)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The allocation of a pod is what its containers' ids add up to, whichever of them later containers have from init containers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from gpushare_runtime.device_plugin.node.ids import actual_allocation, card_of_unit, cards_of
+from unit.runtime.pods import inventory
+
+MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+NODE = inventory(4, 6, 8)
+IDS = {
+    MEMORY: {f"GPU-{card.index:08d}-_-{slot}": (card.index, 1) for card in NODE.cards for slot in range(card.units)},
+    CARDS: {f"GPU-{card.index:08d}": (card.index, card.units) for card in NODE.cards},
+}
+"""Resource → id → (card, units)."""
+
+
+def drawn(random: Random) -> tuple[Request, dict[tuple[str, str], list[str]]]:
+    """A pod and the ids of its containers; those of ordinary init containers may be had by later ones."""
+    containers, given = [], {}
+    for index in range(random.randint(1, 3)):
+        kind, cards = random.choice((Kind.INIT, Kind.SIDECAR, Kind.APP)), random.choice((0, 0, 1, 2))
+        one = ContainerRequest(kind, index, f"{kind.name}-{index}", units=0 if cards else random.randint(1, 5), cards=cards)
+        containers.append(one)
+        for resource, amount in ((MEMORY, one.units), (CARDS, one.cards)):
+            if amount:
+                given[one.name, resource] = random.sample(sorted(IDS[resource]), amount)
+    return Request(tuple(containers)), given
+
+
+def total(ids: set[tuple[str, str]]) -> Counter[int]:
+    """Card → units of these (resource, id)."""
+    units: Counter[int] = Counter()
+    for resource, device_id in ids:
+        card, amount = IDS[resource][device_id]
+        units[card] += amount
+    return units
+
+
+def test_each_container_that_stays_has_its_ids_and_the_first_init_container_what_nobody_has() -> None:
+    random = Random(0)
+    for _ in range(2000):
+        request, given = drawn(random)
+        allocation = actual_allocation(request, given, NODE)
+        assert allocation is not None
+        ids = {c: {(r, i) for (name, r), of in given.items() if name == c.name for i in of} for c in request.containers}
+        kept = set().union(*(of for c, of in ids.items() if c.keeps))
+        extra = set().union(*ids.values()) - kept
+        expected = {c.key: dict(total(of)) for c, of in ids.items() if c.keeps}
+        if extra:
+            expected[next(c.key for c in request.containers if c.kind is Kind.INIT)] = dict(total(extra))
+        assert {key: dict(cards) for key, cards in allocation.containers} == expected
+
+
+def test_nothing_is_known_while_a_container_has_no_ids_or_ids_of_no_card() -> None:
+    random = Random(1)
+    for _ in range(500):
+        request, given = drawn(random)
+        key = random.choice(sorted(given))
+        assert actual_allocation(request, {k: ids for k, ids in given.items() if k != key}, NODE) is None
+        gone = "GPU-gone" if key[1] == CARDS else "GPU-gone-_-0"
+        assert actual_allocation(request, given | {key: [gone, *given[key][1:]]}, NODE) is None
+
+
+@pytest.mark.parametrize(
+    ("device_id", "card"),
+    [("GPU-1-_-0", "GPU-1"), ("MIG-GPU-1-_-2-_-13", "MIG-GPU-1-_-2"), ("GPU-1", "GPU-1"), ("GPU-1-_-x", "GPU-1-_-x"), ("-_-1", "-_-1")],
+)
+def test_an_id_of_another_form_is_of_no_card(device_id: str, card: str) -> None:
+    assert card_of_unit(device_id) == card
+    assert cards_of(MEMORY, [device_id, device_id]) == {card}
+    assert cards_of(CARDS, [device_id]) == {device_id}

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""kubelet's checkpoint beside its podresources API: differences are said with both sides, and each stands in for the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck, Difference, PodResourcesError, Said, differences, entries_of
+from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from unit.runtime.device_plugin.fake_pod_resources import FakePodResources, serving_pod_resources
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.plugin import World, world
+from unit.runtime.device_plugin.test_plugin import GIB, MEMORY, running
+from unit.runtime.extender import virtual
+from unit.runtime.kube.fake_api import until
+from unit.runtime.pods import inventory
+
+NODE = inventory(16)
+A = frozenset({"GPU-0-_-0", "GPU-0-_-1"})
+B = frozenset({"GPU-0-_-1", "GPU-0-_-2"})
+
+
+def table(**phases: str) -> PodTable:
+    """Pods whose UID is "uid of <name>"."""
+    pods = PodTable()
+    pods.replace([parse_local_pod(memory(NODE, 0, 2, name=name, uid=f"uid of {name}", phase=phase)) for name, phase in phases.items()])
+    return pods
+
+
+def entry(pod: str, ids: frozenset[str], container: str = "main") -> Entry:
+    return Entry(f"uid of {pod}", container, MEMORY, ids)
+
+
+def said(**pods: frozenset[str]) -> Said:
+    return {(f"default/{name}", "main"): {MEMORY: ids} if ids else {} for name, ids in pods.items()}
+
+
+def test_what_only_one_of_them_can_know_is_no_difference() -> None:
+    pods = table(a="Running", ended="Succeeded")
+    entries = [entry("a", A), entry("a", B, "init"), entry("ended", B), entry("nobody", B)]
+    assert list(differences(entries, said(a=A, ended=frozenset(), other=frozenset()), pods)) == []
+    # The watch has not shown the pod yet: the same ids are the same container.
+    assert list(differences(entries, said(late=B), pods)) == []
+
+
+def test_a_pod_made_anew_under_its_name_is_either_of_the_two() -> None:
+    pods = table(a="Running")
+    pods.event("ADDED", parse_local_pod(memory(NODE, 0, 2, name="a", uid="uid of b")))
+    assert list(differences([entry("a", A), entry("b", B)], said(a=B), pods)) == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "spoken", "words"),
+    [
+        (A, B, r"the checkpoint has 1 of its own \(GPU-0-_-0\), kubelet says 1 of its own \(GPU-0-_-2\), 1 in both"),
+        (A, frozenset(), "the checkpoint has 2 of its own .* kubelet says none of its own, 0 in both"),
+        (None, A, "the checkpoint has none of its own, kubelet says 2 of its own"),
+    ],
+)
+def test_a_difference_is_said_with_both_sides(recorded: frozenset[str] | None, spoken: frozenset[str], words: str) -> None:
+    [difference] = differences([entry("a", recorded)] if recorded else [], said(a=spoken), table(a="Running"))
+    with pytest.raises(ValueError, match=f"^{MEMORY} of container main of pod default/a: {words}"):
+        raise ValueError(difference)
+
+
+def test_kubelets_word_as_entries_with_init_containers_as_they_were() -> None:
+    pods = table(a="Running", b="Running", ended="Failed")
+    before = [entry("a", B), entry("a", A, "init"), entry("gone", A)]
+    assert set(entries_of(said(a=A, b=frozenset(), ended=B, unknown=B), pods, before)) == {entry("a", A), entry("a", A, "init")}
+
+
+def test_a_record_without_a_word_of_kubelet_is_a_difference_of_this_resource_alone() -> None:
+    entries = [entry("a", A), Entry("uid of a", "main", "aliyun.com/gpu-count", B)]
+    assert list(differences(entries, {("default/a", "main"): {MEMORY: A}}, table(a="Running"))) == [
+        Difference("default/a", "main", "aliyun.com/gpu-count", B, frozenset())
+    ]
+    assert list(differences([entry("a", A)], {("default/a", "main"): {MEMORY: frozenset()}}, table(a="Running"))) == [
+        Difference("default/a", "main", MEMORY, A, frozenset())
+    ]
+
+
+def test_ids_that_nobody_can_be_told_of_are_those_of_their_container_and_resource() -> None:
+    nobody = [Entry("nobody", "side", MEMORY, A), Entry("nobody", "main", "aliyun.com/gpu-count", A), entry("nobody", B)]
+    assert [d.said for d in differences(nobody, said(a=A), table(a="Running"))] == [A]
+
+
+def test_a_difference_has_few_ids_in_its_words() -> None:
+    for many, words in ((3, "3 of its own (0, 1, 2), kubelet"), (4, "4 of its own (0, 1, 2 …), kubelet")):
+        assert words in str(Difference("p", "c", MEMORY, frozenset(map(str, range(many))), frozenset()))
+
+
+# When it looks.
+
+Play = Callable[..., None]
+
+
+class Clockwork:
+    """A cross-check in virtual time. answers: what kubelet says from now on; asked: when it was asked."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.pods, self.counters = table(a="Running"), Counters()
+        self.clock = asyncio.get_running_loop().time
+        self.node = NodeState(self.pods, self.clock, self.clock, FakeProcesses())
+        self.node.holders.set_checkpoint((entry("a", A),))
+        self.problem = ""
+        self.asked: list[float] = []
+        self.answers: Said | PodResourcesError = said(a=A)
+        self.refreshed: list[float] = []
+        self.breaks_while_asked = False
+        socket, resources = Path("socket"), (MEMORY,)
+        # Of the checkpoint it looks at `problem` alone.
+        self.check = CrossCheck(self.node, self, self._refresh, socket, resources, self.counters, scale)  # type: ignore[arg-type]
+
+    def _refresh(self) -> None:
+        self.refreshed.append(self.clock())
+
+    async def ask(self, socket: Path, resources: tuple[str, ...]) -> Said:
+        assert (socket, resources) == (Path("socket"), (MEMORY,))
+        self.asked.append(self.clock())
+        if self.breaks_while_asked:
+            self.problem = "half a file"
+        if isinstance(self.answers, PodResourcesError):
+            raise self.answers
+        return self.answers
+
+    async def until(self, moment: float) -> None:
+        await asyncio.sleep(moment - self.clock() + 0.5)
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    def run(
+        story: Callable[[Clockwork], Coroutine[None, None, None]], prepare: Callable[[Clockwork], None] = lambda it: None, **options: Any
+    ) -> None:
+        async def scenario() -> None:
+            it = Clockwork(**options)
+            monkeypatch.setattr("gpushare_runtime.device_plugin.kubelet.podresources.ask", it.ask)
+            prepare(it)
+            task = asyncio.create_task(it.check.run())
+            await story(it)
+            task.cancel()
+
+        virtual.run(scenario())
+
+    return run
+
+
+def test_while_both_agree_it_looks_once_a_minute_at_a_fresh_file(play: Play) -> None:
+    async def story(it: Clockwork) -> None:
+        await it.until(130)
+        assert it.asked == [0, 60, 120]
+        assert it.refreshed == [0, 0, 60, 60, 120, 120], "before and after the question"
+        assert it.counters.record_mismatches == 0
+
+    play(story)
+
+
+def test_all_its_pauses_can_be_made_shorter(play: Play) -> None:
+    async def story(it: Clockwork) -> None:
+        await it.until(12)
+        assert it.asked == pytest.approx([0, 6, 12])
+
+    play(story, scale=0.1)
+
+
+@pytest.mark.parametrize("lacking", ["pods", "entries"])
+def test_it_waits_until_there_is_something_to_compare(play: Play, lacking: str) -> None:
+    def prepare(it: Clockwork) -> None:
+        it.pods.synced = lacking != "pods"
+        if lacking == "entries":
+            it.node.holders.set_checkpoint(())
+
+    async def story(it: Clockwork) -> None:
+        await it.until(8)
+        assert it.asked == []
+        it.pods.synced = True
+        it.node.holders.set_checkpoint((entry("a", A),))
+        await it.until(12)
+        assert it.asked == [10]
+
+    play(story, prepare)
+
+
+def test_a_difference_counts_when_it_is_there_twice_in_a_row_and_once_as_long_as_it_stays(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(it: Clockwork) -> None:
+        it.answers = said(a=B)
+        await it.until(0)
+        # kubelet writes its file a moment later.
+        it.answers = said(a=A)
+        await it.until(5)
+        it.answers = said(a=B)
+        await it.until(65)
+        assert (it.asked, it.counters.record_mismatches) == ([0, 5, 65], 0)
+        await it.until(70)
+        assert (it.asked[3:], it.counters.record_mismatches, len(caplog.records)) == ([70], 1, 1)
+        await it.until(130)
+        assert (it.asked[4:], it.counters.record_mismatches) == ([130], 1)
+        it.answers = said(a=A)
+        await it.until(190)
+        it.answers = said(a=B)
+        await it.until(255)
+        assert (it.asked[5:], it.counters.record_mismatches, len(caplog.records)) == ([190, 250, 255], 2, 2)
+        # A second one beside it.
+        it.pods.event("ADDED", parse_local_pod(memory(NODE, 0, 2, name="b", uid="uid of b", phase="Running")))
+        it.answers = said(a=B, b=A)
+        await it.until(320)
+        assert (it.asked[8:], it.counters.record_mismatches, len(caplog.records)) == ([315, 320], 3, 3)
+
+    play(story)
+
+
+def test_a_kubelet_that_does_not_answer_is_said_once_until_it_has(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(it: Clockwork) -> None:
+        said_so = 0
+        for at, (answer, new) in enumerate(
+            [
+                (PodResourcesError("UNAVAILABLE: no socket"), 1),
+                (PodResourcesError("UNAVAILABLE: no socket"), 0),
+                (PodResourcesError("UNIMPLEMENTED: v1"), 1),
+                (said(a=A), 0),
+                (PodResourcesError("UNIMPLEMENTED: v1"), 1),
+            ]
+        ):
+            it.answers = answer
+            await it.until(60 * at)
+            said_so += new
+            assert len(caplog.records) == said_so
+        assert it.asked == [0, 60, 120, 180, 240]
+
+    play(story)
+
+
+@pytest.mark.parametrize("while_asked", [False, True])
+def test_without_a_readable_checkpoint_kubelet_is_asked_every_second_and_its_word_counts(play: Play, while_asked: bool) -> None:
+    def prepare(it: Clockwork) -> None:
+        it.answers = said(a=B)
+        it.breaks_while_asked = while_asked
+        if not while_asked:
+            it.problem = "half a file"
+            it.node.holders.set_checkpoint(())
+
+    async def story(it: Clockwork) -> None:
+        await it.until(2)
+        assert it.asked == [0, 1, 2]
+        assert it.node.holders.entries == (entry("a", B),)
+        same = it.node.holders.entries
+        await it.until(5)
+        assert it.node.holders.entries is same, "nothing new is nothing to tell"
+        it.problem, it.breaks_while_asked = "", False
+        await it.until(8)
+        assert (it.asked[6:], it.counters.record_mismatches) == ([6], 0)
+
+    play(story, prepare)
+
+
+def test_while_neither_the_checkpoint_nor_kubelet_can_be_asked_it_is_tried_every_second(play: Play) -> None:
+    def prepare(it: Clockwork) -> None:
+        it.answers = PodResourcesError("UNAVAILABLE: no socket")
+        it.problem = "half a file"
+
+    async def story(it: Clockwork) -> None:
+        await it.until(2)
+        it.answers = said(a=B)
+        await it.until(3)
+        assert it.asked == [0, 1, 2, 3]
+        assert it.node.holders.entries == (entry("a", B),)
+
+    play(story, prepare)
+
+
+# On real sockets.
+
+
+async def admitted(it: World, fake: FakePodResources) -> dict[str, Any]:
+    """A pod with three units that both records have."""
+    pod = await it.bind(memory(it.inventory, 0, 3))
+    await it.kubelet.manager.admit(pod)
+    ids = it.kubelet.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    fake.said["default", pod["metadata"]["name"], "main"] = {MEMORY: sorted(ids)}
+    return pod
+
+
+@running
+async def test_a_difference_that_stays_is_counted_once() -> None:
+    async with world(8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
+        await it.registered()
+        pod = await admitted(it, fake)
+        await until(lambda: fake.asked >= 2, seconds=15)
+        assert it.plugin.counters.record_mismatches == 0
+        fake.said["default", pod["metadata"]["name"], "main"][MEMORY].pop()
+        await until(lambda: it.plugin.counters.record_mismatches == 1, seconds=15)
+        asked = fake.asked
+        await until(lambda: fake.asked >= asked + 2, seconds=15)
+        assert it.plugin.counters.record_mismatches == 1
+
+
+@running
+async def test_while_the_checkpoint_cannot_be_read_kubelets_word_stands_in() -> None:
+    async with world(8 * GIB, 8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
+        await it.registered()
+        first = await admitted(it, fake)
+        await until(lambda: it.annotations(first)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true")
+        manager, write = it.kubelet.manager, it.kubelet.manager.write
+        assert manager.checkpoint is not None
+        broken = manager.checkpoint
+        manager.write = lambda: os.truncate(broken, 10)  # type: ignore[method-assign]
+        manager.write()
+        second = await admitted(it, fake)
+        await until(lambda: it.annotations(second)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true", seconds=15)
+        assert {e.pod for e in it.plugin.node.holders.entries} == {pod["metadata"]["uid"] for pod in (first, second)}
+        broken.unlink()
+        manager.write = write  # type: ignore[method-assign]
+        manager.write()
+        await until(lambda: it.plugin._checkpoint.entries == it.plugin.node.holders.entries)
+        assert len(it.plugin.node.holders.entries) == 2

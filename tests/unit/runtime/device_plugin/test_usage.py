@@ -1,0 +1,757 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Ids are free when their pod is over and has no process left, whatever kubelet's record has become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.pending import Turn
+from gpushare_runtime.device_plugin.node.usage import START_GRACE, Holders
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.pods import inventory
+
+MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+# For so long the watch may be behind kubelet; for so long what was given may be missing in kubelet's file.
+WATCH_GRACE, GRANT_LIFETIME = 10.0, 30.0
+# For so long what the watch brings after an interruption; for so long a container is in the making.
+BURST, MAKING = 2.0, 30.0
+NODE = inventory(16, 16)
+
+
+def units(*slots: int, card: int = 0) -> frozenset[str]:
+    return frozenset(f"GPU-{card:08d}-_-{slot}" for slot in slots)
+
+
+def entry(pod: str, *slots: int, card: int = 0, container: str = "main") -> Entry:
+    return Entry(pod, container, MEMORY, units(*slots, card=card))
+
+
+def whole(pod: str, card: int) -> Entry:
+    return Entry(pod, "main", CARDS, frozenset({f"GPU-{card:08d}"}))
+
+
+class Case:
+    """Holders of one node. live: UIDs with a process; looks: how often that was asked for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.live: set[str] = set()
+        self.looks = 0
+        self.heard = True
+        self.pods = PodTable(lambda: self.now if self.heard else None)
+        self.pods.replace([])
+        self.holders = Holders(self.pods, lambda: self.now)
+
+    def add(self, uid: str, phase: str = "Running", **changes: Any) -> dict[str, Any]:
+        pod = memory(NODE, 0, 2, uid=uid, name=uid, phase=phase, **changes)
+        self.pods.event("ADDED", parse_local_pod(pod))
+        return pod
+
+    def record(self, *entries: Entry) -> None:
+        self.holders.set_checkpoint(entries)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def delete(self, pod: dict[str, Any]) -> None:
+        self.pods.event("DELETED", parse_local_pod(pod))
+
+    def leaving(self, resource: str) -> dict[str, str]:
+        """id → UID of the pod that still holds it although kubelet may offer it."""
+        return {i: key[0] for key, ids in self.holders.leaving(resource).items() for i in ids}
+
+    def own(self, uid: str, resource: str = MEMORY) -> frozenset[str]:
+        return self.holders.own((uid, "main", resource))
+
+    def turn(self, uid: str) -> Turn:
+        pod = self.pods.get(uid)
+        assert pod is not None
+        return Turn(pod, pod.asks[0])
+
+    def settle(self) -> set[str]:
+        """The UIDs of the pods that hold something then."""
+
+        def look(uids: Set[str]) -> set[str]:
+            self.looks += 1
+            return self.live & uids
+
+        self.holders.settle(look)
+        return {uid for uids in self.holders.held().memory.values() for uid in uids}
+
+
+def test_on_the_normal_path_nobody_looks_at_processes() -> None:
+    case = Case()
+    case.add("a")
+    case.record(entry("a", 0, 1))
+    assert case.settle() == {"a"}
+    assert (case.looks, case.leaving(MEMORY)) == (0, {})
+
+
+@pytest.mark.parametrize("how", ["dropped from the file", "gone from the API", "offered again", "Failed in the API"])
+def test_what_processes_hold_stays_held(how: str) -> None:
+    case = Case()
+    pod = case.add("a")
+    case.holders.set_checkpoint((entry("a", 0, 1), entry("b", 5)))
+    case.add("b")
+    case.live = {"a"}
+    if how == "dropped from the file":
+        case.holders.set_checkpoint((entry("b", 5),))
+    elif how == "gone from the API":
+        case.pods.event("DELETED", parse_local_pod(pod))
+    elif how == "offered again":
+        case.holders.free(MEMORY, {"GPU-00000000-_-1"})
+    else:
+        case.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
+    assert case.settle() == {"a", "b"}
+    assert case.leaving(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "a"}
+    assert case.holders.outlived() == {("a", MEMORY): frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})}
+    case.live = set()
+    assert case.settle() == {"b"}
+    assert (case.leaving(MEMORY), case.holders.outlived()) == ({}, {})
+
+
+def test_a_container_that_was_being_made_may_still_get_a_process() -> None:
+    case = Case()
+    pod = case.add("a", phase="Pending")
+    case.holders.set_checkpoint((entry("a", 0),))
+    case.pods.event("DELETED", parse_local_pod(pod))
+    assert case.settle() == {"a"}
+    case.now += START_GRACE / 2
+    case.live = {"a"}
+    assert case.settle() == {"a"}
+    case.live = set()
+    assert case.settle() == set()
+
+
+def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace() -> None:
+    case = Case()
+    pod = case.add("a", phase="Pending")
+    case.holders.set_checkpoint((entry("a", 0),))
+    case.pods.event("DELETED", parse_local_pod(pod))
+    case.settle()
+    case.now += START_GRACE
+    assert case.settle() == set()
+
+
+def test_a_pod_that_comes_again_holds_again() -> None:
+    case = Case()
+    pod = case.add("a")
+    case.holders.set_checkpoint((entry("a", 0),))
+    case.pods.event("DELETED", parse_local_pod(pod))
+    assert case.settle() == set()
+    # A static pod keeps its UID, and its ids where only the API's copy of it was made anew.
+    case.add("a")
+    assert case.settle() == {"a"}
+    case.holders.set_checkpoint((entry("a", 1),))
+    assert case.settle() == {"a"}
+
+
+def test_a_lost_record_is_told_from_a_forgotten_pod() -> None:
+    case = Case()
+    for uid in ("a", "b"):
+        case.add(uid)
+    case.live = {"a", "b"}
+    case.holders.set_checkpoint((entry("a", 0), entry("b", 1)))
+    case.holders.set_checkpoint((entry("b", 1),))
+    case.settle()
+    assert case.holders.forgotten() == {"a"}
+    assert (case.leaving(MEMORY), case.own("a")) == ({"GPU-00000000-_-0": "a"}, set())
+    assert not case.holders.record_lost(MEMORY)
+    case.holders.set_checkpoint(())
+    case.settle()
+    assert case.holders.record_lost(MEMORY)
+    assert case.leaving(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "b"}
+    assert (case.own("a"), case.own("b")) == (set(), units(1)), "its own again, of the one whose record was lost"
+    case.holders.set_checkpoint((entry("b", 2),))
+    assert case.settle() == {"a", "b"}
+    assert case.holders.snapshot() == {("a", "main", MEMORY): frozenset({"GPU-00000000-_-0"}), ("b", "main", MEMORY): entry("b", 2).ids}
+
+
+def test_the_next_process_knows_what_this_one_knew() -> None:
+    case = Case()
+    case.add("a")
+    case.record(entry("a", 0, 1))
+    after = Case()
+    after.holders.restore(case.holders.snapshot(), case.holders.names())
+    assert after.holders.held().memory == {"GPU-00000000": {"a"}}
+    after.holders.set_checkpoint((entry("b", 3),))
+    after.add("b")
+    after.live = {"a", "b"}
+    assert after.settle() == {"a", "b"}
+    assert after.holders.name("a") == "default/a"
+    after.live = {"b"}
+    assert after.settle() == {"b"}
+
+
+# Who is over.
+
+
+@pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
+def test_kubelets_word_that_all_containers_have_ended_needs_no_look_at_processes(kind: str) -> None:
+    case = Case()
+    pod = case.add("a")
+    case.record(entry("a", 0), entry("other", 1))
+    case.live = {"a"}
+    ended = {**pod, "status": {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}}
+    case.pods.event(kind, parse_local_pod(ended))
+    assert (case.settle(), case.looks) == ({"other"}, 0)
+    # Nor is it left behind when kubelet's file drops it.
+    case.record(entry("other", 1))
+    assert case.leaving(MEMORY) == {}
+    assert (case.settle(), case.looks, case.leaving(MEMORY)) == ({"other"}, 0, {})
+
+
+def test_a_container_that_has_started_again_holds_although_its_pod_was_deleted_between_two_runs_by_the_api_server() -> None:
+    """kubelet has told of the end of the first run, and not yet of the second, when the pod is deleted by force."""
+    case = Case()
+    pod = case.add("a")
+    case.record(entry("a", 0))
+    case.live = {"a"}
+    told = {**pod, "status": {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}}
+    told["metadata"] = {**pod["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}
+    for kind in ("MODIFIED", "DELETED"):
+        case.pods.event(kind, parse_local_pod(told))
+        assert case.settle() == {"a"}
+    case.record()
+    assert case.settle() == {"a"}
+    case.live = set()
+    assert case.settle() == set()
+
+
+@pytest.mark.parametrize("synced", [True, False])
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_pod_that_nobody_has_seen_is_over_when_the_watch_must_have_shown_it(synced: bool, runs: bool) -> None:
+    case = Case()
+    case.add("seen")
+    case.pods.synced = synced
+    case.live = {"unseen"} if runs else set()
+    case.record(entry("unseen", 0), entry("seen", 2))
+    case.wait(WATCH_GRACE - 1)
+    # A later file does not make it younger.
+    case.record(entry("unseen", 0), entry("later", 1), entry("seen", 2))
+    for more, over in ((1, False), (0.1, False), (BURST, False), (START_GRACE, synced)):
+        case.wait(more)
+        assert case.settle() == ({"later", "seen"} if over and not runs else {"unseen", "later", "seen"})
+    assert case.leaving(MEMORY) == ({min(units(0)): "unseen"} if synced and runs else {})
+
+
+def test_where_all_pods_are_unseen_time_alone_brings_a_change() -> None:
+    case = Case()
+    case.record(entry("unseen", 0))
+    assert case.settle() == {"unseen"}
+    case.wait(WATCH_GRACE + 1)
+    assert case.settle() == {"unseen"}, "the watch may just be bringing it"
+    for held in ({"unseen"}, set()):
+        case.wait(BURST)
+        assert case.settle() == held
+
+
+def test_a_pod_that_had_no_process_yet_when_it_went_is_waited_for_from_then_on() -> None:
+    case = Case()
+    pod = case.add("a", phase="Pending")
+    case.record(entry("a", 0))
+    case.settle()
+    case.now += 60
+    case.delete(pod)
+    for more, held in ((0, {"a"}), (START_GRACE / 2, {"a"}), (START_GRACE / 2, set())):
+        case.now += more
+        assert case.settle() == held
+
+
+@pytest.mark.parametrize("age", [1, WATCH_GRACE])
+def test_a_pod_that_kubelet_took_back_before_anybody_saw_it_may_still_get_a_process(age: float) -> None:
+    case = Case()
+    case.record(entry("unseen", 0))
+    case.wait(age)
+    case.holders.free(MEMORY, units(0))
+    for more, held in ((0, {"unseen"}), (START_GRACE, set())):
+        case.wait(more)
+        assert case.settle() == held
+
+
+def test_a_pod_that_ran_has_no_process_still_to_come() -> None:
+    case = Case()
+    pod = case.add("a", phase="Running")
+    case.record(entry("a", 0))
+    case.delete(pod)
+    assert case.settle() == set()
+
+
+def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_grace() -> None:
+    case = Case()
+    case.holders.restore({("old", "main", MEMORY): units(0)}, {"old": "default/old"})
+    case.record(entry("other", 5))
+    for more, held in ((0, {"old"}), (START_GRACE - 0.1, {"old"}), (0.1, set())):
+        case.now += more
+        assert case.settle() - {"other"} == held
+
+
+def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it() -> None:
+    case = Case()
+    pods = {uid: case.add(uid) for uid in "ab"}
+    case.record(entry("a", 0), entry("b", 1))
+    case.delete(pods["a"])
+    doubtful = case.holders.review()
+    assert doubtful == {"a"}
+    # While somebody looks, another one goes.
+    case.delete(pods["b"])
+    case.live = {"b"}
+    assert case.holders.review() == {"a", "b"}
+    case.holders.looked(doubtful, set())
+    assert case.leaving(MEMORY) == {min(units(1)): "b"}
+    assert case.settle() == {"b"}
+    # A look without it says nothing of it.
+    case.holders.looked(frozenset(), set())
+    assert case.settle() == {"b"}
+
+
+def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh() -> None:
+    case = Case()
+    pod = case.add("static", phase="Pending")
+    case.record(entry("static", 0))
+    case.live = {"static"}
+    case.delete(pod)
+    assert case.settle() == {"static"}
+    case.add("static", phase="Pending")
+    assert (case.settle(), case.leaving(MEMORY)) == ({"static"}, {})
+    case.live = set()
+    case.delete(pod)
+    assert case.settle() == {"static"}, "its container may be about to start"
+    case.now += START_GRACE
+    assert case.settle() == set()
+
+
+def test_each_change_of_who_holds_is_counted_once() -> None:
+    case = Case()
+
+    def counted() -> int:
+        before = case.holders.changes.count
+        case.settle()
+        return case.holders.changes.count - before
+
+    pod = case.add("a", phase="Pending")
+    case.record(entry("a", 0))
+    assert counted() == 0
+    case.delete(pod)
+    # Over, running after all, ended.
+    for live in (set(), {"a"}, set()):
+        case.live = live
+        assert counted() > 0
+        assert counted() == 0
+
+
+# What kubelet says.
+
+
+def test_kubelet_gives_ids_to_a_pod_whose_end_was_seen_so_that_its_processes_count_again() -> None:
+    case = Case()
+    case.record(entry("a", 0))
+    case.delete(case.add("a"))
+    assert case.settle() == set()
+    case.live = {"a"}
+    case.record(entry("a", 1))
+    assert case.settle() == {"a"}
+
+
+def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_counts_the_pod() -> None:
+    case = Case()
+    case.add("a")
+    case.live = {"a"}
+    case.record(entry("a", 0))
+    case.holders.free(MEMORY, units(0))
+    assert case.holders.forgotten() == {"a"}
+    case.record(entry("a", 0))
+    assert case.holders.forgotten() == {"a"}
+    case.record(entry("a", 0), entry("a", 3, container="second"))
+    assert (case.holders.forgotten(), case.settle()) == (set(), {"a"})
+    assert case.leaving(MEMORY) == {}
+
+
+def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_are_offered() -> None:
+    case = Case()
+    case.add("a")
+    case.record(entry("a", 0))
+    case.holders.free(CARDS, units(0))
+    case.holders.free(MEMORY, units(1))
+    assert case.holders.forgotten() == set()
+    case.holders.free(MEMORY, units(0, 1))
+    assert case.holders.forgotten() == {"a"}
+
+
+def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_processes_end() -> None:
+    case = Case()
+    case.add("a")
+    case.live = {"a"}
+    case.record(entry("a", 0), entry("a", 1, container="second"))
+    case.record(entry("a", 0))
+    case.settle()
+    assert case.leaving(MEMORY) == {min(units(1)): "a"}
+    assert case.holders.snapshot() == {("a", "main", MEMORY): units(0), ("a", "second", MEMORY): units(1)}
+    assert case.holders.forgotten() == set(), "kubelet counts the pod"
+    case.record(entry("a", 0), entry("a", 1, container="second"))
+    case.settle()
+    assert (case.leaving(MEMORY), case.holders.forgotten()) == ({}, set())
+
+
+def test_a_record_that_is_lost_twice_is_lost_twice() -> None:
+    case = Case()
+    case.add("a")
+    case.live = {"a"}
+    case.record(entry("a", 0))
+    case.holders.free(MEMORY, units(0))
+    for _ in range(2):
+        case.record()
+        # Not before it is known that it runs.
+        assert not case.holders.record_lost(MEMORY)
+        case.settle()
+        assert case.holders.record_lost(MEMORY)
+        assert case.holders.forgotten() == set(), "kubelet will ask for it again"
+        case.record(entry("a", 0))
+        case.settle()
+        assert not case.holders.record_lost(MEMORY)
+    case.record(entry("other", 5))
+    assert case.holders.forgotten() == {"a"}, "this time it was dropped alone"
+
+
+@pytest.mark.parametrize("end", ["processes", "phase"])
+def test_a_lost_record_is_no_loss_when_the_pod_has_ended(end: str) -> None:
+    case = Case()
+    pod = case.add("a")
+    case.live = {"a"}
+    case.record(entry("a", 0))
+    case.record()
+    case.settle()
+    if end == "processes":
+        case.live = set()
+    else:
+        case.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
+    case.settle()
+    assert not case.holders.record_lost(MEMORY)
+
+
+def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses() -> None:
+    case = Case()
+    for uid in ("a", "b"):
+        case.add(uid)
+    case.live = {"a", "b"}
+    case.record(entry("a", 0), whole("a", 1), entry("b", 4))
+    case.record()
+    case.settle()
+    assert case.leaving(MEMORY) == {min(units(0)): "a", min(units(4)): "b"}
+    assert (case.own("a"), case.own("b")) == (units(0), units(4))
+    assert (case.own("a", CARDS), case.own("b", CARDS)) == ({"GPU-00000001"}, set())
+
+
+# What was given a moment ago.
+
+
+@pytest.mark.parametrize(
+    ("end", "still"),
+    [
+        (lambda case: case.record(entry("older", 9), entry("new", 0, 1)), False),
+        (lambda case: case.record(entry("older", 9), entry("new", 0, 1, 2)), False),
+        (lambda case: case.record(entry("older", 9), entry("new", 0)), True),
+        (lambda case: case.record(entry("older", 9), Entry("new", "main", CARDS, units(0, 1))), True),
+        (lambda case: case.holders.free(MEMORY, units(1, 5)), False),
+        (lambda case: case.holders.free(MEMORY, units(5)), True),
+        (lambda case: case.holders.free(CARDS, units(0, 1)), True),
+        (lambda case: case.wait(1), False),
+    ],
+    ids=[
+        "recorded",
+        "recorded with more",
+        "recorded for less",
+        "recorded for whole cards",
+        "offered",
+        "others offered",
+        "another resource offered",
+        "time",
+    ],
+)
+def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_over(end: Callable[[Case], None], still: bool) -> None:
+    case = Case()
+    before = case.holders.changes.count
+    case.holders.give(MEMORY, units(0, 1), None)
+    assert case.holders.changes.count > before
+    case.wait(GRANT_LIFETIME - 1)
+    # A file from before it.
+    case.record(entry("older", 9))
+    assert "" in case.holders.held().memory["GPU-00000000"]
+    end(case)
+    assert ("" in case.holders.held().memory["GPU-00000000"]) == still
+
+
+def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
+    case = Case()
+    case.add("a")
+    case.holders.give(MEMORY, units(0, 1), case.turn("a"))
+    case.holders.give(CARDS, frozenset({"GPU-00000001"}), None)
+    held = case.holders.held()
+    assert (held.memory, held.whole) == ({"GPU-00000000": {"a"}}, {"GPU-00000001": ""})
+    key = ("a", "main", MEMORY)
+    assert case.holders.served() == {key}
+    assert case.holders.cards() == {key: {"GPU-00000000"}}
+    assert case.holders.ids_of(MEMORY, ["GPU-00000001"]) == units(0, 1), "whatever was given just now"
+    assert case.holders.ids_of(MEMORY, ["GPU-00000001"], outlived=True) == set()
+    assert case.holders.snapshot() == {}, "kubelet may refuse the pod yet"
+    case.now += GRANT_LIFETIME
+    assert (case.holders.served(), case.holders.cards()) == (set(), {})
+
+
+# Who holds what.
+
+
+def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
+    case = Case()
+    pods = {uid: case.add(uid) for uid in ("runs", "outlives", "done", "card")}
+    case.live = {"outlives"}
+    case.record(entry("runs", 0, 1), entry("outlives", 3, card=1), entry("done", 4), whole("card", 1))
+    for uid in ("outlives", "done"):
+        case.delete(pods[uid])
+    case.settle()
+    holders = case.holders
+    held = holders.held()
+    assert held.memory == {"GPU-00000000": {"runs"}, "GPU-00000001": {"outlives"}}
+    assert held.whole == {"GPU-00000001": "card"}
+    assert holders.leaving(MEMORY) == {("outlives", "main", MEMORY): units(3, card=1)}
+    assert holders.leaving(CARDS) == {}
+    assert holders.outlived() == {("outlives", MEMORY): units(3, card=1)}
+    assert holders.ids_of(MEMORY, ["GPU-00000000"]) == units(0, 1)
+    assert holders.ids_of(MEMORY, ["GPU-00000001"]) == units(3, card=1)
+    assert holders.ids_of(CARDS, ["GPU-00000001"]) == {"GPU-00000001"}
+    assert holders.ids_of(MEMORY, ["GPU-00000000", "GPU-00000001"], outlived=True) == units(3, card=1)
+    assert holders.units(NODE) == {"GPU-00000000": 2, "GPU-00000001": 16}
+    assert holders.units(NODE, outlived=True) == {"GPU-00000000": 0, "GPU-00000001": 1}
+    assert holders.units(None) == {}
+    assert holders.recorded("runs", MEMORY) == units(0, 1)
+    assert holders.recorded("card", CARDS) == {"GPU-00000001"}
+    nothing = [("runs", CARDS), ("outlives", MEMORY), ("done", MEMORY), ("nobody", MEMORY)]
+    assert {holders.recorded(uid, resource) for uid, resource in nothing} == {frozenset()}
+    assert holders.cards() == {
+        ("runs", "main", MEMORY): {"GPU-00000000"},
+        ("outlives", "main", MEMORY): {"GPU-00000001"},
+        ("card", "main", CARDS): {"GPU-00000001"},
+    }
+    assert holders.snapshot() == {
+        ("runs", "main", MEMORY): units(0, 1),
+        ("outlives", "main", MEMORY): units(3, card=1),
+        ("card", "main", CARDS): {"GPU-00000001"},
+    }
+    assert holders.served() == {*holders.snapshot(), ("done", "main", MEMORY)}, "kubelet's file still has it"
+    assert holders.names() == {uid: f"default/{uid}" for uid in ("runs", "outlives", "card")}
+    assert [holders.name(uid) for uid in ("runs", "outlives", "done", "nobody")] == ["default/runs", "default/outlives", "default/done", ""]
+
+
+def test_outlived_containers_of_one_pod_are_one_answer() -> None:
+    case = Case()
+    pod = case.add("a")
+    case.live = {"a"}
+    case.record(entry("a", 0), entry("a", 1, container="second"))
+    case.delete(pod)
+    case.settle()
+    assert case.holders.outlived() == {("a", MEMORY): units(0, 1)}
+    assert case.holders.ids_of(MEMORY, ["GPU-00000000"], outlived=True) == units(0, 1)
+
+
+def test_a_container_that_has_other_ids_now_is_on_their_card() -> None:
+    case = Case()
+    case.add("a")
+    case.record(entry("a", 0))
+    case.record(entry("a", 5, card=1))
+    assert case.holders.held().memory == {"GPU-00000001": {"a"}}
+
+
+def test_a_name_is_kept_as_long_as_something_is_held_under_it() -> None:
+    case = Case()
+    case.record(entry("a", 0))
+    assert case.holders.names() == {}
+    pod = case.add("a")
+    case.live = {"a"}
+    case.record(entry("a", 0, 1))
+    case.delete(pod)
+    case.settle()
+    # More pods come and go than are remembered.
+    case.now += 60
+    for number in range(1001):
+        case.pods.event("DELETED", replace(parse_local_pod(pod), uid=f"u{number}"))
+    assert case.pods.removed("a") is None
+    assert (case.holders.name("a"), case.holders.names()) == ("default/a", {"a": "default/a"})
+    case.live = set()
+    case.settle()
+    assert case.holders.names() == {}
+
+
+# While the API server is not heard.
+
+
+def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is_interrupted() -> None:
+    case = Case()
+    case.heard = False
+    case.record(entry("pulls its image", 0))
+    case.wait(600)
+    assert case.settle() == {"pulls its image"}
+    assert (case.leaving(MEMORY), case.looks) == ({}, 0)
+    case.heard = True
+    assert case.settle() == {"pulls its image"}, "what the watch brings now is taken in first"
+    case.add("pulls its image", phase="Pending")
+    case.wait(BURST + START_GRACE)
+    assert case.settle() == {"pulls its image"}
+
+
+def test_what_an_old_file_lists_and_the_first_list_does_not_is_over_at_once() -> None:
+    case = Case()
+    case.holders.set_checkpoint((entry("gone before the start", 0),), age=WATCH_GRACE + 1)
+    for held in ({"gone before the start"}, {"gone before the start"}, set()):
+        assert case.settle() == held
+        case.wait(BURST)
+
+
+def test_kubelets_own_offer_ends_it_at_once_whether_the_api_server_is_heard_or_not() -> None:
+    case = Case()
+    case.heard = False
+    case.record(entry("unseen", 0))
+    case.holders.free(MEMORY, units(0))
+    assert case.settle() == {"unseen"}
+    case.wait(START_GRACE)
+    assert case.settle() == set()
+
+
+def test_what_a_lost_file_listed_is_held_without_a_process_for_as_long_as_the_api_server_shows_the_pod() -> None:
+    case = Case()
+    pod = case.add("pulls its image", phase="Pending")
+    case.record(entry("pulls its image", 0))
+    case.record()
+    case.wait(600)
+    assert case.settle() == {"pulls its image"}
+    case.delete(pod)
+    case.settle()
+    case.wait(START_GRACE)
+    assert case.settle() == set()
+
+
+# Starts.
+
+
+def test_a_start_that_was_asked_for_is_waited_for() -> None:
+    case = Case()
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {}}, "containerID": "run://1"}]}
+    pod = case.add("a")
+    case.pods.event("MODIFIED", parse_local_pod({**pod, "status": status}))
+    case.record(entry("a", 0))
+    case.holders.starts([("a", "main", MEMORY)])
+    case.delete({**pod, "status": status})
+    assert case.settle() == {"a"}, "its container may be in the making"
+    case.wait(MAKING - 1)
+    assert case.settle() == {"a"}
+    case.live = {"a"}
+    assert case.settle() == {"a"}
+    case.live = set()
+    assert case.settle() == set(), "it has come and gone"
+
+
+def test_a_start_that_was_reported_is_not_waited_for() -> None:
+    case = Case()
+    pod = case.add("a", phase="Pending")
+    case.record(entry("a", 0))
+    case.holders.starts([("a", "main", MEMORY)])
+    running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
+    case.delete({**pod, "status": running})
+    assert case.settle() == set()
+
+
+def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either() -> None:
+    case = Case()
+    pod = case.add("a", phase="Pending")
+    case.record(entry("a", 0, container="first"), entry("a", 0))
+    case.holders.starts([("a", "first", MEMORY), ("a", "main", MEMORY)])
+    assert case.holders.starting(("a", "main", MEMORY))
+    running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
+    case.delete({**pod, "status": running})
+    assert not case.holders.starting(("a", "first", MEMORY))
+    assert case.settle() == set()
+
+
+def test_a_start_of_what_was_released_holds_it_again() -> None:
+    case = Case()
+    case.delete(case.add("a"))
+    case.record(entry("a", 0))
+    assert case.settle() == set()
+    case.holders.starts([("a", "main", MEMORY)])
+    assert case.settle() == {"a"}
+    assert case.leaving(MEMORY) == {min(units(0)): "a"}
+    assert case.holders.starting(("a", "main", MEMORY))
+    case.wait(MAKING)
+    assert not case.holders.starting(("a", "main", MEMORY))
+    assert case.settle() == set()
+
+
+# What kubelet's file should list.
+
+
+@pytest.mark.parametrize("known", ["lost with the file", "never had ids", "lost while no plugin looked"])
+def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had_time_to_agree(known: str) -> None:
+    case = Case()
+    pod = case.add("crash loop without a sandbox")
+    if known == "lost with the file":
+        case.record(entry("crash loop without a sandbox", 0))
+    elif known == "lost while no plugin looked":
+        case.holders.restore({("crash loop without a sandbox", "main", MEMORY): units(0)}, {})
+    case.record()
+    for more, lost in ((0, False), (WATCH_GRACE, False), (1, True)):
+        case.wait(more)
+        case.settle()
+        assert case.holders.record_lost(MEMORY) == lost
+    assert not case.holders.record_lost(CARDS)
+    assert case.holders.forgotten() == set()
+    case.heard = False
+    assert not case.holders.record_lost(MEMORY)
+    case.heard = True
+    case.pods.event("MODIFIED", parse_local_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "now"}}))
+    case.settle()
+    assert not case.holders.record_lost(MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("container", "started"),
+    [({"containerID": "containerd://1", "state": {"waiting": {}}}, True), ({"state": {"waiting": {}}}, False)],
+    ids=["its init container was started", "nothing was started"],
+)
+def test_a_pod_that_is_not_past_its_init_containers_is_a_lost_record_when_one_was_started(container: dict[str, Any], started: bool) -> None:
+    case = Case()
+    pod = case.add("a", phase="Pending")
+    pod["status"]["initContainerStatuses"] = [{"name": "first", **container}]
+    case.pods.event("MODIFIED", parse_local_pod(pod))
+    case.record()
+    for _ in range(2):
+        case.settle()
+        case.wait(WATCH_GRACE + 1)
+    assert case.holders.record_lost(MEMORY) is started
+
+
+def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_lost_record() -> None:
+    case = Case()
+    pod = case.add("a")
+    case.record(entry("a", 0), entry("other", 1))
+    case.record(entry("other", 1))
+    case.settle()
+    case.wait(WATCH_GRACE)
+    case.delete(pod)
+    case.wait(1)
+    case.settle()
+    assert not case.holders.record_lost(MEMORY)
+
+
+def test_of_a_lost_record_only_what_no_other_container_has_is_a_containers_own() -> None:
+    case = Case()
+    case.add("a")
+    case.live = {"a"}
+    case.record(entry("a", 0, 1, container="first"), entry("a", 0, 1), entry("a", 5, container="side"))
+    case.record()
+    assert (case.own("a"), case.holders.own(("a", "side", MEMORY))) == (set(), units(5))

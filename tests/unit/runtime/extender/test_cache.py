@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Lists and events → ledger and pending pods."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.placement.preemption import Budget
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from gpushare_runtime.extender.cache import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.objects import FinishedPod, NodeRecord, PendingPod
+from unit.runtime.extender import virtual
+from unit.runtime.pods import inventory
+
+REQUEST = Request((ContainerRequest(Kind.APP, 0, "main", units=8),))
+
+
+def pending(uid: str) -> PendingPod:
+    return PendingPod(uid, "default", uid, REQUEST)
+
+
+def holder(uid: str, node: str = "n") -> Holder:
+    return Holder(uid, "default", uid, node, REQUEST, Allocation.of({0: {0: 8}}))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.replace_nodes([NodeRecord("n", inventory(16)), NodeRecord("plain", None)])
+    return cluster
+
+
+def free(cluster: Cluster) -> int:
+    node = cluster.ledger.node("n")
+    assert node is not None
+    return node.free
+
+
+def test_from_pending_to_gone(cluster: Cluster) -> None:
+    cluster.pod_event("ADDED", pending("a"))
+    assert set(cluster.pending) == {"a"}
+    cluster.pod_event("MODIFIED", holder("a"))
+    assert not cluster.pending
+    assert free(cluster) == 8
+    cluster.pod_event("MODIFIED", FinishedPod("a"))
+    assert free(cluster) == 16
+    cluster.pod_event("DELETED", FinishedPod("a"))
+
+
+def test_deleted_while_running(cluster: Cluster) -> None:
+    cluster.pod_event("ADDED", holder("a"))
+    cluster.pod_event("DELETED", holder("a"))
+    assert free(cluster) == 16
+
+
+def test_a_list_that_is_older_than_a_pod_does_not_take_what_was_just_bound() -> None:
+    now = 0.0
+    cluster = Cluster(clock=lambda: now)
+    cluster.replace_nodes([NodeRecord("n", inventory(16, 16))])
+    for uid in ("a", "b"):
+        # Bound before the watch has ever shown them.
+        cluster.ledger.assume(replace(holder(uid), allocation=Allocation.of({0: {"ab".index(uid): 8}})))
+    cluster.replace_pods([])
+    assert free(cluster) == 16
+    cluster.pod_event("ADDED", pending("a"))
+    cluster.pod_event("MODIFIED", holder("a"))
+    now = UNSEEN_SECONDS
+    cluster.expire()
+    assert (cluster.ledger.holder("a"), cluster.ledger.holder("b")) == (holder("a"), None), "the other was deleted in the gap"
+
+
+def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster: Cluster) -> None:
+    cluster.ledger.assume(holder("a"))
+    cluster.replace_pods([])
+    assert cluster.ledger.is_assumed("a")
+    cluster.ledger.forget("a")
+    assert free(cluster) == 16
+
+
+def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has_spoken() -> None:
+    now = 0.0
+    cluster = Cluster(clock=lambda: now)
+    cluster.replace_nodes([NodeRecord("n", inventory(16))])
+    for uid in ("a", "b"):
+        alive = replace(holder(uid), alive=True)
+        cluster.pod_event("ADDED", alive)
+        cluster.pod_event("DELETED", alive)
+        assert free(cluster) == 8
+        cluster.replace_pods([])
+        assert free(cluster) == 8
+        if uid == "a":
+            # It says so, and later that they have ended.
+            entry = HeldEntry(inventory(16).cards[0].uuid, "a", "default/a", 8, "leaving")
+            cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((entry,))))
+            assert (free(cluster), cluster.ledger.holder("a")) == (8, None)
+            cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
+            assert free(cluster) == 16
+    # Of the other it says nothing.
+    told: list[bool] = []
+    cluster.on_room = lambda: told.append(True)
+    now = LINGER_SECONDS - 0.1
+    cluster.expire()
+    assert (free(cluster), told) == (8, [])
+    now = LINGER_SECONDS
+    cluster.expire()
+    assert (free(cluster), told) == (16, [True])
+
+
+@pytest.mark.parametrize(("alive", "ended", "left"), [(True, False, 8), (True, True, 16), (False, False, 16)])
+def test_a_list_that_lacks_a_pod_frees_no_more_than_the_event_of_its_end(alive: bool, ended: bool, left: int) -> None:
+    """Deleted by force while the watch was away; one that has ended is in the list, and no longer in the way."""
+    now = 0.0
+    cluster = Cluster(clock=lambda: now)
+    cluster.replace_nodes([NodeRecord("n", inventory(16))])
+    cluster.pod_event("ADDED", replace(holder("a"), alive=alive))
+    cluster.replace_pods([FinishedPod("a")] if ended else [])
+    assert free(cluster) == left
+    now = LINGER_SECONDS
+    cluster.expire()
+    assert free(cluster) == 16
+
+
+def test_a_node_that_complains_of_everything_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    for times in (1, 2):
+        refused = tuple(Refusal(f"r{n}", "GPU-00000000", 9, 60.0) for n in range(500 * times))
+        cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), refused)))
+        assert len([one for one in caplog.records if "refused pod UID" in one.message]) == 10 * times
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_pod_that_was_failed_while_its_containers_run_waits_for_its_node(listed: bool) -> None:
+    it = Told()
+    it.cluster.pod_event("ADDED", replace(holder("a"), alive=True))
+
+    def see(record: FinishedPod) -> None:
+        if listed:
+            it.cluster.replace_pods([record])
+        else:
+            it.cluster.pod_event("MODIFIED", record)
+
+    see(FinishedPod("a", alive=True))
+    it.now += LINGER_SECONDS - 0.1
+    see(FinishedPod("a", alive=True))
+    it.cluster.expire()
+    assert it.cluster.ledger.is_lingering("a")
+    it.now += 0.1
+    it.cluster.expire()
+    assert it.cluster.ledger.holder("a") is None
+    it.cluster.pod_event("ADDED", replace(holder("b"), alive=True))
+    see(FinishedPod("b"))
+    assert it.cluster.ledger.holder("b") is None
+
+
+def test_an_event_from_before_the_binding_does_not_take_the_assumption(cluster: Cluster) -> None:
+    cluster.ledger.assume(holder("a"))
+    cluster.pod_event("MODIFIED", pending("a"))
+    assert free(cluster) == 8
+
+
+def test_a_fresh_list_removes_what_went_in_the_gap_and_keeps_what_is_under_way(cluster: Cluster) -> None:
+    cluster.pod_event("ADDED", holder("gone"))
+    cluster.pod_event("ADDED", pending("gone-too"))
+    cluster.ledger.assume(holder("under-way"))
+    same = cluster.pending
+    cluster.replace_pods([pending("under-way"), pending("new"), FinishedPod("done")])
+    assert set(cluster.pending) == {"under-way", "new"}
+    assert cluster.pending is same
+    assert free(cluster) == 8
+    cluster.replace_pods([pending("new")])
+    assert free(cluster) == 16
+
+
+def test_nodes_come_change_and_go(cluster: Cluster) -> None:
+    assert set(cluster.ledger.nodes) == {"n"}
+    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
+    assert free(cluster) == 32
+    cluster.node_event("MODIFIED", NodeRecord("n", None, "version 2 is not known"))
+    assert free(cluster) == 0
+    cluster.pod_event("ADDED", holder("a"))
+    cluster.node_event("DELETED", NodeRecord("n", None))
+    # Its pods are not gone yet, and it may come back.
+    assert "n" in cluster.ledger.nodes
+    cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
+    assert free(cluster) == 8
+    cluster.replace_nodes([])
+    cluster.pod_event("DELETED", holder("a"))
+    assert not cluster.ledger.nodes
+
+
+def test_only_what_matters_is_a_change(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.changed.clear()
+    caplog.set_level("INFO")
+    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
+    cluster.node_event("MODIFIED", NodeRecord("plain", None))
+    assert not cluster.changed.is_set()
+    assert not caplog.records
+    cluster.node_event("MODIFIED", NodeRecord("n", None, "broken"))
+    assert cluster.changed.is_set()
+    assert "node n: its cards are not known: broken" in caplog.text
+
+
+# What is told on.
+
+
+class Told:
+    """A cluster on a clock of the test's, and how often somebody was told of room, of a change and of strangers."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.cluster = Cluster(clock=lambda: self.now)
+        self.rooms = 0
+        self.strangers: list[str] = []
+        self.cluster.on_room = self._room
+        self.cluster.on_stranger = lambda holder: self.strangers.append(holder.uid)
+        self.cluster.replace_nodes([NodeRecord("n", inventory(16))])
+        self.told()
+
+    def _room(self) -> None:
+        self.rooms += 1
+
+    def told(self) -> tuple[bool, int]:
+        """(whether there is a change, how often there was room) since the last time."""
+        found = self.cluster.changed.is_set(), self.rooms
+        self.cluster.changed.clear()
+        self.rooms = 0
+        return found
+
+
+def test_who_is_told_of_what_happens_to_pods() -> None:
+    it = Told()
+    for kind, record, told in (
+        ("ADDED", pending("a"), (True, 0)),
+        ("MODIFIED", holder("a"), (False, 0)),
+        ("MODIFIED", holder("a"), (False, 0)),
+        ("MODIFIED", FinishedPod("a"), (False, 1)),
+        ("DELETED", FinishedPod("a"), (False, 0)),
+        ("ADDED", replace(holder("cardless"), allocation=None), (False, 0)),
+        ("DELETED", holder("cardless"), (False, 1)),
+        ("ADDED", holder("forced"), (False, 0)),
+        ("DELETED", replace(holder("forced"), alive=True), (False, 0)),
+        ("ADDED", pending("b"), (True, 0)),
+        ("DELETED", pending("b"), (False, 0)),
+    ):
+        it.cluster.pod_event(kind, record)
+        assert it.told() == told, (kind, record)
+    assert it.strangers == ["a", "forced"]
+    assert dict(it.cluster.pending) == {}
+    it.cluster.replace_pods([])
+    assert it.told() == (True, 1)
+
+
+def test_two_schedulers_that_are_asked_about_the_same_pods_are_seen_and_no_others() -> None:
+    """Each reserves what the other binds, and its own Binding fails: that is how two active ones look."""
+    it = Told()
+    ours = [holder(f"ours-{n}") for n in range(2)]
+    for uid in ("reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"):
+        it.cluster.pod_event("ADDED", pending(uid))
+    it.cluster.ledger.reserve(holder("reserved"), 2000.0)
+    it.cluster.assume(replace(holder("assumed-elsewhere"), node="m"))
+    it.cluster.assume(replace(holder("assumed-otherwise"), allocation=Allocation.of({0: {1: 8}})))
+    for one in ours:
+        it.cluster.assume(one)
+        it.cluster.pod_event("MODIFIED", one)
+    # Its annotation is corrected by the node later.
+    it.cluster.pod_event("MODIFIED", replace(ours[0], allocation=Allocation.of({0: {1: 8}})))
+    assert it.strangers == []
+    for uid in ("reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"):
+        for _ in range(2):
+            it.cluster.pod_event("MODIFIED", holder(uid))
+    assert it.strangers == ["reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"]
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(forgotten: bool) -> None:
+    it = Told()
+    it.cluster.assume(holder("a"))
+    if forgotten:
+        it.cluster.forget("a")
+    else:
+        # A list that is older, then the time of those that nobody has seen.
+        it.cluster.replace_pods([])
+        it.now += UNSEEN_SECONDS
+        it.cluster.expire()
+    assert it.cluster.ledger.holder("a") is None
+    it.now += 200
+    it.cluster.expire()
+    it.cluster.pod_event("MODIFIED", holder("a"))
+    assert it.strangers == (["a"] if forgotten else [])
+
+
+def test_time_goes_on_whatever_else_there_is_to_do() -> None:
+    async def scenario() -> None:
+        clock = asyncio.get_running_loop().time
+        cluster = Cluster(clock=clock)
+        cluster.replace_nodes([NodeRecord("n", inventory(16))])
+        cluster.ledger.reserve(holder("a"), 10.0)
+        task = asyncio.create_task(cluster.expire_for_ever())
+        await asyncio.sleep(9.9)
+        assert cluster.ledger.holder("a")
+        await asyncio.sleep(1.2)
+        assert cluster.ledger.holder("a") is None
+        task.cancel()
+
+    virtual.run(scenario())
+
+
+def test_cards_that_a_bound_pod_has_no_more_are_room() -> None:
+    it = Told()
+    it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
+    it.cluster.pod_event("ADDED", holder("a"))
+    it.told()
+    it.cluster.pod_event("MODIFIED", holder("a"))
+    assert it.told() == (False, 0)
+    it.cluster.pod_event("MODIFIED", replace(holder("a"), allocation=Allocation.of({0: {1: 8}})))
+    assert it.told() == (False, 1)
+
+
+def test_what_a_nominated_pod_needs_no_more_is_room() -> None:
+    it = Told()
+    for kind, record, rooms in (
+        ("ADDED", replace(pending("a"), nominated="n"), 0),
+        ("MODIFIED", replace(pending("a"), nominated="n"), 0),
+        ("MODIFIED", replace(pending("a"), nominated="m"), 1),
+        ("DELETED", replace(pending("a"), nominated="m"), 1),
+    ):
+        it.cluster.pod_event(kind, record)
+        assert it.told()[1] == rooms
+
+
+def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    it = Told()
+
+    def refusing(until: float) -> NodeRecord:
+        return NodeRecord("n", inventory(16), "", Held((), (Refusal("r", "GPU-00000000", 9, until),)))
+
+    for kind, record, told, said in (
+        ("MODIFIED", NodeRecord("n", inventory(16)), False, ""),
+        ("MODIFIED", refusing(900), True, "node n refused pod UID r: 9 units of card GPU-00000000"),
+        ("MODIFIED", refusing(900), False, ""),
+        ("MODIFIED", refusing(2000), True, "node n refused pod UID r: 9 units of card GPU-00000000"),
+        ("MODIFIED", refusing(2000), False, ""),
+        ("MODIFIED", NodeRecord("n", inventory(16, 8)), True, "node n: 2 cards of 24 units, 2 usable"),
+        ("MODIFIED", NodeRecord("n", inventory(16, 8), placement="spread"), True, ""),
+        ("DELETED", NodeRecord("n", inventory(16, 8)), True, "node n: its cards are not known: the annotation is gone"),
+        ("ADDED", NodeRecord("m", None), False, ""),
+        ("ADDED", NodeRecord("m", None, "broken"), True, "node m: its cards are not known: broken"),
+        ("MODIFIED", NodeRecord("m", None, "broken"), False, ""),
+    ):
+        caplog.clear()
+        it.cluster.node_event(kind, record)
+        assert it.told() == (told, int(told)), record
+        assert [one.message for one in caplog.records] == ([said] if said else []), record
+
+
+def test_a_fresh_list_of_nodes_takes_away_those_that_are_not_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    it = Told()
+    it.cluster.replace_nodes([NodeRecord("m", inventory(8)), NodeRecord("plain", None)])
+    assert set(it.cluster.ledger.nodes) == {"m"}
+    assert "listed the nodes: 1 of 2 have cards" in caplog.text
+
+
+def test_refusals_that_are_over_make_room() -> None:
+    it = Told()
+    it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), (Refusal("r", "GPU-00000000", 9, 1060),))))
+    it.told()
+    for now, rooms in ((1001, 0), (1060.9, 0), (1061, 1), (1062, 0)):
+        it.now = now
+        it.cluster.expire()
+        assert it.told()[1] == rooms
+
+
+def test_what_is_only_reserved_ends_with_its_own_time_and_not_with_a_list() -> None:
+    it = Told()
+    it.cluster.ledger.reserve(holder("reserved"), 1010.0)
+    it.cluster.ledger.assume(replace(holder("assumed"), allocation=None))
+    it.cluster.replace_pods([])
+    for now, left in (
+        (1009.9, {"reserved", "assumed"}),
+        (1010, {"assumed"}),
+        (1000 + UNSEEN_SECONDS - 0.1, {"assumed"}),
+        (1000 + UNSEEN_SECONDS, set()),
+    ):
+        it.now = now
+        it.cluster.expire()
+        assert {uid for uid in ("reserved", "assumed") if it.cluster.ledger.holder(uid)} == left
+
+
+def test_what_was_pending_before_a_list_and_is_not_in_it_is_gone_with_its_assumption() -> None:
+    it = Told()
+    it.cluster.pod_event("ADDED", pending("a"))
+    it.cluster.ledger.assume(holder("a"))
+    it.cluster.replace_pods([])
+    assert it.cluster.ledger.holder("a") is None
+
+
+def test_the_policy_learns_of_each_pod_once() -> None:
+    it = Told()
+    learned: list[int] = []
+    it.cluster.workload.observe = lambda requests: learned.append(len(list(requests)))  # type: ignore[method-assign]
+
+    def fresh() -> int:
+        count = sum(learned)
+        learned.clear()
+        return count
+
+    unreadable = replace(pending("odd"), request=None)
+    it.cluster.replace_pods([pending("a"), holder("b"), FinishedPod("c"), unreadable])
+    assert fresh() == 2
+    it.cluster.replace_pods([pending("a"), holder("b"), holder("d")])
+    assert fresh() == 1
+    for kind, record, count in (
+        ("ADDED", pending("a"), 0),
+        ("ADDED", pending("e"), 1),
+        ("MODIFIED", pending("f"), 0),
+        ("ADDED", FinishedPod("g"), 0),
+        ("ADDED", holder("h"), 1),
+        ("ADDED", holder("h"), 0),
+    ):
+        it.cluster.pod_event(kind, record)
+        assert fresh() == count, (kind, record)
+
+
+def test_who_is_nominated_follows_events_and_lists() -> None:
+    it = Told()
+
+    def nominees(node: str = "n") -> set[str]:
+        return set(it.cluster.ledger.nominees.get(node, {}))
+
+    def named(uid: str, node: str) -> PendingPod:
+        return replace(pending(uid), nominated=node)
+
+    it.cluster.pod_event("ADDED", named("a", "n"))
+    it.cluster.pod_event("ADDED", pending("b"))
+    assert nominees() == {"a"}
+    it.cluster.pod_event("MODIFIED", named("b", "n"))
+    it.cluster.pod_event("MODIFIED", named("a", "m"))
+    assert (nominees(), nominees("m")) == ({"b"}, {"a"})
+    it.cluster.pod_event("MODIFIED", pending("a"))
+    assert nominees("m") == set()
+    it.cluster.pod_event("DELETED", named("b", "n"))
+    assert nominees() == set()
+    it.cluster.pod_event("ADDED", named("c", "n"))
+    it.cluster.pod_event("MODIFIED", holder("c"))
+    assert nominees() == set()
+    it.cluster.replace_pods([named("d", "n"), pending("e")])
+    assert nominees() == {"d"}
+    it.cluster.replace_pods([pending("d")])
+    assert nominees() == set()
+
+
+def test_budgets_are_told_apart_by_namespace_and_name() -> None:
+    cluster = Cluster()
+    budgets = [Budget(namespace, name, {}, (), allowed, frozenset()) for allowed, (namespace, name) in enumerate(("ax", "ay", "bx"))]
+    assert list(cluster.budgets) == []
+    cluster.replace_budgets(budgets[:2])
+    cluster.budget_event("ADDED", budgets[2])
+    assert list(cluster.budgets) == budgets
+    cluster.budget_event("MODIFIED", replace(budgets[0], allowed=7))
+    cluster.budget_event("DELETED", budgets[1])
+    cluster.budget_event("DELETED", budgets[1])
+    assert {(b.namespace, b.name): b.allowed for b in cluster.budgets} == {("a", "x"): 7, ("b", "x"): 2}
+    cluster.replace_budgets([budgets[1]])
+    assert list(cluster.budgets) == [budgets[1]]

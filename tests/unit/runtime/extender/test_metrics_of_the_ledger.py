@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The ledger's state as a scrape shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.daemon.metrics import render
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.metrics import families
+from gpushare_runtime.extender.objects import NodeRecord, PendingPod
+from unit.runtime.core.test_ledger import holder, memory, on
+from unit.runtime.exposition import read
+from unit.runtime.pods import card
+
+CARDS = NodeRecord("n", Inventory(GIB, (card(0, 16), card(1, 24, health="XID 79"))))
+
+
+def lines(cluster: Cluster) -> list[str]:
+    text = "".join(render(families(cluster)))
+    assert read(text)
+    return text.splitlines()
+
+
+def test_cards_pods_and_what_is_wrong() -> None:
+    cluster = Cluster(clock=lambda: 9.0)
+    cluster.node_event("ADDED", CARDS)
+    cluster.node_event("ADDED", NodeRecord("broken", None, "not JSON"))
+    cluster.ledger.apply(holder("a", memory(6), on(0, 6)))
+    cluster.ledger.assume(holder("b", memory(2), on(0, 2)))
+    cluster.ledger.reserve(holder("c", memory(1), on(0, 1)), 20.0)
+    cluster.ledger.reserve(holder("d", memory(1), on(0, 1)), 20.0)
+    cluster.ledger.apply(holder("e", memory(9), on(0, 9)))
+    cluster.ledger.linger("e", 30.0)
+    cluster.pod_event("ADDED", PendingPod("w", "default", "w", memory(40)))
+    cluster.pod_event("ADDED", PendingPod("y", "default", "y", memory(1), nominated="n"))
+    cluster.pod_event("ADDED", PendingPod("x", "default", "x", None, "asks for nonsense"))
+    found = lines(cluster)
+    for line in (
+        'gpushare_extender_nodes{cards="known"} 1',
+        'gpushare_extender_nodes{cards="unknown"} 1',
+        'gpushare_extender_node_cards{node="n"} 2',
+        'gpushare_extender_node_cards{node="broken"} 0',
+        'gpushare_extender_node_cards_allocated{node="n"} 1',
+        'gpushare_extender_node_cards_unusable{node="n"} 1',
+        'gpushare_extender_node_units{node="n"} 40',
+        'gpushare_extender_node_units_free{node="n"} 0',
+        'gpushare_extender_node_units_free_largest{node="n"} 0',
+        'gpushare_extender_pods{state="bound"} 1',
+        'gpushare_extender_pods{state="assumed"} 1',
+        'gpushare_extender_pods{state="reserved"} 2',
+        'gpushare_extender_pods{state="lingering"} 1',
+        'gpushare_extender_pods_waiting{why="room"} 1',
+        'gpushare_extender_pods_waiting{why="nominated"} 1',
+        'gpushare_extender_pods_waiting{why="invalid"} 1',
+        "gpushare_extender_reservations_expired_total 0",
+        'gpushare_extender_node_impossible_states{node="n"} 1',
+        'gpushare_extender_node_impossible_states{node="broken"} 0',
+    ):
+        assert line in found
+    cluster.ledger.expire(20.0)
+    assert "gpushare_extender_reservations_expired_total 2" in lines(cluster)
+
+
+def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
+    cluster = Cluster(clock=lambda: 0.0)
+    cluster.node_event("ADDED", CARDS)
+    cluster.ledger.apply(holder("a", memory(6), on(0, 6)))
+    cluster.ledger.apply(holder("static", memory(3), None))
+    first, second = "GPU-00000000", "GPU-00000001"
+    held = Held(
+        (
+            HeldEntry(first, "a", "default/a", 6, "unmanaged"),
+            HeldEntry(second, "a", "default/a", 2, "unmanaged"),
+            HeldEntry(first, "static", "default/static", 3, "unmanaged"),
+            HeldEntry(first, "gone", "default/gone", 4, "leaving"),
+            HeldEntry("GPU-of-another-node", "b", "default/b", 1, "a word of tomorrow"),
+        ),
+        (Refusal("r", first, 5, until=60.0),),
+    )
+    cluster.node_event("MODIFIED", replace(CARDS, held=held))
+    found = lines(cluster)
+    for line in (
+        'gpushare_extender_drift_units{why="unmanaged"} 5',
+        'gpushare_extender_drift_units{why="leaving"} 4',
+        'gpushare_extender_drift_units{why="other"} 1',
+        "gpushare_extender_refusals 1",
+        # A card of another node; the static pod's is known from the node's word.
+        'gpushare_extender_node_impossible_states{node="n"} 1',
+    ):
+        assert line in found

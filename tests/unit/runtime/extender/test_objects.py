@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Raw pods and nodes → what the extender keeps of them."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.extender.cache import LINGER_SECONDS, Cluster
+from gpushare_runtime.extender.objects import FinishedPod, NodeRecord, PendingPod, PodReader, read_node, unreadable_node, unreadable_pod
+from unit.runtime.pods import container, inventory, pod
+
+
+def bound(*containers: dict[str, Any], phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+    raw = pod(*containers, uid="u", **metadata)
+    raw["spec"]["nodeName"] = "n"
+    raw["status"] = {"phase": phase}
+    return raw
+
+
+def test_a_pod_that_asks_for_nothing_is_not_kept() -> None:
+    assert PodReader()(pod(container(), uid="u")) is None
+    assert PodReader()(bound(container())) is None
+
+
+def test_pending() -> None:
+    record = PodReader()(pod(container(mem=8), uid="u"))
+    assert isinstance(record, PendingPod)
+    assert record.request is not None
+    assert (record.uid, record.namespace, record.name, record.request.units, record.error) == ("u", "default", "p", 8, "")
+
+
+def test_pending_with_a_request_that_cannot_be_meant() -> None:
+    record = PodReader()(pod(container(mem=8, count=1), uid="u"))
+    assert isinstance(record, PendingPod)
+    assert record.request is None
+    assert "at once" in record.error
+
+
+def test_bound_with_both_forms_of_the_allocation() -> None:
+    json_form = {protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}
+    old_form = {protocol.ANNOTATION_INDEX: "1", protocol.ANNOTATION_POD_UNITS: "8", protocol.ANNOTATION_CARD_UNITS: "16"}
+    for form in (json_form, old_form, old_form | json_form):
+        record = PodReader()(bound(container(mem=8), annotations=form))
+        assert isinstance(record, Holder)
+        assert (record.node, record.allocation) == ("n", Allocation.of({0: {1: 8}}))
+
+
+def test_a_bound_pod_without_a_card_holds_all_the_same() -> None:
+    record = PodReader()(bound(container(mem=8)))
+    assert isinstance(record, Holder)
+    assert record.allocation is None
+
+
+def test_what_is_bound_counts_also_where_it_would_be_refused() -> None:
+    record = PodReader()(bound(container(mem=8, count=1), labels={protocol.LABEL_CARDS_PER_POD: "many"}))
+    assert isinstance(record, Holder)
+    assert record.whole
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_finished_pod_releases(phase: str) -> None:
+    assert PodReader()(bound(container(mem=8), phase=phase)) == FinishedPod("u")
+
+
+@pytest.mark.parametrize(
+    ("states", "alive"),
+    [([], False), (["terminated"], False), (["waiting", "terminated"], False), (["terminated", "running"], True)],
+)
+def test_a_pod_that_was_failed_before_its_containers_were_ended(states: list[str], alive: bool) -> None:
+    """kubelet 1.20 and 1.21 do so at an eviction, or when the node shuts down."""
+    raw = bound(container(mem=8), phase="Failed")
+    raw["status"]["containerStatuses"] = [{"name": "c", "state": {state: {}}} for state in states]
+    assert PodReader()(raw) == FinishedPod("u", alive)
+
+
+def test_deletion_under_way_does_not_release() -> None:
+    record = PodReader()(bound(container(mem=8), deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert isinstance(record, Holder)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "alive"),
+    [
+        # Bound a moment ago: kubelet may admit it although it is deleted.
+        ({}, True),
+        ({"containerStatuses": [{"state": {"running": {}}}]}, True),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, True),
+        ({"containerStatuses": [{"state": {"terminated": {}}}], "initContainerStatuses": [{"state": {"terminated": {}}}]}, False),
+        ({"containerStatuses": [{"state": {"terminated": {}}}], "initContainerStatuses": [{"state": {"running": {}}}]}, True),
+    ],
+)
+def test_whether_containers_may_be_running(statuses: dict[str, Any], alive: bool) -> None:
+    raw = bound(container(mem=8))
+    raw["status"] |= statuses
+    record = PodReader()(raw)
+    assert isinstance(record, Holder)
+    assert record.alive is alive
+
+
+def test_broken_annotations_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    raw = bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: "{"})
+    reader = PodReader()
+    for _ in range(3):
+        record = reader(raw)
+        assert isinstance(record, Holder)
+        assert record.allocation is None
+    assert len(caplog.records) == 1
+    assert "pod default/p on node n: scheduler.framework.gpushare.allocation is not JSON" in caplog.text
+
+
+def test_only_its_node_can_say_what_a_static_pod_has() -> None:
+    """Who may set spec.nodeName may also write the annotation by which a pod is the copy of a static one, and ours beside it."""
+    for mirror in ("", "0123456789abcdef"):
+        record = PodReader()(bound(container(mem=8), annotations={"kubernetes.io/config.mirror": mirror, "ALIYUN_COM_GPU_MEM_IDX": "0"}))
+        assert isinstance(record, Holder)
+        assert (record.mirror, record.allocation) == (True, None)
+    record = PodReader()(bound(container(mem=8), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}))
+    assert isinstance(record, Holder)
+    assert not record.mirror
+
+
+def test_more_than_any_machine_has_is_counted_as_that() -> None:
+    """What JSON can write ends at 64 bits, and a bound pod was perhaps checked by nobody."""
+    record = PodReader()(bound(*(container(f"c{n}", mem=2**63 - 1, count=2**63 - 1, core=2**63 - 1) for n in range(3))))
+    assert isinstance(record, Holder)
+    assert (record.request.units, record.request.cards, record.request.core) == (3 * (2**31 - 1),) * 3
+
+
+def test_what_asks_with_too_many_containers_is_refused_or_left_to_its_node(caplog: pytest.LogCaptureFixture) -> None:
+    for count, fine in ((64, True), (65, False), (5000, False)):
+        containers = [container(f"c{n}", mem=1) for n in range(count)]
+        waiting = PodReader()(pod(*containers, container("asks for nothing"), uid="u"))
+        assert isinstance(waiting, PendingPod)
+        assert (waiting.request is not None) == fine
+        assert isinstance(PodReader()(bound(*containers)), Holder) == fine
+    assert waiting.error == "more than 64 containers of the pod ask for a part of a card; write at most so many"
+    assert "pod default/p on node n is left out of the ledger: more than 64 containers" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["too many containers", "not at all"])
+def test_a_running_pod_that_cannot_be_read_any_more_keeps_its_card_until_its_node_can_have_spoken(how: str) -> None:
+    """As one whose processes may live on: the node says in gpushare/held what such a pod has."""
+    now = 0.0
+    cluster, reader = Cluster(clock=lambda: now), PodReader()
+    cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
+
+    def see(raw: dict[str, Any], *, running: bool = True) -> None:
+        raw["status"]["containerStatuses"] = [{"state": {"running": {}} if running else {"terminated": {}}}]
+        record = reader(raw) if how == "too many containers" or raw is good else unreadable_pod(raw)
+        assert record is not None
+        cluster.pod_event("MODIFIED", record)
+
+    good = bound(container(mem=8), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
+    bad = bound(*(container(f"c{n}", mem=1) for n in range(65)))
+    see(good)
+    see(bad)
+    now = LINGER_SECONDS - 0.1
+    see(bad)
+    cluster.expire()
+    assert cluster.ledger.nodes["n"].free == 8
+    now = LINGER_SECONDS
+    cluster.expire()
+    assert cluster.ledger.nodes["n"].free == 16
+    if how == "too many containers":
+        for over in (False, True):
+            see(good)
+            bad["status"]["phase"] = "Succeeded" if over else "Running"
+            see(bad, running=False)
+            assert cluster.ledger.nodes["n"].free == 16, "by its status it has ended"
+
+
+def test_pods_that_came_and_went_leave_little_behind() -> None:
+    """What is kept once for many pods is bounded by its size as well as by its number."""
+    reader = PodReader()
+
+    tracemalloc.start()
+    for number in range(50):
+        labels = {f"l{n}": f"{number}-{n}" for n in range(2000)}
+        rules = {"gpushare.request/cards": ",".join(f"GPU-{number}-{n}" for n in range(60))}
+        assert reader(pod(container(mem=8), uid=f"u{number}", labels=labels, annotations=rules))
+    del labels, rules
+    gc.collect()
+    left, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert left < 4 * 1024 * 1024, "each has 200 kB of its own"
+
+
+def test_what_cannot_be_read_at_all_stands_for_what_was_known() -> None:
+    assert unreadable_pod({"metadata": {"uid": "u"}, "spec": 1}) == FinishedPod("u", alive=True)
+    record = unreadable_node({"metadata": {"name": "n", "annotations": 1}})
+    assert record is not None
+    assert (record.name, record.inventory, bool(record.error)) == ("n", None, True)
+
+
+def test_alike_pods_share_their_request_and_allocation() -> None:
+    annotations = {protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}
+    reader = PodReader()
+    one, two = reader(bound(container(mem=8), annotations=annotations)), reader(bound(container(mem=8), annotations=annotations))
+    assert isinstance(one, Holder)
+    assert isinstance(two, Holder)
+    assert one.request is two.request
+    assert one.allocation is two.allocation
+
+
+def test_nodes() -> None:
+    def node(**annotations: str) -> dict[str, Any]:
+        return {"metadata": {"name": "n", "annotations": annotations}}
+
+    cards = inventory(16, 24)
+    assert read_node(node(**{protocol.ANNOTATION_CARDS: cards.to_json()})) == NodeRecord("n", cards)
+    assert read_node(node()) == NodeRecord("n", None)
+    assert read_node({"metadata": {"name": "n"}}) == NodeRecord("n", None)
+    broken = read_node(node(**{protocol.ANNOTATION_CARDS: "{"}))
+    assert broken.inventory is None
+    assert "not JSON" in broken.error
+
+
+def test_a_waiting_pod_that_cannot_be_meant_waits_no_more_once_it_is_bound_or_gone() -> None:
+    cluster, reader = Cluster(), PodReader()
+    containers = [container(f"c{n}", mem=1) for n in range(65)]
+    for raw in (bound(*containers), pod(*containers, uid="u")):
+        for kind, after in (("ADDED", pod(*containers, uid="u")), ("MODIFIED" if "nodeName" in raw["spec"] else "DELETED", raw)):
+            record = reader(after)
+            assert record is not None
+            cluster.pod_event(kind, record)
+        assert not cluster.pending

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""filter and prioritize on a ledger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.ledger import Holder, Ledger, Nominee
+from gpushare_runtime.core.placement.explain import amount, no_fit
+from gpushare_runtime.core.placement.policies import Binpack
+from gpushare_runtime.core.placement.preemption import Victims
+from gpushare_runtime.core.request import parse_request
+from gpushare_runtime.extender import verbs as service_module
+from gpushare_runtime.extender.extender_v1 import Arguments, PreemptArguments, write_filtered
+from gpushare_runtime.extender.verbs import RESERVED_SECONDS, Service, pod_name
+from unit.runtime.core.test_ledger import memory, whole
+from unit.runtime.pods import container, inventory, pod
+
+NAMES = ["gpu1", "gpu2", "plain"]
+
+
+def hold(ledger: Ledger, node: str, card: int, units: int) -> None:
+    request = parse_request(pod(container(mem=units)))
+    assert request is not None
+    uid = f"{node}-{card}-{units}"
+    ledger.apply(Holder(uid, "default", uid, node, request, Allocation.of({0: {card: units}})))
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """The lab's two nodes."""
+    ledger = Ledger()
+    ledger.set_inventory("gpu1", inventory(16, 16))
+    ledger.set_inventory("gpu2", inventory(16, 24))
+    return ledger
+
+
+def args(*containers: dict[str, Any], **options: Any) -> Arguments:
+    return Arguments(pod(*containers, **options), NAMES)
+
+
+def test_fits_and_refuses_with_numbers(ledger: Ledger) -> None:
+    result = Service(ledger, Binpack()).filter(args(container(mem=20)))
+    assert result.names == ["gpu2"]
+    assert result.failed == {
+        "gpu1": "gpu1: needs 20 GiB on one card, its largest card has 16 (32 in total on 2 cards)",
+        "plain": "plain: no annotation gpushare/cards on the node: gpushare-device-plugin has not run there",
+    }
+    assert not result.hopeless
+
+
+def test_a_total_is_not_a_card(ledger: Ledger) -> None:
+    result = Service(ledger, Binpack()).filter(args(container(mem=25)))
+    assert result.names == []
+    assert "32 in total" in result.failed["gpu1"]
+    assert "40 in total" in result.failed["gpu2"]
+
+
+def test_what_is_held_is_not_free(ledger: Ledger) -> None:
+    hold(ledger, "gpu2", 1, 6)
+    result = Service(ledger, Binpack()).filter(args(container(mem=20)))
+    assert result.failed["gpu2"] == "gpu2: needs 20 GiB on one card, at most 18 are free on one (34 of 40 in total)"
+
+
+def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
+    service = Service(ledger, Binpack())
+    for nothing in (args(container()), args(container(mem=0))):
+        assert service.filter(nothing).names == NAMES
+        assert service.prioritize(nothing) == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (args(container(mem=1, count=1)), "at once"),
+        (args(container(mem=-1)), "-1 is negative"),
+        (args(container(mem="1e30")), "more than any machine has"),
+        (args(container(mem="1.5")), "not a whole number"),
+        (args(container(mem=9), labels={"aliyun.com/gpu-count": "2"}), "cannot be spread evenly over 2 cards"),
+        (args(container(mem=8, core=21)), "multiple of 5"),
+        (args(container(mem=2), init=[container("first", mem=4)], labels={"aliyun.com/gpu-count": "2"}), "at random"),
+        (args(container(mem=2), annotations={"gpushare.request/placement": "best"}), "'best' is no policy"),
+    ],
+)
+def test_bad_and_unsupported_requests_are_refused_on_every_node(ledger: Ledger, wrong: Arguments, said: str) -> None:
+    service = Service(ledger, Binpack())
+    result = service.filter(wrong)
+    assert result.names == []
+    assert set(result.failed) == set(NAMES)
+    assert len(set(result.failed.values())) == 1
+    assert said in result.failed["gpu1"]
+    assert result.hopeless
+    assert result.error == ""
+    assert service.prioritize(wrong) == {}
+
+
+@pytest.mark.parametrize("nodes", [10, 11, 3000])
+def test_what_is_wrong_in_the_pod_is_not_said_once_per_node(ledger: Ledger, nodes: int) -> None:
+    names = [f"gpu-node-{n:04d}" for n in range(nodes)]
+    for wrong in (
+        pod(container(mem=1), annotations={"gpushare.request/models": "-" * 250_000}),
+        pod(container(mem=1), annotations={"gpushare.request/placement": "x" * 250_000}),
+        pod(container(mem="9" * 250_000)),
+        pod(container(mem=1), labels={"aliyun.com/gpu-count": "x" * 63}),
+    ):
+        asked = Arguments(wrong, names)
+        result = Service(ledger, Binpack()).filter(asked)
+        assert (set(result.failed), result.hopeless, len(set(result.failed.values()))) == (set(names), True, 1 if nodes == 10 else 2)
+        assert re.search(r"must be|is no policy|is not a quantity|write at most", result.failed[names[0]])
+        assert len(write_filtered(asked, result)) < 200 * nodes + 2000
+
+
+def test_whole_cards(ledger: Ledger) -> None:
+    hold(ledger, "gpu1", 0, 1)
+    result = Service(ledger, Binpack()).filter(args(container(count=2)))
+    assert result.names == ["gpu2"]
+    assert result.failed["gpu1"] == "gpu1: needs 2 whole cards, 1 of 2 cards are empty"
+
+
+def test_prioritize_prefers_the_fullest_and_knows_only_its_own(ledger: Ledger) -> None:
+    hold(ledger, "gpu2", 0, 8)
+    scores = Service(ledger, Binpack()).prioritize(args(container(mem=8)))
+    assert scores == {"gpu2": 10}, "what is left out counts 0"
+
+
+def test_the_best_nodes_alone_are_named_when_so_many_are_enough(ledger: Ledger) -> None:
+    hold(ledger, "gpu2", 0, 8)
+    ledger.set_inventory("gpu3", inventory(16))
+    names = ["gpu3", "gpu2", "gpu1", "plain"]
+    asked = Arguments(pod(container(mem=8)), names)
+    assert Service(ledger, Binpack()).filter(asked).names == ["gpu3", "gpu2", "gpu1"]
+    result = Service(ledger, Binpack(), most=2).filter(asked)
+    assert result.names == ["gpu2", "gpu3"], "the fullest card, then the smallest node"
+    assert set(result.failed) == {"plain"}, "a node that fits has not failed"
+
+
+def test_another_version_of_a_pod_is_read_anew(ledger: Ledger) -> None:
+    service = Service(ledger, Binpack())
+    for version, units, fitting in (("1", 20, ["gpu2"]), ("1", 20, ["gpu2"]), ("2", 16, ["gpu1", "gpu2"])):
+        raw = pod(container(mem=units))
+        raw["metadata"]["resourceVersion"] = version
+        assert service.filter(Arguments(raw, NAMES)).names == fitting
+
+
+def test_a_pod_that_fits_nowhere_is_told_of_and_one_that_fits_is_not(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    told: list[tuple[str, Sequence[str]]] = []
+    service = Service(ledger, Binpack(), lambda uid, refused: told.append((uid, refused)))
+    for units, said in ((25, ["filter default/p, 25 units: 0 of 3 nodes fit"]), (20, []), (16, [])):
+        caplog.clear()
+        service.filter(args(container(mem=units), uid=f"u{units}"))
+        assert [record.message for record in caplog.records] == said
+    assert told == [("u25", NAMES), ("u20", ()), ("u16", ())]
+
+
+def test_what_is_reserved_is_what_the_scheduler_will_take(ledger: Ledger) -> None:
+    service = Service(ledger, Binpack(), clock=lambda: 100.0)
+    service.filter(args(container(mem=16), uid="several"))
+    assert ledger.holder("several") is None, "it asks which is best"
+    service.filter(args(container(mem=20)))
+    assert not any(node.holders for node in ledger.nodes.values()), "a pod without a UID cannot be told apart"
+    service.filter(args(container(mem=20), uid="one", labels={"app": "x"}))
+    one = ledger.holder("one")
+    assert one is not None
+    assert (one.namespace, one.name, one.node, one.labels, one.priority) == ("default", "p", "gpu2", (("app", "x"),), 0)
+    assert one.allocation == Allocation.of({0: {1: 20}})
+    assert ledger.is_reserved("one")
+    assert not ledger.expire(100 + RESERVED_SECONDS - 0.1)
+    assert ledger.expire(100 + RESERVED_SECONDS)
+    service.prioritize(args(container(mem=16), uid="several"))
+    assert ledger.is_reserved("several")
+    # Asked again, also where it fits nowhere now, it keeps nothing.
+    service.prioritize(args(container(mem=25), uid="several"))
+    assert ledger.holder("several") is None
+
+
+def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[object] = []
+
+    def parse(raw: Any) -> Any:
+        reads.append((raw["metadata"].get("uid"), raw["metadata"].get("resourceVersion")))
+        return parse_request(raw)
+
+    monkeypatch.setattr("gpushare_runtime.extender.verbs.parse_request", parse)
+    service = Service(ledger, Binpack())
+
+    def ask(**metadata: Any) -> int:
+        before = len(reads)
+        for verb in (service.filter, service.prioritize, service.filter):
+            verb(args(container(mem=16), **metadata))
+        return len(reads) - before
+
+    assert [ask(uid="a", resourceVersion="1"), ask(uid="a", resourceVersion="2"), ask(uid="b", resourceVersion="1")] == [1, 1, 1]
+    assert [ask(uid="a"), ask(resourceVersion="1"), ask()] == [3, 3, 3]
+    # Three hundred are remembered; then it begins anew.
+    for number in range(297):
+        service.filter(Arguments(args(container(mem=16), uid=f"u{number}", resourceVersion="1").pod, []))
+    assert [ask(uid="a", resourceVersion="1"), ask(uid="one more", resourceVersion="1"), ask(uid="a", resourceVersion="1")] == [0, 1, 1]
+
+
+def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_named(ledger: Ledger) -> None:
+    ledger.nominate("vip", Nominee("vip", "default", "vip", "gpu1", whole(2), (), 5))
+    service = Service(ledger, Binpack(), most=1)
+    result = service.filter(args(container(mem=8), uid="a"))
+    assert (result.names, set(result.failed)) == (["gpu2"], {"gpu1", "plain"})
+    assert result.unresolvable == {"plain"}
+    assert Service(ledger, Binpack()).prioritize(args(container(mem=8), uid="a")) == {"gpu2": 10}
+    assert ledger.is_reserved("a")
+    ledger.release("a")
+    assert service.filter(args(container(count=2), uid="vip")).names == ["gpu1"]
+    hold(ledger, "gpu2", 1, 8)
+    asked = args(container(mem=16), uid="b")
+    assert service.prioritize(Arguments(asked.pod, ["gpu1", "plain"])) == {}
+    assert service.prioritize(asked) == {"gpu2": 10}
+    ledger.release("b")
+    ledger.set_inventory("gpu3", inventory(16))
+    both = Arguments(args(container(mem=16), uid="b").pod, ["gpu2", "gpu3"])
+    assert Service(ledger, Binpack()).filter(both).names == ["gpu2", "gpu3"]
+    assert service.filter(both).names == ["gpu3"], "of equals the smaller node"
+    assert service.prioritize(both)["gpu3"] == 10
+    held = ledger.holder("b")
+    assert held is not None
+    assert held.node == "gpu3"
+
+
+def test_preempt_does_nothing_for_what_cannot_be_meant(ledger: Ledger) -> None:
+    service, victims = Service(ledger, Binpack()), {"gpu1": Victims(("gpu1-0-16",))}
+    for odd in (args(container(mem="1.5")), args(container(mem=2), init=[container("i", mem=4)], labels={"aliyun.com/gpu-count": "2"})):
+        assert service.preempt(PreemptArguments(odd.pod, victims)) == {}
+
+
+def test_preempt_counts_the_budgets_of_the_moment_and_forgets_the_pods_own_reservation(ledger: Ledger) -> None:
+    for card in (0, 1):
+        hold(ledger, "gpu1", card, 16)
+    asked: list[bool] = []
+    service = Service(ledger, Binpack(), budgets=lambda: asked.append(True) or [])  # type: ignore[func-returns-value]
+    raw = args(container(mem=16), uid="a").pod
+    raw["spec"]["priority"] = 1
+    ledger.reserve(Holder("a", "default", "a", "gpu2", memory(16), Allocation.of({0: {0: 16}})), 1e9)
+    proposed = {"gpu1": Victims(("gpu1-0-16",)), "plain": Victims(("x",))}
+    assert service.preempt(PreemptArguments(raw, proposed)) == {"gpu1": proposed["gpu1"]}
+    assert (asked, ledger.holder("a")) == ([True], None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (pod(container(mem=1)), "1 unit"),
+        (pod(container(mem=8)), "8 units"),
+        (pod(container(mem=8, core=20)), "8 units and 20 % of compute"),
+        (pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}), "8 units on 2 cards"),
+        (pod(container(count=1)), "1 whole card"),
+        (pod(container(count=3)), "3 whole cards"),
+    ],
+)
+def test_an_amount_in_words(asked: dict[str, Any], words: str) -> None:
+    request = parse_request(asked)
+    assert request is not None
+    assert amount(request) == words
+    assert (pod_name(asked), pod_name({})) == ("default/p", "None/None")
+
+
+def test_in_a_full_cluster_each_node_is_looked_at_once_until_it_changes(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(service_module, "no_fit", lambda request, node: (looked_at.append(node.name), no_fit(request, node))[1])
+    names = [f"n{number}" for number in range(30)]
+    for number, name in enumerate(names):
+        ledger.set_inventory(name, inventory(8 if number % 2 else 16))
+        hold(ledger, name, 0, 8 if number % 2 else 16)
+    service = Service(ledger, Binpack())
+
+    def ask(units: int, uid: str) -> set[str]:
+        """About a pod that fits on gpu1 or nowhere."""
+        looked_at.clear()
+        result = service.filter(Arguments(pod(container(mem=units), uid=uid), [*names, "gpu1", "plain"]))
+        ledger.release(uid)
+        large = [] if units > 16 else ["gpu1", *names[0::2]]
+        assert result.names == large[:1]
+        assert set(result.failed) == {*names, "gpu1", "plain"} - set(result.names)
+        assert result.unresolvable == set(result.failed) - set(large), "an eviction could help where a card is large enough"
+        assert result.failed["n0"] == f"needs {units} GiB on one card, at most 0 are free on one"
+        return set(looked_at)
+
+    assert ask(12, "a") == {*names, "plain"}
+    assert ask(12, "b") == {"plain"}, "nothing is kept of what is not known"
+    assert ask(17, "c") == {*names, "gpu1", "plain"}, "another kind of pod"
+    ledger.set_inventory("n4", inventory(16, 4))
+    assert ask(12, "d") == {"n4", "plain"}
+    # Where somebody is nominated the pods see different nodes; the others are as they were.
+    ledger.nominate("x", Nominee("x", "default", "x", "n6", memory(4), priority=1))
+    assert ask(12, "e") == {"n6", "plain"}
+    ledger.set_inventory("n8", inventory(16, 4))
+    assert ask(12, "f") == {"n6", "n8", "plain"}
+    ledger.nominate("x", None)
+    assert ask(12, "g") == {"plain"}

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""v1.Node and v1.Pod objects as the API server returns them, as far as inspect reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare_runtime.core.inventory import Inventory
+from unit.runtime.pods import container, inventory
+
+
+def node(name: str, address: str, *units: int, cards: Inventory | str | None = None) -> dict[str, Any]:
+    """A node whose device plugin published cards of these sizes in GiB, or `cards` (text: the annotation as it is)."""
+    published = cards if cards is not None else inventory(*units)
+    text = published if isinstance(published, str) else published.to_json()
+    return {
+        "metadata": {"name": name, "annotations": {"gpushare/cards": text}},
+        "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}]},
+    }
+
+
+def original_node(name: str, address: str, *, memory: int, count: int) -> dict[str, Any]:
+    """A node of the original plugin, which publishes totals only."""
+    return {
+        "metadata": {"name": name},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "allocatable": {"cpu": "8", "aliyun.com/gpu-mem": str(memory), "aliyun.com/gpu-count": str(count)},
+        },
+    }
+
+
+def pod(
+    name: str,
+    on: str | None,
+    *,
+    card: int | str | None = None,
+    annotations: Mapping[str, str] | None = None,
+    phase: str = "Running",
+    namespace: str = "default",
+    **limits: int,
+) -> dict[str, Any]:
+    """A pod with one container. card: its ALIYUN_COM_GPU_MEM_IDX; limits: mem=, count=."""
+    said = {"ALIYUN_COM_GPU_MEM_IDX": str(card)} if card is not None else {}
+    return {
+        "metadata": {"name": name, "namespace": namespace, "annotations": {**said, **(annotations or {})}},
+        "spec": {"nodeName": on, "containers": [container(**limits)]},
+        "status": {"phase": phase},
+    }

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Who holds what, read from nodes and pods as they are met in real clusters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.kubectl_inspect.usage import PodUsage, read_usage
+from unit.runtime.kubectl_inspect.objects import node, original_node, pod
+from unit.runtime.pods import card, container
+
+NODE = node("a", "10.0.0.1", 8, 8)
+
+
+def test_only_bound_unfinished_pods_that_ask_for_cards_hold_something() -> None:
+    pods = [
+        pod("runs", "a", card=0, mem=1),
+        pod("starts", "a", card=0, mem=1, phase="Pending"),
+        pod("lost", "a", card=0, mem=1, phase="Unknown"),
+        pod("done", "a", card=0, mem=1, phase="Succeeded"),
+        pod("failed", "a", card=0, mem=1, phase="Failed"),
+        pod("waits", None, mem=1, phase="Pending"),
+        pod("elsewhere", "b", card=0, mem=1),
+        pod("plain", "a"),
+    ]
+    assert [held.name for held in read_usage([NODE], pods).nodes[0].pods] == ["runs", "starts", "lost"]
+
+
+def test_a_node_without_shared_cards_is_left_out() -> None:
+    plain = {"metadata": {"name": "cp1"}, "status": {"allocatable": {"cpu": "2"}}}
+    empty = node("empty", "10.0.0.9", cards=Inventory(GIB, ()))
+    assert [found.name for found in read_usage([plain, NODE, empty], []).nodes] == ["a"]
+
+
+def test_containers_on_one_card_are_added_up() -> None:
+    two = pod("two", "a", card=1)
+    two["spec"]["containers"] = [container("x", mem=2), container("y", mem=3)]
+    assert read_usage([NODE], [two]).nodes[0].pods == (PodUsage("default", "two", {1: 5}),)
+
+
+def test_the_allocation_annotation_goes_before_the_index() -> None:
+    both = pod("both", "a", card=1, mem=4, annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":3,"1":1}}'})
+    assert read_usage([NODE], [both]).nodes[0].pods == (PodUsage("default", "both", {0: 3, 1: 1}),)
+
+
+def test_whole_cards_hold_all_their_units() -> None:
+    whole = pod("whole", "a", count=1, annotations={"scheduler.framework.gpushare.allocation": '{"0":{"1":8}}'})
+    usage = read_usage([NODE], [whole]).nodes[0]
+    assert (usage.by_card, usage.pending, usage.allocated) == ({0: 0, 1: 8}, 0, 8)
+
+
+def test_a_pod_without_an_allocation_is_pending() -> None:
+    usage = read_usage([NODE], [pod("none", "a", mem=3), pod("minus", "a", card=-1, mem=2), pod("whole", "a", count=1)]).nodes[0]
+    assert [held.pending for held in usage.pods] == [3, 2, 8]
+    assert (usage.by_card, usage.allocated) == ({0: 0, 1: 0}, 13)
+
+
+def test_what_cannot_be_read_is_said_and_counted_as_pending() -> None:
+    usage = read_usage([NODE], [pod("broken", "a", card="one", mem=3)])
+    assert usage.nodes[0].pending == 3
+    assert usage.warnings == ["pod default/broken on a: its card is not known: ALIYUN_COM_GPU_MEM_IDX must be a whole number, found 'one'"]
+
+
+def test_a_card_that_the_node_has_no_more_is_pending() -> None:
+    usage = read_usage([NODE], [pod("p", "a", card=7, mem=3)])
+    assert usage.nodes[0].pending == 3
+    assert usage.warnings == ["pod default/p: node a has no card 7 that its annotation names"]
+
+
+def test_a_bound_pod_counts_also_where_it_would_be_refused_now() -> None:
+    usage = read_usage([NODE], [pod("both", "a", mem=1, count=1)])
+    assert (usage.nodes[0].pending, usage.warnings) == (9, [])
+
+
+def test_an_amount_that_cannot_be_read_is_said_and_not_counted() -> None:
+    usage = read_usage([NODE], [pod("odd", "a", mem=-1)])
+    assert usage.nodes[0].pods == ()
+    assert len(usage.warnings) == 1
+    assert usage.warnings[0].startswith("pod default/odd on a is not counted: container 'main', aliyun.com/gpu-mem: -1 is negative")
+
+
+def test_what_only_the_node_knows_is_counted() -> None:
+    held = {
+        card(0, 8).uuid: [{"pod": "default/gone", "uid": "u1", "units": 3, "why": "leaving"}],
+        card(1, 8).uuid: [
+            {"pod": "default/static", "uid": "u2", "units": 2, "why": "unmanaged"},
+            {"pod": "default/whole", "uid": "u3", "units": 0, "why": "leaving", "whole": True},
+        ],
+    }
+    says = node("a", "10.0.0.1", 8, 8)
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": held, "refused": []})
+    static = pod("static", "a", mem=2)
+    static["metadata"]["uid"] = "u2"
+    assert read_usage([says], [static]).nodes[0].pods == (
+        PodUsage("default", "static", {1: 2}),
+        PodUsage("default", "gone (leaving)", {0: 3}),
+        PodUsage("default", "whole (leaving)", {1: 8}),
+    )
+
+
+def test_a_static_pod_has_what_its_node_says_and_nothing_else() -> None:
+    static = pod("static", "a", card=0, mem=2, annotations={"kubernetes.io/config.mirror": "file"})
+    static["metadata"]["uid"] = "u"
+    assert read_usage([NODE], [static]).nodes[0].pods == ()
+    says = node("a", "10.0.0.1", 8, 8)
+    entry = {"pod": "default/static", "uid": "u", "units": 2, "why": "unmanaged"}
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": {card(1, 8).uuid: entry}})
+    assert read_usage([says], [static]).nodes[0].pods == (PodUsage("default", "static", {1: 2}),)
+
+
+def test_nothing_that_a_node_says_is_obeyed_by_a_terminal() -> None:
+    odd = node("a", "10.0.0.1\x1b]0;owned\x07\n" + "x" * 1000, 8)
+    assert read_usage([odd], []).nodes[0].address == "10.0.0.1 ]0;owned  " + "x" * 45
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "says"),
+    [
+        ("aliyun.com/gpu-count", "65", "its aliyun.com/gpu-count of 65 cannot be; a node has at most 64"),
+        ("aliyun.com/gpu-count", "1e18", "its aliyun.com/gpu-count of 1000000000000000000 cannot be"),
+        ("aliyun.com/gpu-count", "-1", "its aliyun.com/gpu-count of -1 cannot be"),
+        ("aliyun.com/gpu-mem", "2147483648", "its aliyun.com/gpu-mem of 2147483648 cannot be"),
+        ("aliyun.com/gpu-mem", "many", "'many' is not a quantity"),
+    ],
+)
+def test_a_node_whose_totals_cannot_be_is_left_out_and_said(resource: str, amount: str, says: str) -> None:
+    odd = original_node("odd", "10.0.0.2", memory=64, count=64)
+    assert [found.name for found in read_usage([odd, NODE], []).nodes] == ["a", "odd"]
+    odd["status"]["allocatable"][resource] = amount
+    usage = read_usage([odd, NODE], [pod("p", "odd", mem=1)])
+    assert [found.name for found in usage.nodes] == ["a"]
+    assert usage.warnings[0].startswith(f"node odd: {says}")
+
+
+def test_a_word_of_the_node_that_cannot_be_read_is_said() -> None:
+    says = node("a", "10.0.0.1", 8)
+    says["metadata"]["annotations"]["gpushare/held"] = '{"v":2}'
+    assert "node a: annotation gpushare/held cannot be used (version 2 is not known" in read_usage([says], []).warnings[0]
+
+
+def test_a_lost_card_leaves_its_column() -> None:
+    usage = read_usage([node("a", "10.0.0.1", cards=Inventory(GIB, (card(1, 8),)))], []).nodes[0]
+    assert (usage.columns, usage.cards) == (2, {1: 8})
+
+
+def test_cards_that_are_ill_or_cordoned_are_counted() -> None:
+    ill = Inventory(GIB, (card(0, 8, health="xid 79"), card(1, 8, cordoned=True)))
+    assert read_usage([node("a", "10.0.0.1", cards=ill)], []).nodes[0].total == 16
+
+
+def test_an_inventory_that_cannot_be_read_falls_back_to_totals() -> None:
+    newer = original_node("a", "10.0.0.1", memory=30, count=2)
+    newer["metadata"]["annotations"] = {"gpushare/cards": '{"v":2}'}
+    usage = read_usage([newer], [pod("p", "a", card=1, mem=5)])
+    assert (usage.nodes[0].cards, usage.nodes[0].by_card) == ({0: 15, 1: 15}, {0: 0, 1: 5})
+    assert len(usage.warnings) == 1
+    assert "node a: annotation gpushare/cards cannot be used (version 2 is not known" in usage.warnings[0]
+
+
+def test_a_node_without_an_address() -> None:
+    assert read_usage([{**NODE, "status": {}}], []).nodes[0].address == "unknown"
+
+
+def test_different_units_are_said() -> None:
+    mib = original_node("m", "10.0.0.2", memory=15000, count=1)
+    assert read_usage([NODE, mib], []).warnings == [
+        "the nodes count in different units (a: GiB, m: MiB): the cluster's totals add unlike numbers"
+    ]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""docs/names.md has every name that pods, nodes, containers and events carry."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpushare_runtime.core import protocol
+from quality.tree import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/names.md").read_text()
+# What users write on pods stands in requests.md, under one heading.
+ASKED = (REPOSITORY / "docs/requests.md").read_text()
+NAMES = {
+    name: value
+    for name, value in vars(protocol).items()
+    # kubelet's own mark of a static pod's copy is no name of ours.
+    if name != "ANNOTATION_MIRROR"
+    and name.startswith(("RESOURCE_", "LABEL_", "ANNOTATION_", "ASK_", "ENV_", "EVENT_"))
+    and isinstance(value, str)
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_documented(name: str) -> None:
+    value = NAMES[name]
+    assert f"`{value}" in PAGE or f"`{value}" in ASKED, f"{name}: {value} stands in neither names.md nor requests.md"
+
+
+def test_all_kinds_of_names_are_looked_for() -> None:
+    assert {name.partition("_")[0] for name in NAMES} == {"RESOURCE", "LABEL", "ANNOTATION", "ASK", "ENV", "EVENT"}
