@@ -30,6 +30,10 @@ OLDEST = (3, 10)
 CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10")
 # Up to the last @ before the path: a password may hold one, too.
 _CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
+# Scheme, user and host of a URL; the rest of it.
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://[^/?#]{1,1024})([/?#].*)", re.DOTALL)
+# What stands there in every index hides nothing.
+_PLAIN = ("", "/simple")
 _SHORT = 3
 _NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
 
@@ -183,11 +187,20 @@ def without_credentials(text: str) -> str:
 
 
 def without_values(text: str, arguments: Sequence[str]) -> str:
-    """The text without the values of these arguments of pip: a proxy may be given without a scheme, a token may stand in a path."""
-    values = {argument.partition("=")[2] if argument.startswith("-") else argument for argument in arguments}
+    """The text without the values of these arguments of pip, but for the hosts of URLs: a proxy may be given without a scheme, a
+    token may stand in a path, and pip names paths by themselves."""
+    hidden = {}
+    for argument in arguments:
+        value = argument.partition("=")[2] if argument.startswith("-") else argument
+        url = _URL.fullmatch(value)
+        if url is None:
+            hidden[value] = "***"
+        elif url.group(2).rstrip("/") not in _PLAIN:
+            hidden[value] = f"{url.group(1)}/***"
+            hidden[url.group(2).rstrip("/")] = "/***"
     # Shorter ones, such as a number, hide nothing and stand in many a word.
-    for value in sorted((value for value in values if len(value) > _SHORT), key=len, reverse=True):
-        text = text.replace(value, "***")
+    for value in sorted((value for value in hidden if len(value) > _SHORT), key=len, reverse=True):
+        text = text.replace(value, hidden[value])
     return text
 
 

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from aiohttp import web
+
 from gpushare_runtime.kube import events
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
@@ -119,11 +121,15 @@ def test_one_that_fails_is_sent_again_behind_the_others_and_with_its_count(tmp_p
 def test_one_that_fails_for_an_hour_is_left_out(tmp_path: Path) -> None:
     async def run() -> None:
         clock = Clock()
-        async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
-            api.faults = [fail(500, "InternalError", "etcd is away")] * 3
-            recorder.emit(POD, "Warning", "One", "1")
-            await until(lambda: len(api.requests) == 2)
+
+        async def an_hour_later(request: web.Request) -> web.Response:
             clock.now = 3601
+            return await away(request)
+
+        async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
+            away = fail(500, "InternalError", "etcd is away")
+            api.faults = [away, away, an_hour_later]
+            recorder.emit(POD, "Warning", "One", "1")
             await until(lambda: not api.faults)
             await asyncio.sleep(0.2)
             assert len(api.requests) == 3
