@@ -21,4 +21,4 @@ class ActionModule(HostAction):
         try:
             return super().run(tmp, task_vars)
         except AnsibleConnectionFailure as error:
-            return {"failed": True, "changed": False, "msg": " ".join(str(error).split())[-300:]}
+            return {"failed": True, "changed": False, "msg": str(error)}

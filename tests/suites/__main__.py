@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from quality.tree import files
 from suites.choose import (
     NO_RECORD,
     RECORD,
@@ -22,6 +21,7 @@ from suites.choose import (
     Choice,
     asked_for,
     changes,
+    contents,
     fingerprint,
     git,
     not_recorded,
@@ -80,17 +80,18 @@ def main(arguments: Sequence[str]) -> int:
     # As Ctrl-C would end it: suites and labs are taken down.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     before = (git("rev-parse", "HEAD") or "").strip(), git("status", "--porcelain", "--", ".", f":!{RESULTS}")
-    listed = files()
-    prints = {suite.name: {"files": fingerprint(suite, listed), "tree": fingerprint(None, listed)} for suite in SUITES}
     keeps = full_size or given.record
     if keeps and (before[1] or not before[0]):
         say(f"nothing will be recorded in {RECORD.name}: the work tree differs from its commit")
         keeps = False
+    tree = contents() if keeps else {}
+    whole = fingerprint(None, tree)
 
     def ended(job: Job) -> None:
         # At once: what comes later may never end.
         if keeps and not job.failed:
-            note(job, by_suite([job], spans(TIMELINE))[job.suite.name], {"commit": before[0], **prints[job.suite.name]}, full_size)
+            ran_on = {"commit": before[0], "files": fingerprint(job.suite, tree), "tree": whole}
+            note(job, by_suite([job], spans(TIMELINE))[job.suite.name], ran_on, full_size)
 
     jobs = [Job(choice.suite) for choice in chosen]
     runner = Runner(jobs, given.jobs, full_size, lambda suite: seconds_of(suite, record), say, ended)

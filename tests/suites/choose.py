@@ -52,26 +52,31 @@ def changed_since(commit: str) -> list[str]:
     return sorted({path for path in ((tracked or "") + (new or "")).split("\0") if path}) if tracked is not None else []
 
 
-def fingerprint(suite: Suite | None, paths: Iterable[str]) -> str:
-    """Of the files that ask for the suite, or of all, by their contents: commits may be squashed, and a clone may have one only."""
-    found = hashlib.sha256()
-    for path in sorted(paths):
-        # What runs write themselves is no change.
-        if not path.startswith(RESULTS) and (suite is None or suite.asks(path)):
+def contents(paths: Iterable[str] | None = None) -> dict[str, str]:
+    """A hash of each file, by default of all of this tree, but for what runs write themselves, which is no change."""
+    found = {}
+    for path in sorted(files() if paths is None else paths):
+        if not path.startswith(RESULTS):
             place = REPOSITORY / path
             content = str(place.readlink()).encode() if place.is_symlink() else place.read_bytes()
-            found.update(f"{path}\0{hashlib.sha256(content).hexdigest()}\n".encode())
-    return found.hexdigest()[:20]
+            found[path] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def fingerprint(suite: Suite | None, tree: Mapping[str, str]) -> str:
+    """Of the files that ask for the suite, or of all: commits may be squashed, and a clone may have one only. tree: as from `contents`."""
+    lines = (f"{path}\0{found}\n" for path, found in tree.items() if suite is None or suite.asks(path))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:20]
 
 
 def changes(
-    record: Mapping[str, Mapping[str, Any]], suites: Iterable[Suite] = SUITES, paths: Iterable[str] | None = None
+    record: Mapping[str, Mapping[str, Any]], suites: Iterable[Suite] = SUITES, tree: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Suite → what has changed since its record, in words; "" if nothing has. One without a usable record is missing.
 
-    paths: of this tree.
+    tree: as from `contents`.
     """
-    here = list(files() if paths is None else paths)
+    here = contents() if tree is None else tree
     found = {}
     for suite in suites:
         entry = record.get(suite.name, {})
@@ -120,16 +125,16 @@ def within(chosen: list[Choice], record: Mapping[str, Mapping[str, Any]], minute
     return taken, left
 
 
-def not_recorded(record: Mapping[str, Mapping[str, Any]], suites: Iterable[Suite], paths: Iterable[str] | None = None) -> list[str]:
-    """Why a release of this tree lacks a record, suite by suite. paths: of this tree."""
+def not_recorded(record: Mapping[str, Mapping[str, Any]], suites: Iterable[Suite], tree: Mapping[str, str] | None = None) -> list[str]:
+    """Why a release of this tree lacks a record, suite by suite. tree: as from `contents`."""
     missing = []
-    tree = fingerprint(None, files() if paths is None else paths)
+    whole = fingerprint(None, contents() if tree is None else tree)
     for suite in suites:
         entry = record.get(suite.name, {})
         if "tree" not in entry:
             missing.append(f"{suite.name}: {NO_RECORD}")
         elif entry["size"] != "full":
             missing.append(f"{suite.name}: recorded {entry['size']}, not at full size")
-        elif entry["tree"] != tree:
+        elif entry["tree"] != whole:
             missing.append(f"{suite.name}: recorded on {entry['date']} at {str(entry['commit'])[:12]}, which is another tree")
     return missing

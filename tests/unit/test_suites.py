@@ -75,23 +75,23 @@ KNOWN = {"known": ["docs/benchmarks/r.json", "plugins/a.py", "plugins/b.py", "ro
 
 
 def recorded(commit: str = "lost", size: str = "full") -> dict[str, dict[str, str]]:
-    tree = choose.fingerprint(None, PATHS)
+    tree = choose.fingerprint(None, choose.contents(PATHS))
     entry = {"commit": commit, "date": "2026-01-02", "size": size, "tree": tree}
-    return {suite.name: {**entry, "files": choose.fingerprint(suite, PATHS)} for suite in (B, C)}
+    return {suite.name: {**entry, "files": choose.fingerprint(suite, choose.contents(PATHS))} for suite in (B, C)}
 
 
 def test_a_changed_file_asks_for_the_suites_that_name_it_whatever_became_of_the_commit(tree: Path) -> None:
     lost, known = recorded(), recorded("known")
     (tree / "docs/benchmarks/r.json").write_text("of another run")
-    assert choose.changes(lost, (B, C), PATHS) == {"b": "", "c": ""}
+    assert choose.changes(lost, (B, C), choose.contents(PATHS)) == {"b": "", "c": ""}
     (tree / "plugins/a.py").write_text("changed")
-    assert choose.changes(lost, (B, C), PATHS) == {"b": "its files have changed since 2026-01-02", "c": ""}
-    assert choose.changes(known, (B, C), PATHS) == {"b": "plugins/a.py and 1 more changed", "c": ""}
+    assert choose.changes(lost, (B, C), choose.contents(PATHS)) == {"b": "its files have changed since 2026-01-02", "c": ""}
+    assert choose.changes(known, (B, C), choose.contents(PATHS)) == {"b": "plugins/a.py and 1 more changed", "c": ""}
     # One more, or one less, is a change as well; a record of old, without fingerprints, is none.
     (tree / "roles/x/new.yml").write_text("")
-    assert choose.changes(lost, (C,), [*PATHS, "roles/x/new.yml"])["c"] != ""
-    assert choose.changes(lost, (C,), PATHS[:1])["c"] != ""
-    assert choose.changes({"b": {"commit": "known", "date": "2026-01-02", "size": "full"}}, (B,), PATHS) == {}
+    assert choose.changes(lost, (C,), choose.contents([*PATHS, "roles/x/new.yml"]))["c"] != ""
+    assert choose.changes(lost, (C,), choose.contents(PATHS[:1]))["c"] != ""
+    assert choose.changes({"b": {"commit": "known", "date": "2026-01-02", "size": "full"}}, (B,), choose.contents(PATHS)) == {}
 
 
 def test_what_does_not_fit_is_left_out_by_name_and_never_what_always_runs() -> None:
@@ -111,11 +111,11 @@ def test_what_does_not_fit_is_left_out_by_name_and_never_what_always_runs() -> N
 def test_a_release_needs_a_record_of_every_suite_on_its_own_tree(tree: Path) -> None:
     full, small = recorded("0123456789abcdef"), recorded(size="as in CI")
     (tree / "docs/benchmarks/r.json").write_text("of another run")
-    assert choose.not_recorded(full, (B, C), PATHS) == []
-    assert choose.not_recorded({}, (B,), PATHS) == ["b: no run of it is recorded"]
-    assert choose.not_recorded(small, (B,), PATHS) == ["b: recorded as in CI, not at full size"]
+    assert choose.not_recorded(full, (B, C), choose.contents(PATHS)) == []
+    assert choose.not_recorded({}, (B,), choose.contents(PATHS)) == ["b: no run of it is recorded"]
+    assert choose.not_recorded(small, (B,), choose.contents(PATHS)) == ["b: recorded as in CI, not at full size"]
     (tree / "roles/x/b.yml").write_text("changed")
-    assert choose.not_recorded(full, (B,), PATHS) == ["b: recorded on 2026-01-02 at 0123456789ab, which is another tree"]
+    assert choose.not_recorded(full, (B,), choose.contents(PATHS)) == ["b: recorded on 2026-01-02 at 0123456789ab, which is another tree"]
 
 
 @pytest.fixture
