@@ -117,12 +117,14 @@ mutants: venv ## Would the unit tests notice one wrong operator or line in the c
 
 .PHONY: lock
 lock: ## Rewrite the locked requirements with hashes from their .in files
-	$(call say,locking with uv in a scratch environment)
+	$(call say,locking with uv$(comma) itself locked$(comma) in a scratch environment)
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
-	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/pip" install -q uv && \
+	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/pip" install -q --require-hashes -r requirements/lock.txt && \
 	lock="$$scratch/bin/uv pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate" && \
 	$$lock --python-version 3.10 $(RUNTIME)/requirements.in -o $(RUNTIME)/requirements.txt && \
-	$$lock --python-version 3.11 -c $(RUNTIME)/requirements.txt requirements/dev.in -o requirements/dev.txt
+	$$lock --python-version 3.10 -c $(RUNTIME)/requirements.txt $(RUNTIME)/requirements-kubectl.in -o $(RUNTIME)/requirements-kubectl.txt && \
+	$$lock --python-version 3.11 -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in -o requirements/dev.txt && \
+	$$lock --python-version 3.11 requirements/lock.in -o requirements/lock.txt
 
 .PHONY: venv
 venv: $(VENV)/.complete ## The Python environment that all targets use

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The locked requirements name everything that their inputs ask for, every pin has hashes, and the two locks agree."""
+"""The locked requirements name everything that their inputs ask for, every pin has hashes, and the locks agree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ROOT / "files/gpushare_runtime/requirements"
+KUBECTL = ROOT / "files/gpushare_runtime/requirements-kubectl"
 DEV = ROOT / "requirements/dev"
+LOCK = ROOT / "requirements/lock"
 
 
 def normal(name: str) -> str:
@@ -36,16 +38,19 @@ def pins(path: Path) -> dict[str, set[str]]:
 def main() -> None:
     problems = []
     locks = {}
-    for base in (RUNTIME, DEV):
+    for base in (RUNTIME, KUBECTL, DEV, LOCK):
         lock = base.with_suffix(".txt")
         locks[base] = pins(lock)
         problems += [f"{lock}: {name} is wanted but not locked" for name in wanted(base.with_suffix(".in")) - set(locks[base])]
-    for name, versions in locks[RUNTIME].items():
-        if name in locks[DEV] and not locks[DEV][name] <= versions:
-            problems.append(f"{name} is locked to {versions} for the runtime and to {locks[DEV][name]} for development")
+    if not set(locks[RUNTIME]) < set(locks[KUBECTL]):
+        problems.append(f"{KUBECTL}.txt is not {RUNTIME}.txt and more")
+    for one, other in ((RUNTIME, KUBECTL), (KUBECTL, DEV)):
+        for name, versions in locks[one].items():
+            if name in locks[other] and not locks[other][name] <= versions:
+                problems.append(f"{name} is locked to {versions} in {one.name}.txt and to {locks[other][name]} in {other.name}.txt")
     if problems:
         sys.exit("\n".join([*problems, "run `make lock`"]))
-    print(f"{len(locks[RUNTIME])} pins for the runtime, {len(locks[DEV])} for development")
+    print("; ".join(f"{len(found)} pins in {base.name}.txt" for base, found in locks.items()))
 
 
 if __name__ == "__main__":

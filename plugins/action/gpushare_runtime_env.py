@@ -14,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import Wheel, WheelError, build_wheel
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import Wheel, WheelError, build_wheel, locked_requirements
 
 
 class ActionModule(ActionBase):
@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         source = Path(str(arguments.get("source", ""))).resolve()
         try:
-            wheel, requirements = build_wheel(source), (source / "requirements.txt").read_bytes()
+            wheel, requirements = build_wheel(source), locked_requirements(source, str(arguments.get("extra") or ""))
         except (WheelError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         extra = arguments.pop("pip_extra_args", None)

@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import NOTE, Verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import Artifact
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_judge import Evidence, judge, placeable, scheduler_name
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"type": "list", "elements": "str", "required": True},
@@ -98,8 +98,8 @@ class ActionModule(ActionBase):
 
 def _artifact(source: Path) -> Artifact:
     try:
-        requirements = (source / "requirements.txt").read_bytes()
-        return Artifact(build_wheel(source).sha256, hashlib.sha256(requirements).hexdigest())
+        locks = (hashlib.sha256(locked_requirements(source, extra)).hexdigest() for extra in ("", "kubectl"))
+        return Artifact(build_wheel(source).sha256, *locks)
     except (WheelError, OSError) as error:
         raise AnsibleActionFail(str(error)) from error
 

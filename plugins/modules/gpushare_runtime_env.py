@@ -23,9 +23,15 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes.changes
 options:
   source:
-    description: Folder on the controller with the runtime's C(pyproject.toml), C(requirements.txt) and sources.
+    description: Folder on the controller with the runtime's C(pyproject.toml), locked requirements and sources.
     type: path
     required: true
+  extra:
+    description:
+      - The extra of the runtime that the host needs. V(kubectl) brings what kubectl's plugin needs, which no daemon does.
+    type: str
+    choices: ["", kubectl]
+    default: ""
   root:
     description: Folder on the host that holds the environments and the link C(current).
     type: path
@@ -144,6 +150,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "source": {"type": "path", "required": True},
+            "extra": {"type": "str", "choices": ["", "kubectl"], "default": ""},
             "root": {"type": "path", "default": "/opt/gpushare"},
             "python": {"type": "str", "default": ""},
             "pip_extra_args": {"type": "list", "elements": "str", "default": []},

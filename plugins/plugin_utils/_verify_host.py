@@ -25,9 +25,14 @@ class Artifact:
 
     wheel_sha256: str
     requirements_sha256: str
+    kubectl_requirements_sha256: str
+
+    def requirements_of(self, *, plane: bool) -> str:
+        """Of a control plane, which has kubectl's plugin, or of another host."""
+        return self.kubectl_requirements_sha256 if plane else self.requirements_sha256
 
 
-def judge_runtime(found: Findings, runtime: Mapping[str, Any], wanted: Artifact) -> None:
+def judge_runtime(found: Findings, runtime: Mapping[str, Any], wanted: Artifact, *, plane: bool) -> None:
     """Whether the runtime in use is the one of this collection, file by file."""
     if not runtime["environment"]:
         found.error("runtime_missing", "no runtime in use", "the link to it in gpushare_install_dir", SITE)
@@ -36,7 +41,7 @@ def judge_runtime(found: Findings, runtime: Mapping[str, Any], wanted: Artifact)
     if runtime["wheel_sha256"] != wanted.wheel_sha256:
         seen = f"{where} made from wheel {runtime['wheel_sha256'][:12] or 'unknown'} (version {runtime['version'] or 'unknown'})"
         found.error("runtime_differs", seen, f"wheel {wanted.wheel_sha256[:12]}, this collection's", SITE)
-    elif runtime["requirements_sha256"] != wanted.requirements_sha256:
+    elif runtime["requirements_sha256"] != wanted.requirements_of(plane=plane):
         seen = f"{where} made from other locked requirements"
         found.error("runtime_differs", seen, "those of this collection", SITE)
     cure = f"remove {where} and {SITE}: it is built anew from the wheel"

@@ -60,7 +60,7 @@ def judge(evidence: Evidence) -> Verdict:
     nodes = {node["metadata"]["name"]: node for node in cluster["nodes"]} if cluster else {}
     for host, seen in evidence.seen.items():
         found = Findings(host)
-        judge_runtime(found, seen["runtime"], evidence.artifact)
+        judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         for part, unit in (("gpu", "plugin"), ("plane", "extender")):
             if seen[part] is not None:
                 judge_tokens(found, seen[part][unit], seen[part]["tokens"], seen["now"], cluster["accounts"] if cluster else None)

@@ -42,6 +42,11 @@ class Wheel:
         return hashlib.sha256(self.content).hexdigest()
 
 
+def locked_requirements(source: Path, extra: str = "") -> bytes:
+    """The locked requirements of the package at `source`, those of an extra included. OSError without them."""
+    return (source / (f"requirements-{extra}.txt" if extra else "requirements.txt")).read_bytes()
+
+
 def build_wheel(source: Path) -> Wheel:
     """The wheel of the package at `source`, a folder with pyproject.toml. WheelError if it cannot be built."""
     try:
@@ -74,6 +79,9 @@ def _metadata(project: dict[str, Any]) -> str:
     if "requires-python" in project:
         lines.append(f"Requires-Python: {project['requires-python']}")
     lines += [f"Requires-Dist: {requirement}" for requirement in project.get("dependencies", [])]
+    for extra, requirements in sorted(project.get("optional-dependencies", {}).items()):
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f'Requires-Dist: {requirement} ; extra == "{extra}"' for requirement in requirements]
     return "\n".join(lines) + "\n"
 
 

@@ -38,9 +38,9 @@ def said(found: Findings) -> list[tuple[str, str]]:
 # The runtime
 
 
-def of_runtime(**changes: Any) -> list[tuple[str, str]]:
+def of_runtime(plane: bool = False, **changes: Any) -> list[tuple[str, str]]:
     found = Findings("h")
-    judge_runtime(found, {**seen.runtime(), **changes}, ARTIFACT)
+    judge_runtime(found, {**seen.runtime(), **changes}, ARTIFACT, plane=plane)
     return said(found)
 
 
@@ -68,6 +68,13 @@ WHERE = "/opt/gpushare/0.1.0-0123456789ab"
 )
 def test_the_runtime_is_this_collections_file_by_file(changes: Json, expected: list[tuple[str, str]]) -> None:
     assert of_runtime(**changes) == expected
+
+
+def test_control_planes_have_the_requirements_of_kubectls_plugin() -> None:
+    other = [("runtime_differs", f"{WHERE} made from other locked requirements")]
+    assert of_runtime(plane=True) == other
+    assert of_runtime(plane=True, requirements_sha256=ARTIFACT.kubectl_requirements_sha256) == []
+    assert of_runtime(requirements_sha256=ARTIFACT.kubectl_requirements_sha256) == other
 
 
 # A daemon's unit

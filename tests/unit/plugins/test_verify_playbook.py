@@ -48,10 +48,9 @@ PLAY = """
 def world() -> World:
     """With the runtime that this collection really installs."""
     world = World()
-    requirements = (SOURCE / "requirements.txt").read_bytes()
-    hashes = {"wheel_sha256": build_wheel(SOURCE).sha256, "requirements_sha256": hashlib.sha256(requirements).hexdigest()}
-    world.cp["runtime"].update(hashes)
-    world.gpu["runtime"].update(hashes)
+    for host, lock in ((world.cp, "requirements-kubectl.txt"), (world.gpu, "requirements.txt")):
+        requirements = hashlib.sha256((SOURCE / lock).read_bytes()).hexdigest()
+        host["runtime"].update({"wheel_sha256": build_wheel(SOURCE).sha256, "requirements_sha256": requirements})
     return world
 
 

@@ -19,7 +19,7 @@ NOW = 1_800_000_000.0
 WEEK = 604800
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002")
 CONTAINER = "c" * 64
-ARTIFACT = Artifact("a" * 64, "b" * 64)
+ARTIFACT = Artifact("a" * 64, "b" * 64, "c" * 64)
 MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
 
@@ -192,7 +192,7 @@ def plane_host() -> Json:
         "places": places,
         "node_name": "cp1",
         "kubelet": kubelet,
-        "runtime": runtime(),
+        "runtime": {**runtime(), "requirements_sha256": ARTIFACT.kubectl_requirements_sha256},
         "gpu": None,
         "plane": plane,
         "now": NOW,

@@ -82,7 +82,7 @@ def _kubeconfig(environment: Mapping[str, str]) -> str | None:
     """As the original: what KUBECONFIG names if it is there, else the service account of the pod that this runs in."""
     named = environment.get("KUBECONFIG") or None
     in_pod = "KUBERNETES_SERVICE_HOST" in environment
-    return None if named and in_pod and not any(Path(part).exists() for part in named.split(os.pathsep)) else named
+    return None if named and in_pod and not Path(named).exists() else named
 
 
 def _add_options_of_the_original(parser: argparse.ArgumentParser) -> None:

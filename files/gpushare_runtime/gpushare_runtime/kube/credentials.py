@@ -9,8 +9,8 @@ import contextlib
 import os
 import ssl
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -20,6 +20,9 @@ import yaml
 REREAD_SECONDS: Final = 60.0
 """Projected tokens and kubelet's certificates are renewed long before they end; a minute is soon enough."""
 
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where kubelet puts a pod's token and the cluster's authority."""
+
 _THIS_HOST: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -27,31 +30,38 @@ class CredentialsError(Exception):
     """Credentials that cannot be used; says which file, what was found and what was expected."""
 
 
-@dataclass
-class _Loaded:
-    """What the `kubernetes` package fills in; all attributes but `source` and `ca_pem` are its own."""
+@dataclass(frozen=True)
+class Loaded:
+    """What a kubeconfig or a service account says. source: for messages; *_file: paths, read whenever they change; *_pem: inline."""
 
     source: str
+    server: str
+    authorization: str | None = None
+    ca_file: str | None = None
     ca_pem: str | None = None
-    host: str = ""
-    api_key: dict[str, str] = field(default_factory=dict)
-    ssl_ca_cert: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    verify_ssl: bool = True
+    client_file: str | None = None
+    client_key_file: str | None = None
+    client_pem: str | None = None
+    verify: bool = True
     tls_server_name: str | None = None
     proxy: str | None = None
-    refresh_api_key_hook: Callable[[Any], None] | None = None
 
-    @property
-    def authorization(self) -> str | None:
-        # The name of the key depends on the release of the `kubernetes` package.
-        value = self.api_key.get("BearerToken") or self.api_key.get("authorization")
-        return value.strip() if value else None
+    def __post_init__(self) -> None:
+        found = f"{self.source}: the current context's cluster has server {self.server[:80]!r}"
+        if not self.server.startswith(("https://", "http://")):
+            raise CredentialsError(f"{found}; expected a URL such as https://10.0.0.1:6443")
+
+    def sends_token(self) -> Loaded:
+        """Itself. CredentialsError if a token would go over the network in clear text."""
+        if self.server.startswith("http://") and urlsplit(self.server).hostname not in _THIS_HOST:
+            found = f"{self.source}: the current context's cluster has server {self.server[:80]!r}"
+            raise CredentialsError(f"{found}; expected https://, because a token goes there")
+        return self
 
     def tls_state(self) -> tuple[object, ...]:
         """Changes when a file of the TLS context has changed."""
-        return (self.verify_ssl, self.ca_pem, *(_file_state(path) for path in (self.ssl_ca_cert, self.cert_file, self.key_file)))
+        files = (self.ca_file, self.client_file, self.client_key_file)
+        return (self.verify, self.ca_pem, self.client_pem, *map(_file_state, files))
 
 
 class Tokens(Protocol):
@@ -67,7 +77,7 @@ class Tokens(Protocol):
 class Credentials:
     """Server URL, TLS context and Authorization header; the latter two follow the files that they come from."""
 
-    def __init__(self, read: Callable[[], _Loaded], *, tokens: Tokens | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, read: Callable[[], Loaded], *, tokens: Tokens | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
         self._tokens = tokens
         self._clock = clock
@@ -79,7 +89,7 @@ class Credentials:
     @property
     def server(self) -> str:
         """The API server's URL, without a slash at the end."""
-        return self._loaded.host.rstrip("/")
+        return self._loaded.server.rstrip("/")
 
     @property
     def tls_server_name(self) -> str | None:
@@ -125,122 +135,154 @@ class Credentials:
                 self.reload()
 
 
-def load(kubeconfig: str | None, *, context: str | None = None, tokens: Tokens | None = None) -> Credentials:
-    """Credentials from a kubeconfig file, or from the pod's service account when that is None.
+def load(kubeconfig: str | None, *, tokens: Tokens | None = None) -> Credentials:
+    """Credentials of a daemon: from one kubeconfig file, or from the pod's service account when that is None.
 
-    context: of the kubeconfig, None for its current-context; tokens: to use instead of its user, with the current-context's cluster.
+    The user may have a token, a tokenFile or a client certificate. Programs that log in (`exec`) need the `kubernetes` package, which costs
+    a daemon 145 MiB on disk and 19 MiB resident: only kubectl's plugin reads kubeconfigs with it. tokens: used instead of the user.
 
     CredentialsError says which file is missing or broken and what was expected.
     """
     if not kubeconfig:
         return Credentials(_in_cluster, tokens=tokens)
-    return Credentials(lambda: _cluster_of(kubeconfig) if tokens else _from_file(kubeconfig, context), tokens=tokens)
+    return Credentials(lambda: _from_file(kubeconfig, own_tokens=tokens is not None), tokens=tokens)
 
 
-def _from_file(kubeconfig: str, context: str | None) -> _Loaded:
-    from kubernetes import config as kubernetes_config
-
-    paths = [Path(part).expanduser() for part in kubeconfig.split(os.pathsep) if part]
-    if not any(path.exists() for path in paths):
-        raise _missing(kubeconfig)
-    loaded = _Loaded(f"kubeconfig {kubeconfig}")
-    try:
-        kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=kubeconfig, context=context, client_configuration=loaded, persist_config=False
-        )
-    except OSError as error:
-        raise _unreadable(kubeconfig, error) from None
-    except (kubernetes_config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        # The package meets what is no kubeconfig at all with whatever exception comes first.
-        raise _broken(kubeconfig, f"{error}", " and a user") from None
-    return _with_url(loaded, token=loaded.authorization is not None)
-
-
-def _cluster_of(kubeconfig: str) -> _Loaded:
-    """Where the API server is, for a daemon with a token of its own. The package is left out: it costs 19 MiB resident."""
-    loaded = _Loaded(f"kubeconfig {kubeconfig}")
+def _from_file(kubeconfig: str, *, own_tokens: bool) -> Loaded:
+    folder = Path(kubeconfig).parent
     try:
         data = yaml.safe_load(Path(kubeconfig).read_text())
-        contexts = {entry["name"]: entry["context"] for entry in data["contexts"]}
-        clusters = {entry["name"]: entry["cluster"] for entry in data["clusters"]}
-        cluster = clusters[contexts[data["current-context"]]["cluster"]]
-        loaded.host = str(cluster["server"])
-        if cluster.get("certificate-authority-data"):
-            loaded.ca_pem = base64.b64decode(cluster["certificate-authority-data"]).decode("ascii")
-        elif cluster.get("certificate-authority"):
-            loaded.ssl_ca_cert = str(Path(kubeconfig).parent / cluster["certificate-authority"])
-        loaded.verify_ssl = not cluster.get("insecure-skip-tls-verify")
-        loaded.tls_server_name, loaded.proxy = cluster.get("tls-server-name"), cluster.get("proxy-url")
-    except FileNotFoundError:
-        raise _missing(kubeconfig) from None
+        context = _named(data["contexts"], "context", data["current-context"])
+        cluster = _named(data["clusters"], "cluster", context["cluster"])
+        user = {} if own_tokens or "user" not in context else _named(data["users"], "user", context["user"]) or {}
+        client_file, client_key_file, client_pem = _client(user, folder)
+        ca_pem = _inline(cluster.get("certificate-authority-data"))
+        loaded = Loaded(
+            f"kubeconfig {kubeconfig}",
+            str(cluster["server"]),
+            _bearer(user, folder),
+            None if ca_pem else _beside(cluster.get("certificate-authority"), folder),
+            ca_pem,
+            client_file,
+            client_key_file,
+            client_pem,
+            not cluster.get("insecure-skip-tls-verify"),
+            cluster.get("tls-server-name"),
+            cluster.get("proxy-url"),
+        )
+    except FileNotFoundError as error:
+        if error.filename not in (kubeconfig, None):
+            raise unreadable(kubeconfig, error) from None
+        raise missing(kubeconfig) from None
     except OSError as error:
-        raise _unreadable(kubeconfig, error) from None
+        raise unreadable(kubeconfig, error) from None
     except KeyError as error:
-        raise _broken(kubeconfig, f"{error} is not there") from None
+        raise broken(kubeconfig, f"{error} is not there") from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise _broken(kubeconfig, f"{error}") from None
-    return _with_url(loaded, token=True)
+        raise broken(kubeconfig, f"{error}") from None
+    return loaded.sends_token() if own_tokens or loaded.authorization else loaded
 
 
-def _missing(kubeconfig: str) -> CredentialsError:
+def _named(entries: Any, kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {entry["name"]: entry[kind] for entry in entries}[name]
+    return found
+
+
+def _bearer(user: dict[str, Any], folder: Path) -> str | None:
+    for way in ("exec", "auth-provider", "username"):
+        if way in user:
+            raise ValueError(f"its user logs in by `{way}`, where a daemon needs a token, a tokenFile or a client certificate")
+    file = _beside(user.get("tokenFile"), folder)
+    token = str(Path(file).read_text() if file else user.get("token") or "").strip()
+    return f"Bearer {token}" if token else None
+
+
+def _client(user: dict[str, Any], folder: Path) -> tuple[str | None, str | None, str | None]:
+    """The client certificate: its file and its key's, or both inline."""
+    certificate, key = _inline(user.get("client-certificate-data")), _inline(user.get("client-key-data"))
+    files = (_beside(user.get("client-certificate"), folder), _beside(user.get("client-key"), folder))
+    if certificate is None and key is None:
+        return *files, None
+    certificate, key = (inline or (Path(file).read_text() if file else "") for inline, file in zip((certificate, key), files, strict=True))
+    return None, None, f"{certificate}\n{key}"
+
+
+def _inline(value: str | None) -> str | None:
+    return base64.b64decode(value).decode("ascii") if value else None
+
+
+def _beside(path: str | None, folder: Path) -> str | None:
+    """Paths in a kubeconfig are relative to its folder."""
+    return str(folder / path) if path else None
+
+
+def missing(kubeconfig: str) -> CredentialsError:
+    """There is no such file."""
     return CredentialsError(f"kubeconfig {kubeconfig}: no such file; expected a kubeconfig there: name one with --kubeconfig or KUBECONFIG")
 
 
-def _unreadable(kubeconfig: str, error: OSError) -> CredentialsError:
+def unreadable(kubeconfig: str, error: OSError) -> CredentialsError:
+    """It, or a file that it names, cannot be read."""
     return CredentialsError(
         f"kubeconfig {kubeconfig}: cannot read {error.filename or 'a file that it names'}: {error.strerror}; run as a user that may read it"
     )
 
 
-def _broken(kubeconfig: str, why: str, more: str = "") -> CredentialsError:
+def broken(kubeconfig: str, why: str, more: str = "") -> CredentialsError:
+    """It cannot be used; more: what else was expected."""
     return CredentialsError(
         f"kubeconfig {kubeconfig}: {' '.join(why.split())}; expected a kubeconfig (kind: Config) whose "
         f"current-context names a cluster with `server`{more}"
     )
 
 
-def _with_url(loaded: _Loaded, *, token: bool) -> _Loaded:
-    if not loaded.host.startswith(("https://", "http://")):
-        raise CredentialsError(
-            f"{loaded.source}: the current context's cluster has server {loaded.host!r}; expected a URL such as https://10.0.0.1:6443"
-        )
-    if token and loaded.host.startswith("http://") and urlsplit(loaded.host).hostname not in _THIS_HOST:
-        raise CredentialsError(
-            f"{loaded.source}: the current context's cluster has server {loaded.host!r}; expected https://, because a token goes there"
-        )
-    return loaded
-
-
-def _in_cluster() -> _Loaded:
-    from kubernetes import config as kubernetes_config
-
-    loaded = _Loaded("the pod's service account")
+def _in_cluster() -> Loaded:
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    token, ca = SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"
     try:
-        kubernetes_config.load_incluster_config(client_configuration=loaded)  # type: ignore[no-untyped-call]
-    except (kubernetes_config.ConfigException, OSError) as error:
+        if not host or not port:
+            raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+        bearer = f"Bearer {token.read_text().strip()}"
+    except (OSError, ValueError) as error:
         raise CredentialsError(
             f"no kubeconfig was given, and this is no pod with a service account ({error}); "
             "name a kubeconfig with --kubeconfig or KUBECONFIG"
         ) from None
-    return loaded
+    server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    return Loaded("the pod's service account", server, bearer, str(ca))
 
 
-def _ssl_context(loaded: _Loaded) -> ssl.SSLContext | None:
-    if not loaded.host.startswith("https://"):
+def _ssl_context(loaded: Loaded) -> ssl.SSLContext | None:
+    if not loaded.server.startswith("https://"):
         return None
-    reading, wanted = loaded.ssl_ca_cert or "certificate-authority-data", "a certificate authority"
+    reading, wanted = loaded.ca_file or "certificate-authority-data", "a certificate authority"
     try:
-        context = ssl.create_default_context(cafile=loaded.ssl_ca_cert, cadata=loaded.ca_pem)
-        if not loaded.verify_ssl:
+        context = ssl.create_default_context(cafile=loaded.ca_file, cadata=loaded.ca_pem)
+        if not loaded.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if loaded.cert_file:
-            reading, wanted = loaded.cert_file, f"a client certificate, with its key in {loaded.key_file or 'the same file'}"
-            context.load_cert_chain(loaded.cert_file, loaded.key_file)
+        wanted = "a client certificate, with its key in "
+        if loaded.client_pem:
+            reading, wanted = "client-certificate-data", f"{wanted}client-key-data"
+            with _in_memory(loaded.client_pem) as path:
+                context.load_cert_chain(path)
+        elif loaded.client_file:
+            reading, wanted = loaded.client_file, f"{wanted}{loaded.client_key_file or 'the same file'}"
+            context.load_cert_chain(loaded.client_file, loaded.client_key_file)
     except (OSError, ssl.SSLError) as error:
-        # What the kubeconfig has inline is read through a temporary file.
         raise CredentialsError(f"{loaded.source}: {reading}: {error.strerror or error}; expected PEM: {wanted}") from None
     return context
+
+
+@contextlib.contextmanager
+def _in_memory(pem: str) -> Iterator[str]:
+    """A path that `ssl` can read: it takes certificates from files only, and a key must not lie on a disk."""
+    handle = os.memfd_create("client-certificate")
+    try:
+        os.write(handle, pem.encode())
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
 
 
 def _file_state(path: str | None) -> tuple[object, ...]:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.kube.client import UNREACHABLE, KubeError
-from gpushare_runtime.kube.credentials import Credentials, CredentialsError, load
+from gpushare_runtime.kube.credentials import Credentials, CredentialsError
 from gpushare_runtime.kubectl_inspect.api import Objects, read_cluster
+from gpushare_runtime.kubectl_inspect.kubeconfig import load_kubeconfig
 from gpushare_runtime.kubectl_inspect.tables import details, summary
 from gpushare_runtime.kubectl_inspect.usage import NodeUsage, Usage, read_usage
 
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0, 1 after an error that was explained on standard error, 2 for a wrong command line."""
     arguments = _parser().parse_args(argv)
     try:
-        credentials = load(_kubeconfig(arguments.kubeconfig), context=arguments.context)
+        credentials = load_kubeconfig(_kubeconfig(arguments.kubeconfig), context=arguments.context)
         nodes, pods = _read(credentials, arguments.nodes)
         shown, warnings = _select(nodes, pods, arguments.nodes)
     except (CredentialsError, InspectError) as error:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Credentials from files, with an error that names the file, and read again when it changes."""
+"""Credentials from files, with an error that names the file, and read again when it changes.
+
+Two readers, the daemons' own and that of kubectl's plugin, take the same of what both understand.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import datetime
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +22,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import gpushare_runtime
+from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.credentials import REREAD_SECONDS, Credentials, CredentialsError, load
+from gpushare_runtime.kubectl_inspect.kubeconfig import load_kubeconfig
 from gpushare_runtime.pki.certificates import issue
 from unit.runtime.kube.fake_api import kubeconfig
 
 SERVER = "https://10.0.0.1:6443"
+Read = Callable[[str], Credentials]
+both = pytest.mark.parametrize("read", [load, load_kubeconfig])
 
 
 def write(path: Path, text: str) -> str:
@@ -40,8 +48,9 @@ def certificate(name: str) -> tuple[bytes, bytes]:
     return pem, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def test_token(tmp_path: Path) -> None:
-    loaded = load(write(tmp_path / "config", kubeconfig(SERVER + "/", token="secret")))
+@both
+def test_token(tmp_path: Path, read: Read) -> None:
+    loaded = read(write(tmp_path / "config", kubeconfig(SERVER + "/", token="secret")))
     assert loaded.server == SERVER
     assert loaded.authorization() == "Bearer secret"
     context = loaded.ssl()
@@ -49,24 +58,27 @@ def test_token(tmp_path: Path) -> None:
     assert context.check_hostname
 
 
+@both
 @pytest.mark.parametrize("server", ["http://10.0.0.1:8080", "http://api.example.org", "http://127.0.0.1.example.org"])
-def test_a_token_does_not_go_over_plain_http_off_this_host(tmp_path: Path, server: str) -> None:
+def test_a_token_does_not_go_over_plain_http_off_this_host(tmp_path: Path, server: str, read: Read) -> None:
     file = write(tmp_path / "config", kubeconfig(server, token="secret"))
     with pytest.raises(CredentialsError, match="expected https://"):
-        load(file)
+        read(file)
     with pytest.raises(CredentialsError, match="expected https://"):
         load(file, tokens=Spoken())
-    assert load(write(tmp_path / "without", kubeconfig(server))).ssl() is None
+    assert read(write(tmp_path / "without", kubeconfig(server))).ssl() is None
 
 
-def test_plain_http_has_no_tls(tmp_path: Path) -> None:
-    assert load(write(tmp_path / "config", kubeconfig("http://127.0.0.1:8080"))).ssl() is None
+@both
+def test_plain_http_has_no_tls(tmp_path: Path, read: Read) -> None:
+    assert read(write(tmp_path / "config", kubeconfig("http://127.0.0.1:8080"))).ssl() is None
 
 
+@both
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "empty"),
+        ("", "expected a kubeconfig"),
         ("- a", "expected a kubeconfig"),
         ("{", "expected a kubeconfig"),
         ("nothing", "expected a kubeconfig"),
@@ -77,16 +89,17 @@ def test_plain_http_has_no_tls(tmp_path: Path) -> None:
         (kubeconfig(SERVER, **{"client-certificate-data": "###"}), "expected"),
     ],
 )
-def test_a_broken_kubeconfig_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_broken_kubeconfig_is_named(tmp_path: Path, text: str, said: str, read: Read) -> None:
     with pytest.raises(CredentialsError) as caught:
-        load(write(tmp_path / "broken", text))
+        read(write(tmp_path / "broken", text))
     assert str(tmp_path / "broken") in str(caught.value)
     assert said in str(caught.value)
 
 
-def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+@both
+def test_a_missing_kubeconfig_is_named(tmp_path: Path, read: Read) -> None:
     with pytest.raises(CredentialsError, match="nowhere: no such file; expected a kubeconfig there"):
-        load(str(tmp_path / "nowhere"))
+        read(str(tmp_path / "nowhere"))
 
 
 def test_no_kubeconfig_outside_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,12 +108,13 @@ def test_no_kubeconfig_outside_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None
         load(None)
 
 
-def test_a_token_file_is_read_again(tmp_path: Path) -> None:
+@both
+def test_a_token_file_is_read_again(tmp_path: Path, read: Read) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
     file = write(tmp_path / "config", kubeconfig(SERVER, tokenFile=str(token)))
     now = 0.0
-    source = load(file)
+    source = read(file)
     watched = Credentials(source._read, clock=lambda: now)
     assert watched.authorization() == "Bearer first"
     token.write_text("second\n")
@@ -112,12 +126,13 @@ def test_a_token_file_is_read_again(tmp_path: Path) -> None:
     assert watched.authorization() == "Bearer second"
 
 
-def test_client_certificates_from_files_and_inline(tmp_path: Path) -> None:
+@both
+def test_client_certificates_from_files_and_inline(tmp_path: Path, read: Read) -> None:
     pem, key = certificate("system:node:n1")
     both = tmp_path / "kubelet-client-current.pem"
     both.write_bytes(pem + key)
     user = {"client-certificate": both.name, "client-key": both.name}
-    loaded = load(write(tmp_path / "kubelet.conf", kubeconfig(SERVER, **user)))
+    loaded = read(write(tmp_path / "kubelet.conf", kubeconfig(SERVER, **user)))
     assert loaded.authorization() is None
     before = loaded.ssl()
     loaded.reload()
@@ -128,22 +143,52 @@ def test_client_certificates_from_files_and_inline(tmp_path: Path) -> None:
     loaded.reload()
     assert loaded.ssl() is not before
     inline = {"client-certificate-data": base64.b64encode(pem).decode(), "client-key-data": base64.b64encode(key).decode()}
-    assert load(write(tmp_path / "inline", kubeconfig(SERVER, **inline))).ssl() is not None
+    assert read(write(tmp_path / "inline", kubeconfig(SERVER, **inline))).ssl() is not None
 
 
-def test_a_broken_certificate_is_named(tmp_path: Path) -> None:
-    (tmp_path / "pem").write_text("no certificate")
-    user = {"client-certificate": str(tmp_path / "pem"), "client-key": str(tmp_path / "pem")}
-    with pytest.raises(CredentialsError, match=r"pem: .*expected PEM: a client certificate, with its key"):
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"exec": {"command": "login"}}, "its user logs in by `exec`, where a daemon needs a token"),
+        ({"username": "u", "password": "p"}, "its user logs in by `username`"),
+        ({"client-certificate-data": "IyMj"}, "client-certificate-data: .*expected PEM: .*with its key in client-key-data"),
+    ],
+)
+def test_a_user_that_a_daemon_cannot_be(tmp_path: Path, user: dict[str, object], said: str) -> None:
+    with pytest.raises(CredentialsError, match=said):
         load(write(tmp_path / "config", kubeconfig(SERVER, **user)))
 
 
-def test_server_name_and_proxy_of_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(CredentialsError, match=f"this is no pod with a service account .*{tmp_path}/token"):
+        load(None)
+    (tmp_path / "token").write_text("of the pod\n")
+    with pytest.raises(CredentialsError, match=f"the pod's service account: {tmp_path}/ca.crt: No such file"):
+        load(None)
+    (tmp_path / "ca.crt").write_bytes(certificate("cluster")[0])
+    loaded = load(None)
+    assert (loaded.server, loaded.authorization()) == ("https://[fd00::1]:443", "Bearer of the pod")
+    assert loaded.ssl() is not None
+
+
+@both
+def test_a_broken_certificate_is_named(tmp_path: Path, read: Read) -> None:
+    (tmp_path / "pem").write_text("no certificate")
+    user = {"client-certificate": str(tmp_path / "pem"), "client-key": str(tmp_path / "pem")}
+    with pytest.raises(CredentialsError, match=r"pem: .*expected PEM: a client certificate, with its key"):
+        read(write(tmp_path / "config", kubeconfig(SERVER, **user)))
+
+
+@both
+def test_server_name_and_proxy_of_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://elsewhere:3128")
     data = yaml.safe_load(kubeconfig(SERVER))
-    assert load(write(tmp_path / "one", yaml.safe_dump(data))).proxy is None
+    assert read(write(tmp_path / "one", yaml.safe_dump(data))).proxy is None
     data["clusters"][0]["cluster"] |= {"tls-server-name": "kubernetes", "proxy-url": "http://proxy:3128"}
-    loaded = load(write(tmp_path / "two", yaml.safe_dump(data)))
+    loaded = read(write(tmp_path / "two", yaml.safe_dump(data)))
     assert (loaded.tls_server_name, loaded.proxy) == ("kubernetes", "http://proxy:3128")
 
 
@@ -211,11 +256,12 @@ def test_a_broken_cluster_is_named(tmp_path: Path, text: str | None, said: str) 
     assert said in str(caught.value)
 
 
-def test_with_tokens_of_its_own_the_package_is_not_loaded(tmp_path: Path) -> None:
-    write(tmp_path / "config", kubeconfig(SERVER))
+def test_daemons_run_without_the_package(tmp_path: Path) -> None:
+    # Only the extra `kubectl` has it.
+    write(tmp_path / "config", kubeconfig(SERVER, token="secret"))
     code = (
-        "import sys; from gpushare_runtime.kube.credentials import load; from gpushare_runtime.kube.service_account import *; "
-        "load('config', tokens=TokenKeeper(TokenFiles(Path('s'), Path('t')))); sys.exit('kubernetes' in sys.modules)"
+        "import sys; sys.modules['kubernetes'] = None; from gpushare_runtime.kube.credentials import load; "
+        "import gpushare_runtime.extender.main, gpushare_runtime.device_plugin.main; load('config')"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent)}
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False).returncode == 0
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,3 +154,11 @@ def test_help_and_version(argv: list[str], code: int, said: str, capsys: pytest.
         main(argv)
     assert ended.value.code == code
     assert said in capsys.readouterr().out
+
+
+def test_without_the_extra_it_says_where_the_plugin_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    assert main(["--kubeconfig", str(tmp_path / "config")]) == 1
+    assert "use the plugin of a control plane, or install gpushare-runtime[kubectl]" in capsys.readouterr().err
