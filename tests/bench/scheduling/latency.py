@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import math
-import re
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_METRIC: Final = "gpushare_extender_verb_duration_seconds"
-_LINE: Final = re.compile(rf'{_METRIC}_(bucket|sum|count){{verb="(\w+)"(?:,le="([^"]+)")?}} (\S+)')
-_NO: Final = re.compile(r'gpushare_extender_verb_results_total{verb="(\w+)",result="(?:refused|error)"} (\d+)')
+from prometheus_client.parser import text_string_to_metric_families
+
+_SECONDS: Final = "gpushare_extender_verb_duration_seconds"
+_RESULTS: Final = "gpushare_extender_verb_results_total"
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,16 @@ def latencies(text: str) -> dict[str, Latency]:
     """From the text of a scrape."""
     buckets: dict[str, list[tuple[float, int]]] = {}
     sums: dict[str, float] = {}
-    for kind, verb, bound, value in _LINE.findall(text):
-        if kind == "bucket":
-            buckets.setdefault(verb, []).append((float(bound.replace("+Inf", "inf")), int(float(value))))
-        elif kind == "sum":
-            sums[verb] = float(value)
     refused: dict[str, int] = {}
-    for verb, value in _NO.findall(text):
-        refused[verb] = refused.get(verb, 0) + int(value)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            verb = sample.labels.get("verb", "")
+            if sample.name == f"{_SECONDS}_bucket":
+                buckets.setdefault(verb, []).append((float(sample.labels["le"]), int(sample.value)))
+            elif sample.name == f"{_SECONDS}_sum":
+                sums[verb] = sample.value
+            elif sample.name == _RESULTS and sample.labels["result"] != "ok":
+                refused[verb] = refused.get(verb, 0) + int(sample.value)
     found = {}
     for verb, counted in buckets.items():
         calls = counted[-1][1]

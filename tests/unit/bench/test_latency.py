@@ -10,7 +10,7 @@ import pytest
 
 from bench.scheduling.latency import Latency, latencies, quantile
 from gpushare_runtime.daemon.metrics import render
-from gpushare_runtime.extender.metrics import OK, REFUSED, Meters
+from gpushare_runtime.extender.metrics import OK, UNSCHEDULABLE, Meters
 
 BUCKETS = [(0.001, 50), (0.002, 90), (0.01, 100), (math.inf, 100)]
 
@@ -28,7 +28,7 @@ def test_from_what_the_extender_writes() -> None:
     meters = Meters()
     for _ in range(3):
         meters.took("filter", OK, 0.004)
-    meters.took("filter", REFUSED, 0.004)
+    meters.took("filter", UNSCHEDULABLE, 0.004)
     meters.took("bind", OK, 0.03)
     found = latencies("".join(render(meters.families())))
     assert set(found) == {"filter", "bind"}

@@ -54,7 +54,7 @@ def test_the_extender(tmp_path: Path) -> None:
                                 text = await response.text()
                         except aiohttp.ClientConnectionError:
                             text = ""
-                        if "gpushare_extender_ready 1" in text:
+                        if "gpushare_extender_ready 1.0" in text:
                             return text
                         await asyncio.sleep(0.02)
             finally:

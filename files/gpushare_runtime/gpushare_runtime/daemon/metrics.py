@@ -1,122 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Metrics in Prometheus' text format (version 0.0.4), those of the process itself among them. Pure.
-
-By hand: one page of text does not earn every node another locked dependency.
-"""
+"""Metrics for Prometheus, written by its own library; here only in pieces, so that a large page does not hold up the event loop."""
 
 from __future__ import annotations
 
-import os
-import resource
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Final, Literal
+
+from prometheus_client import Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from gpushare_runtime import __version__
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-# Seconds; fine where answers to kubelet and kube-scheduler should be, coarse beyond.
-LATENCY_BOUNDS: Final = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_LATENCY_BUCKETS: Final = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds; fine where answers to kubelet and kube-scheduler should be, coarse beyond."""
 
-_LINES: Final = 200
+_LINES: Final = 100
+"""Of one piece: about a millisecond."""
 
-Labels = Mapping[str, str]
+_PROCESS: Final = ProcessCollector(registry=None)
 
+# They double a histogram, and nothing reads them.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
-@dataclass(frozen=True)
-class Sample:
-    """One line: the family's name with suffix, labels, value."""
-
-    value: float
-    labels: Labels = field(default_factory=dict)
-    suffix: str = ""
+Value = tuple[float, Mapping[str, str]]
+"""A sample: its value and its labels."""
 
 
-@dataclass(frozen=True)
-class Family:
-    """One metric. name: with its unit, `_total` for counters; help: one line; samples: read once."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help: str
-    samples: Iterable[Sample]
+def family(name: str, kind: Literal["counter", "gauge"], text: str, values: Iterable[Value]) -> Metric:
+    """One metric. name: with its unit, and `_total` for a counter; values: taken when they are written."""
+    metric = Metric(name.removesuffix("_total"), text, kind)
+    # The library goes through them once.
+    metric.samples = (Sample(name, dict(labels), value) for value, labels in values)  # type: ignore[assignment]
+    return metric
 
 
-class Histogram:
-    """How often a value was at most each bound."""
-
-    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def samples(self, labels: Labels | None = None) -> list[Sample]:
-        """The lines of this histogram with these labels."""
-        of = dict(labels or {})
-        lines, total = [], 0
-        for bound, count in zip((*map(_number, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            lines.append(Sample(total, {**of, "le": bound}, "_bucket"))
-        return [*lines, Sample(self._sum, of, "_sum"), Sample(total, of, "_count")]
+def single(name: str, kind: Literal["counter", "gauge"], text: str, value: float) -> Metric:
+    """One metric that has one value and no labels."""
+    return family(name, kind, text, [(value, {})])
 
 
-def render(families: Iterable[Family]) -> Iterator[str]:
-    """The text that a scrape gets, in pieces of at most so many lines that each takes about a millisecond."""
-    for family in families:
-        yield f"# HELP {family.name} {_escaped(family.help)}\n# TYPE {family.name} {family.kind}\n"
-        samples = iter(family.samples)
-        while lines := "".join(_line(family, sample) for sample in islice(samples, _LINES)):
-            yield lines
+def latencies(name: str, text: str, label: str, values: Sequence[str] = ()) -> Histogram:
+    """A histogram of seconds by a label. values: of the label, to be there from the start."""
+    histogram = Histogram(name, text, [label], registry=None, buckets=_LATENCY_BUCKETS)
+    for value in values:
+        histogram.labels(value)
+    return histogram
 
 
-def _line(family: Family, sample: Sample) -> str:
-    labels = ",".join(f'{key}="{_escaped(value, quote=True)}"' for key, value in sample.labels.items())
-    return f"{family.name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}\n"
+def of_process(prefix: str) -> Iterator[Metric]:
+    """CPU time, memory and open files of this process, and its release. prefix: of the daemon's metrics."""
+    yield from _PROCESS.collect()
+    yield family(f"{prefix}_build_info", "gauge", "The release that runs.", [(1, {"version": __version__})])
 
 
-def _escaped(text: str, *, quote: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quote else text
+def render(metrics: Iterable[Metric]) -> Iterator[str]:
+    """The text that a scrape gets, in pieces that each take about a millisecond."""
+    for metric in metrics:
+        samples = iter(metric.samples)
+        piece, head = Metric(metric.name, metric.documentation, metric.type), 0
+        while (lines := list(islice(samples, _LINES))) or not head:
+            piece.samples = lines
+            text = generate_latest(_One(piece)).decode()
+            # HELP and TYPE stand above the first piece only.
+            yield text.split("\n", 2)[2] if head else text
+            head = 1
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+class _One(Collector):
+    """What the library takes for a registry."""
 
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
 
-_PROC: Final = Path("/proc")
-# Places after the name in /proc/self/stat, see proc(5).
-_START, _VIRTUAL, _RESIDENT = 19, 20, 21
-
-
-def families(daemon: str) -> Iterator[Family]:
-    """daemon: its name, for the version's sample."""
-    # The name may contain anything, also spaces and parentheses.
-    fields = (_PROC / "self/stat").read_text().rpartition(")")[2].split()
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    started = _boot_time() + int(fields[_START]) / os.sysconf("SC_CLK_TCK")
-    files = len(os.listdir(_PROC / "self/fd"))
-    values = (
-        ("process_cpu_seconds_total", "counter", "CPU time of this process", usage.ru_utime + usage.ru_stime),
-        ("process_resident_memory_bytes", "gauge", "Memory of this process", int(fields[_RESIDENT]) * os.sysconf("SC_PAGE_SIZE")),
-        ("process_virtual_memory_bytes", "gauge", "Address space of this process", int(fields[_VIRTUAL])),
-        ("process_open_fds", "gauge", "Open files and connections", files),
-        ("process_max_fds", "gauge", "How many there may be", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        ("process_start_time_seconds", "gauge", "When this process began, in Unix time", started),
-    )
-    for name, kind, text, value in values:
-        yield Family(name, "counter" if kind == "counter" else "gauge", text, [Sample(value)])
-    yield Family("gpushare_build_info", "gauge", "The release", [Sample(1, {"daemon": daemon, "version": __version__})])
-
-
-def _boot_time() -> int:
-    lines = (_PROC / "stat").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+    def collect(self) -> Iterable[Metric]:
+        return [self._metric]

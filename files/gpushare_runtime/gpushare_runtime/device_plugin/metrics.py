@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from prometheus_client import Histogram
+from prometheus_client.core import Metric
+
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.daemon import metrics
-from gpushare_runtime.daemon.metrics import Family, Histogram, Sample
+from gpushare_runtime.daemon.metrics import family, latencies, single
 from gpushare_runtime.device_plugin.node.allocator import NodeState
 
 
@@ -27,35 +30,35 @@ class Counters:
     unrecorded_starts: int = 0
     record_mismatches: int = 0
     xids: Counter[tuple[str, int]] = field(default_factory=Counter)
-    seconds: dict[str, Histogram] = field(default_factory=dict)
+    seconds: Histogram = field(default_factory=lambda: latencies("gpushare_answer_seconds", "Time to answer kubelet", "method"))
 
     def took(self, method: str, seconds: float) -> None:
         """An answer to kubelet took so long."""
-        self.seconds.setdefault(method, Histogram()).observe(seconds)
+        self.seconds.labels(method).observe(seconds)
 
 
-def families(node: NodeState, counters: Counters) -> Iterator[Family]:
+def families(node: NodeState, counters: Counters) -> Iterator[Metric]:
     """Everything that the device plugin measures."""
     yield from _cards(node)
     yield from _events(counters)
-    yield from metrics.families("gpushare-device-plugin")
+    yield from metrics.of_process("gpushare_device_plugin")
 
 
-def _cards(node: NodeState) -> Iterator[Family]:
+def _cards(node: NodeState) -> Iterator[Metric]:
     cards = node.inventory.cards if node.inventory else ()
     of = {card.uuid: {"card": str(card.index), "uuid": card.uuid} for card in cards}
     unit = node.inventory.unit.mib * 1024 * 1024 if node.inventory else 0
     held, outlived = node.holders.units(node.inventory), node.holders.units(node.inventory, outlived=True)
 
-    def gauge(name: str, text: str, values: dict[str, float]) -> Family:
-        return Family(f"gpushare_card_{name}", "gauge", text, [Sample(value, of[uuid]) for uuid, value in values.items()])
+    def gauge(name: str, text: str, values: dict[str, float]) -> Metric:
+        return family(f"gpushare_card_{name}", "gauge", text, [(value, of[uuid]) for uuid, value in values.items()])
 
-    yield Family("gpushare_unit_bytes", "gauge", f"Size of one unit of {protocol.RESOURCE_MEMORY}", [Sample(unit)])
-    yield Family(
+    yield single("gpushare_unit_bytes", "gauge", f"Size of one unit of {protocol.RESOURCE_MEMORY}", unit)
+    yield family(
         "gpushare_card_info",
         "gauge",
         "What each card is",
-        [Sample(1, {**of[c.uuid], "minor": str(c.minor), "pci": c.pci, "model": c.model, "numa": str(c.numa)}) for c in cards],
+        [(1, {**of[c.uuid], "minor": str(c.minor), "pci": c.pci, "model": c.model, "numa": str(c.numa)}) for c in cards],
     )
     yield gauge("units", "Units of each card", {c.uuid: c.units for c in cards})
     yield gauge("units_held", "Units that pods hold", {c.uuid: held.get(c.uuid, 0) for c in cards})
@@ -66,9 +69,9 @@ def _cards(node: NodeState) -> Iterator[Family]:
     yield gauge("cordoned", "Whether an administrator keeps new pods off the card", {c.uuid: c.cordoned for c in cards})
 
 
-def _events(counters: Counters) -> Iterator[Family]:
-    def counter(name: str, text: str, value: int) -> Family:
-        return Family(f"gpushare_{name}_total", "counter", text, [Sample(value)])
+def _events(counters: Counters) -> Iterator[Metric]:
+    def counter(name: str, text: str, value: int) -> Metric:
+        return single(f"gpushare_{name}_total", "counter", text, value)
 
     yield counter("allocations", "Containers that were given cards", counters.allocations)
     yield counter("refusals", "Containers whose cards were refused to kubelet", counters.refusals)
@@ -79,15 +82,10 @@ def _events(counters: Counters) -> Iterator[Family]:
     yield counter(
         "record_mismatches", "Containers whose ids kubelet's checkpoint and its podresources API disagree on", counters.record_mismatches
     )
-    yield Family(
+    yield family(
         "gpushare_xid_errors_total",
         "counter",
         "XID errors that the driver reported",
-        [Sample(count, {"uuid": uuid, "xid": str(xid)}) for (uuid, xid), count in counters.xids.items()],
+        [(count, {"uuid": uuid, "xid": str(xid)}) for (uuid, xid), count in counters.xids.items()],
     )
-    yield Family(
-        "gpushare_answer_seconds",
-        "histogram",
-        "Time to answer kubelet",
-        [sample for method, histogram in counters.seconds.items() for sample in histogram.samples({"method": method})],
-    )
+    yield from counters.seconds.collect()

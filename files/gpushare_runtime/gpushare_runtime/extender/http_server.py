@@ -18,16 +18,17 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from prometheus_client.core import Metric
 
 from gpushare_runtime import __version__
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.listener import Listener, Seldom
-from gpushare_runtime.daemon.metrics import Family, Sample
+from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.leadership import Fence
-from gpushare_runtime.extender.metrics import ERROR, OK, REFUSED, Meters
+from gpushare_runtime.extender.metrics import ERROR, OK, UNSCHEDULABLE, Meters
 from gpushare_runtime.extender.verbs import Service
 
 log = logging.getLogger(__name__)
@@ -124,15 +125,13 @@ class Endpoints:
             "prioritize_calls": count("prioritize"),
             "preempt_calls": count("preempt"),
             "binds": count("bind", OK),
-            "bind_failures": count("bind", REFUSED, ERROR),
-            "refused_calls": self.meters.refused_callers,
+            "bind_failures": count("bind", UNSCHEDULABLE, ERROR),
+            "refused_calls": self.meters.unauthorized_callers,
         }
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Metric]:
         """What the verbs did, and whether they may be answered."""
-        yield Family(
-            "gpushare_extender_ready", "gauge", "Whether its caches are complete and its token works", [Sample(not self._not_ready())]
-        )
+        yield single("gpushare_extender_ready", "gauge", "1 if the caches are complete and the token works.", not self._not_ready())
         yield from self.meters.families()
         yield from self._fence.families() if self._fence else ()
 
@@ -147,7 +146,7 @@ class Endpoints:
             return extender_v1.write_filter_error(why), ERROR
         args = self._arguments(body)
         filtered = self._service.filter(args)
-        return extender_v1.write_filtered(args, filtered), ERROR if filtered.error else OK if filtered.names else REFUSED
+        return extender_v1.write_filtered(args, filtered), ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
 
     def _arguments(self, body: bytes) -> extender_v1.Arguments:
         """Where every node fits, the scheduler sends to prioritize what it has sent to filter: that is not read again."""
@@ -169,7 +168,7 @@ class Endpoints:
         if self._closed():
             return extender_v1.write_preempted({}), ERROR
         helped = self._service.preempt(args)
-        return extender_v1.write_preempted(helped), OK if helped else REFUSED
+        return extender_v1.write_preempted(helped), OK if helped else UNSCHEDULABLE
 
     async def _bind(self, body: bytes) -> Answer:
         args = extender_v1.read_bind(body)
@@ -181,11 +180,11 @@ class Endpoints:
         except BindError as error:
             self.meters.not_bound(error.cause)
             log.warning("bind %s to node %s: %s", args, args.node, error)
-            return extender_v1.write_bound(str(error)), ERROR if why else REFUSED
+            return extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE
         return extender_v1.write_bound(""), OK
 
     def _refuse(self, request: web.BaseRequest) -> web.Response:
-        self.meters.refused_callers += 1
+        self.meters.unauthorized_callers += 1
         why = (
             f"{request.path[:80]!r} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
             "`tlsConfig` of the extender's entry in KubeSchedulerConfiguration names certFile and keyFile (scheduler/tls.crt and "

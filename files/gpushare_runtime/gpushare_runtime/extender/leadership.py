@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from prometheus_client.core import Metric
+
 from gpushare_runtime.core.node_ledger import Holder
-from gpushare_runtime.daemon.metrics import Family, Sample
+from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
 log = logging.getLogger(__name__)
@@ -214,16 +216,11 @@ class Fence:
         """What should not be, in words, the latest of it; [] usually."""
         return list(self._problems)
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Metric]:
         """For the metrics."""
-        yield Family("gpushare_extender_active", "gauge", "Whether this is the extender that may bind", [Sample(not self.problem())])
-        yield Family("gpushare_extender_terms_total", "counter", "Times that this extender became the active one", [Sample(self.terms)])
-        yield Family(
-            "gpushare_extender_bindings_of_others_total",
-            "counter",
-            "Bindings seen that a second active scheduler made",
-            [Sample(self.strangers)],
-        )
+        yield single("gpushare_extender_active", "gauge", "1 if this extender may bind pods now.", not self.problem())
+        yield single("gpushare_extender_terms_total", "counter", "Times that this extender became the active one.", self.terms)
+        yield single("gpushare_extender_foreign_bindings_total", "counter", "Bindings that a second active scheduler made.", self.strangers)
 
     async def run(self, client: KubeClient, pods: PodCache) -> None:
         """Never returns; cancel it."""

@@ -173,7 +173,7 @@ def _figures(cluster: Cluster, endpoints: Endpoints, watches: Mapping[str, Refle
     yield from metrics.render(endpoints.families())
     yield from metrics.render(families(cluster))
     yield from metrics.render(watch_families(watches))
-    yield from metrics.render(metrics.families(NAME))
+    yield from metrics.render(metrics.of_process("gpushare_extender"))
 
 
 def _first(problems: Sequence[Callable[[], str]]) -> str:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from prometheus_client.core import Metric
+
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
-from gpushare_runtime.daemon.metrics import Family, Histogram, Sample
+from gpushare_runtime.daemon.metrics import Value, family, latencies, single
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.objects import PendingPod
 from gpushare_runtime.kube.reflector import Reflector
@@ -18,10 +20,10 @@ from gpushare_runtime.kube.reflector import Reflector
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 
 OK: Final = "ok"
-REFUSED: Final = "refused"
+UNSCHEDULABLE: Final = "unschedulable"
 ERROR: Final = "error"
-RESULTS: Final = (OK, REFUSED, ERROR)
-"""refused: no node fits, no eviction helps, or the pod is not bound, and the answer says why; error: the question could not be
+RESULTS: Final = (OK, UNSCHEDULABLE, ERROR)
+"""unschedulable: no node fits, no eviction helps, or the pod is not bound, and the answer says why; error: the question could not be
 answered: it is no such question, the caches are not complete, or a fault of ours."""
 
 CAUSES: Final = ("no-room", "elsewhere", "gone", "invalid", "not-ready", "api-refused", "api-unreachable", "api-unknown")
@@ -33,16 +35,16 @@ class Meters:
     """What the verbs have done since the start. Each call of the scheduler costs one `took`."""
 
     def __init__(self) -> None:
-        self.refused_callers = 0
+        self.unauthorized_callers = 0
         """Calls without the client certificate that verbs expect."""
         self._results: Counter[tuple[str, str]] = Counter()
-        self._seconds = {verb: Histogram() for verb in VERBS}
+        self._seconds = latencies("gpushare_extender_verb_duration_seconds", "Time from a call's body to its answer.", "verb", VERBS)
         self._causes: Counter[str] = Counter()
 
     def took(self, verb: str, result: str, seconds: float) -> None:
         """A call has been answered. seconds: from its body to its answer, what others did meanwhile included."""
         self._results[verb, result] += 1
-        self._seconds[verb].observe(seconds)
+        self._seconds.labels(verb).observe(seconds)
 
     def not_bound(self, cause: str) -> None:
         """A call of bind has bound nothing. cause: one of CAUSES."""
@@ -52,87 +54,83 @@ class Meters:
         """Calls of a verb that ended so; without results, all."""
         return sum(self._results[verb, result] for result in results or RESULTS)
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Metric]:
         """All of it as metrics."""
-        yield Family(
-            "gpushare_extender_verb_duration_seconds",
-            "histogram",
-            "Time from a call's body to its answer",
-            [sample for verb, histogram in self._seconds.items() for sample in histogram.samples({"verb": verb})],
-        )
-        yield Family(
-            "gpushare_extender_verb_results_total",
+        yield from self._seconds.collect()
+        results = [(self._results[verb, result], {"verb": verb, "result": result}) for verb in VERBS for result in RESULTS]
+        yield family("gpushare_extender_verb_results_total", "counter", "Calls of each verb, by result.", results)
+        causes = [(self._causes[cause], {"cause": cause}) for cause in CAUSES]
+        yield family("gpushare_extender_bind_failures_total", "counter", "Calls of bind that bound nothing, by cause.", causes)
+        yield single(
+            "gpushare_extender_callers_unauthorized_total",
             "counter",
-            "Calls of each verb by what became of them",
-            [Sample(self._results[verb, result], {"verb": verb, "result": result}) for verb in VERBS for result in RESULTS],
-        )
-        yield Family(
-            "gpushare_extender_bind_failures_total",
-            "counter",
-            "Calls of bind that bound nothing, by why",
-            [Sample(self._causes[cause], {"cause": cause}) for cause in CAUSES],
-        )
-        yield Family(
-            "gpushare_extender_callers_refused_total",
-            "counter",
-            "Calls without kube-scheduler's certificate",
-            [Sample(self.refused_callers)],
+            "Calls without kube-scheduler's certificate.",
+            self.unauthorized_callers,
         )
 
 
-def families(cluster: Cluster) -> Iterator[Family]:
+def families(cluster: Cluster) -> Iterator[Metric]:
     """Units are those of each node. Samples are made as they are read: between two of them the ledger may have changed."""
     ledger = cluster.ledger
     nodes = [ledger.nodes[name] for name in sorted(ledger.nodes)]
-    yield _gauge("nodes", "Nodes that publish cards, or have pods that hold some", _counted("cards", _known(nodes), _KNOWN))
-    yield _per_node("cards", "Cards of each node", nodes, lambda node: len(node.cards))
-    yield _per_node("cards_allocated", "Cards that somebody holds something of", nodes, lambda node: sum(not c.empty for c in node.cards))
-    yield _per_node("cards_unusable", "Cards that take no new pods", nodes, lambda node: sum(not c.card.usable for c in node.cards))
-    yield _per_node("units", "Units of all its cards", nodes, lambda node: node.inventory.units if node.inventory else 0)
-    yield _per_node("units_free", "Units that nobody holds, on all cards that take new pods", nodes, lambda node: node.free)
-    yield _per_node("units_free_largest", "Units free on the card that has most of them", nodes, lambda node: node.largest_free())
-    yield _gauge("pods", "Pods that hold cards, by how sure that is", _counted("state", _states(ledger), _STATES))
+    yield _gauge("nodes", "Nodes that publish cards or have pods with allocated cards.", _counted("cards", _known(nodes), _KNOWN))
+    yield _per_node("cards", "Cards of the node.", nodes, lambda node: len(node.cards))
+    yield _per_node(
+        "cards_allocated", "Cards of the node with at least one allocation.", nodes, lambda node: sum(not c.empty for c in node.cards)
+    )
+    yield _per_node(
+        "cards_unusable", "Cards of the node that accept no new pods.", nodes, lambda node: sum(not c.card.usable for c in node.cards)
+    )
+    yield _per_node("units", "Units of all cards of the node.", nodes, lambda node: node.inventory.units if node.inventory else 0)
+    yield _per_node("units_free", "Unallocated units on the cards of the node that accept new pods.", nodes, lambda node: node.free)
+    yield _per_node(
+        "units_free_largest", "Unallocated units on the card of the node that has most of them.", nodes, lambda node: node.largest_free()
+    )
+    yield _gauge("pods", "Pods with allocated cards, by state of the allocation.", _counted("state", _states(ledger), _STATES))
     waiting = Counter(map(_why, cluster.pending.values()))
-    yield _gauge("pods_waiting", "Pods on no node, by why", _counted("why", waiting, _WHYS))
-    expired = [Sample(ledger.expired)]
-    yield Family("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed", expired)
+    yield _gauge("pods_waiting", "Pods that request cards and are on no node, by reason.", _counted("reason", waiting, _REASONS))
+    yield single("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed in time.", ledger.expired)
     drift = _drift(nodes)
-    yield _gauge("drift_units", "Units that nodes say are held and no pod's annotations say", _counted("why", drift, _DRIFTS))
+    yield _gauge(
+        "drift_units", "Units that nodes report as in use and no pod's annotations have, by reason.", _counted("reason", drift, _DRIFTS)
+    )
     refused = sum(len(node.refused) for node in nodes)
-    yield _gauge("refusals", "Refusals by nodes for which cards are held back now", [Sample(refused)])
-    yield _per_node("impossible_states", "Things that cannot be, in words in GET /ledger", nodes, lambda node: len(node.problems()))
+    yield _gauge("admission_rejections", "Rejections by kubelets for which cards are reserved now.", [(refused, {})])
+    yield _per_node(
+        "ledger_inconsistencies", "Inconsistencies of the ledger; GET /ledger describes them.", nodes, lambda node: len(node.problems())
+    )
 
 
-def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Family]:
+def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Metric]:
     """How well the API server is followed. watches: by what they watch."""
 
-    def counter(name: str, text: str, value: Callable[[Reflector[Any]], int]) -> Family:
-        samples = [Sample(value(watch), {"resource": what}) for what, watch in watches.items()]
-        return Family(f"gpushare_extender_watch_{name}_total", "counter", text, samples)
+    def counter(name: str, text: str, value: Callable[[Reflector[Any]], int]) -> Metric:
+        values = [(value(watch), {"resource": what}) for what, watch in watches.items()]
+        return family(f"gpushare_extender_watch_{name}_total", "counter", text, values)
 
-    yield counter("lists", "Complete lists from the API server; all but the first have a reason", lambda watch: watch.lists)
-    yield counter("interruptions", "Lists and watches that did not end in order", lambda watch: watch.interruptions)
-    ages = [Sample(round(watch.age, 3), {"resource": what}) for what, watch in watches.items()]
-    yield _gauge("watch_age_seconds", "Seconds since the API server last said something about them", ages)
+    yield counter("lists", "Complete lists from the API server; one after the start is normal.", lambda watch: watch.lists)
+    yield counter("interruptions", "Lists and watches that ended with an error.", lambda watch: watch.interruptions)
+    ages = [(round(watch.age, 3), {"resource": what}) for what, watch in watches.items()]
+    yield _gauge("watch_age_seconds", "Seconds since the last answer or event from the API server.", ages)
 
 
 _KNOWN: Final = ("known", "unknown")
-_STATES: Final = ("bound", "assumed", "reserved", "lingering")
-_WHYS: Final = ("room", "nominated", "invalid", "unsupported")
+_STATES: Final = ("bound", "assumed", "reserved", "terminating")
+_REASONS: Final = ("room", "nominated", "invalid", "unsupported")
 _DRIFTS: Final = ("leaving", "unmanaged", "other")
 
 
-def _gauge(name: str, text: str, samples: Iterable[Sample]) -> Family:
-    return Family(f"gpushare_extender_{name}", "gauge", text, samples)
+def _gauge(name: str, text: str, values: Iterable[Value]) -> Metric:
+    return family(f"gpushare_extender_{name}", "gauge", text, values)
 
 
-def _per_node(name: str, text: str, nodes: Sequence[NodeLedger], value: Callable[[NodeLedger], int]) -> Family:
+def _per_node(name: str, text: str, nodes: Sequence[NodeLedger], value: Callable[[NodeLedger], int]) -> Metric:
     """By card there would be too many in a large cluster: those are the device plugins' to tell."""
-    return _gauge(f"node_{name}", text, (Sample(node.guarded(partial(value, node), 0), {"node": node.name}) for node in nodes))
+    return _gauge(f"node_{name}", text, ((node.guarded(partial(value, node), 0), {"node": node.name}) for node in nodes))
 
 
-def _counted(label: str, counted: Mapping[str, int], all_of: Sequence[str]) -> list[Sample]:
-    return [Sample(counted.get(one, 0), {label: one}) for one in all_of]
+def _counted(label: str, counted: Mapping[str, int], all_of: Sequence[str]) -> list[Value]:
+    return [(counted.get(one, 0), {label: one}) for one in all_of]
 
 
 def _known(nodes: Sequence[NodeLedger]) -> Mapping[str, int]:
@@ -144,7 +142,7 @@ def _states(ledger: Ledger) -> Mapping[str, int]:
     """Most pods are bound: only the others are looked at."""
     others = ledger.under_way - ledger.lingering
     reserved = sum(map(ledger.is_reserved, others))
-    found = {"lingering": len(ledger.lingering), "reserved": reserved, "assumed": len(others) - reserved}
+    found = {"terminating": len(ledger.lingering), "reserved": reserved, "assumed": len(others) - reserved}
     return {**found, "bound": sum(len(node.holders) for node in ledger.nodes.values()) - sum(found.values())}
 
 

@@ -304,7 +304,7 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     page = "".join(metrics.render(families(extender.cluster)))
     assert 'gpushare_extender_node_units_free{node="good-2"} 56' in page
     assert 'gpushare_extender_node_units_free{node="good-1"} 0' in page
-    assert 'gpushare_extender_node_impossible_states{node="good-1"} 1' in page
+    assert 'gpushare_extender_node_ledger_inconsistencies{node="good-1"} 1' in page
     assert extender.bind(raw, "good-2") == ""
 
 

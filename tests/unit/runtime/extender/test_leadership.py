@@ -451,7 +451,7 @@ def test_it_opens_when_the_comparison_with_the_api_server_has_come_about() -> No
 
 def test_without_an_answer_nobody_is_active_and_strangers_are_nobodys() -> None:
     async def story(world: World) -> None:
-        values = {family.name: family.samples[0].value for family in world.fence.families()}
+        values = {sample.name: sample.value for metric in world.fence.families() for sample in metric.samples}
         assert values["gpushare_extender_active"] == 0
         await world.opens()
         for number in range(30):
@@ -503,11 +503,11 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
         assert world.told == ["from-another"]
         (words,) = world.fence.problems()
         assert "pod default/from-another was bound to node n with cards by somebody else" in words
-        values = {family.name: family.samples[0].value for family in world.fence.families()}
+        values = {sample.name: sample.value for metric in world.fence.families() for sample in metric.samples}
         assert values == {
             "gpushare_extender_active": 1,
             "gpushare_extender_terms_total": 1,
-            "gpushare_extender_bindings_of_others_total": 1,
+            "gpushare_extender_foreign_bindings_total": 1,
         }
 
     play(story)

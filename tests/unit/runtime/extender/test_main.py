@@ -236,12 +236,12 @@ def test_with_preempt_it_is_not_ready_before_it_knows_the_budgets(tmp_path: Path
                     return (await response.text()).splitlines()
 
             await eventually(health, lambda found: "the list of poddisruptionbudgets from" in found[1])
-            assert "gpushare_extender_ready 0" in await lines()
+            assert "gpushare_extender_ready 0.0" in await lines()
             gate.set()
             await eventually(health, lambda found: found == (200, ""))
             found = await lines()
-            assert "gpushare_extender_ready 1" in found
-            assert 'gpushare_extender_watch_lists_total{resource="poddisruptionbudgets"} 1' in found
+            assert "gpushare_extender_ready 1.0" in found
+            assert 'gpushare_extender_watch_lists_total{resource="poddisruptionbudgets"} 1.0' in found
             process.terminate()
             _, log = await asyncio.wait_for(process.communicate(), 20)
             assert process.returncode == 0, log.decode()

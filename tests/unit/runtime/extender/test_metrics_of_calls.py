@@ -9,17 +9,17 @@ import inspect
 
 from gpushare_runtime.daemon.metrics import render
 from gpushare_runtime.extender import binder, http_server
-from gpushare_runtime.extender.metrics import CAUSES, ERROR, OK, REFUSED, Meters
+from gpushare_runtime.extender.metrics import CAUSES, ERROR, OK, UNSCHEDULABLE, Meters
 from unit.runtime.exposition import read
 
 
 def test_calls_by_verb_and_result() -> None:
     meters = Meters()
     meters.took("filter", OK, 0.0002)
-    meters.took("filter", REFUSED, 0.003)
+    meters.took("filter", UNSCHEDULABLE, 0.003)
     meters.took("bind", ERROR, 7.0)
     meters.not_bound("no-room")
-    assert (meters.count("filter"), meters.count("filter", OK), meters.count("bind", REFUSED, ERROR), meters.count("preempt")) == (
+    assert (meters.count("filter"), meters.count("filter", OK), meters.count("bind", UNSCHEDULABLE, ERROR), meters.count("preempt")) == (
         2,
         1,
         1,
@@ -29,7 +29,7 @@ def test_calls_by_verb_and_result() -> None:
     seconds = families["gpushare_extender_verb_duration_seconds"].samples
     assert seconds["_bucket", (("le", "0.00025"), ("verb", "filter"))] == 1
     assert seconds["_bucket", (("le", "0.005"), ("verb", "filter"))] == 2
-    assert seconds["_bucket", (("le", "5"), ("verb", "bind"))] == 0
+    assert seconds["_bucket", (("le", "5.0"), ("verb", "bind"))] == 0
     assert seconds["_count", (("verb", "bind"),)] == 1
     # Those that never happened are there too: a rate needs the zero before the first.
     assert seconds["_count", (("verb", "preempt"),)] == 0

@@ -41,29 +41,29 @@ def test_cards_pods_and_what_is_wrong() -> None:
     cluster.pod_event("ADDED", PendingPod("x", "default", "x", None, "asks for nonsense"))
     found = lines(cluster)
     for line in (
-        'gpushare_extender_nodes{cards="known"} 1',
-        'gpushare_extender_nodes{cards="unknown"} 1',
-        'gpushare_extender_node_cards{node="n"} 2',
-        'gpushare_extender_node_cards{node="broken"} 0',
-        'gpushare_extender_node_cards_allocated{node="n"} 1',
-        'gpushare_extender_node_cards_unusable{node="n"} 1',
-        'gpushare_extender_node_units{node="n"} 40',
-        'gpushare_extender_node_units_free{node="n"} 0',
-        'gpushare_extender_node_units_free_largest{node="n"} 0',
-        'gpushare_extender_pods{state="bound"} 1',
-        'gpushare_extender_pods{state="assumed"} 1',
-        'gpushare_extender_pods{state="reserved"} 2',
-        'gpushare_extender_pods{state="lingering"} 1',
-        'gpushare_extender_pods_waiting{why="room"} 1',
-        'gpushare_extender_pods_waiting{why="nominated"} 1',
-        'gpushare_extender_pods_waiting{why="invalid"} 1',
-        "gpushare_extender_reservations_expired_total 0",
-        'gpushare_extender_node_impossible_states{node="n"} 1',
-        'gpushare_extender_node_impossible_states{node="broken"} 0',
+        'gpushare_extender_nodes{cards="known"} 1.0',
+        'gpushare_extender_nodes{cards="unknown"} 1.0',
+        'gpushare_extender_node_cards{node="n"} 2.0',
+        'gpushare_extender_node_cards{node="broken"} 0.0',
+        'gpushare_extender_node_cards_allocated{node="n"} 1.0',
+        'gpushare_extender_node_cards_unusable{node="n"} 1.0',
+        'gpushare_extender_node_units{node="n"} 40.0',
+        'gpushare_extender_node_units_free{node="n"} 0.0',
+        'gpushare_extender_node_units_free_largest{node="n"} 0.0',
+        'gpushare_extender_pods{state="bound"} 1.0',
+        'gpushare_extender_pods{state="assumed"} 1.0',
+        'gpushare_extender_pods{state="reserved"} 2.0',
+        'gpushare_extender_pods{state="terminating"} 1.0',
+        'gpushare_extender_pods_waiting{reason="room"} 1.0',
+        'gpushare_extender_pods_waiting{reason="nominated"} 1.0',
+        'gpushare_extender_pods_waiting{reason="invalid"} 1.0',
+        "gpushare_extender_reservations_expired_total 0.0",
+        'gpushare_extender_node_ledger_inconsistencies{node="n"} 1.0',
+        'gpushare_extender_node_ledger_inconsistencies{node="broken"} 0.0',
     ):
         assert line in found
     cluster.ledger.expire(20.0)
-    assert "gpushare_extender_reservations_expired_total 2" in lines(cluster)
+    assert "gpushare_extender_reservations_expired_total 2.0" in lines(cluster)
 
 
 def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
@@ -85,11 +85,11 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
     cluster.node_event("MODIFIED", replace(CARDS, held=held))
     found = lines(cluster)
     for line in (
-        'gpushare_extender_drift_units{why="unmanaged"} 5',
-        'gpushare_extender_drift_units{why="leaving"} 4',
-        'gpushare_extender_drift_units{why="other"} 1',
-        "gpushare_extender_refusals 1",
+        'gpushare_extender_drift_units{reason="unmanaged"} 5.0',
+        'gpushare_extender_drift_units{reason="leaving"} 4.0',
+        'gpushare_extender_drift_units{reason="other"} 1.0',
+        "gpushare_extender_admission_rejections 1.0",
         # A card of another node; the static pod's is known from the node's word.
-        'gpushare_extender_node_impossible_states{node="n"} 1',
+        'gpushare_extender_node_ledger_inconsistencies{node="n"} 1.0',
     ):
         assert line in found
