@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.objects import PodReader
+from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, PodRecord
 from gpushare_runtime.device_plugin.node.ids import Key
 from gpushare_runtime.device_plugin.node.usage import Holders
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import Fence, Lease
-from gpushare_runtime.extender.objects import FinishedPod, PodReader, PodRecord
 from gpushare_runtime.kube.client import path
 
 _read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.apply, Fence.looked
@@ -24,7 +25,7 @@ _read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.app
 
 def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | None:
     record = _read(self, pod)
-    return FinishedPod(record.uid) if isinstance(record, Holder) and record.leaving else record
+    return FinishedPod(record.uid) if isinstance(record, AllocatedPod) and record.leaving else record
 
 
 async def _patch_then_bind(self: Binder, args: BindArguments, annotations: Mapping[str, str]) -> None:
@@ -33,7 +34,7 @@ async def _patch_then_bind(self: Binder, args: BindArguments, annotations: Mappi
     await _create(self, args, {})
 
 
-def _skipped_without_cards(self: Ledger, holder: Holder) -> None:
+def _skipped_without_cards(self: Ledger, holder: AllocatedPod) -> None:
     node = self.node(holder.node)
     if node is not None and node.inventory is not None:
         _apply(self, holder)

@@ -11,12 +11,13 @@ from random import Random
 from typing import Any
 
 from bench.binds.api import Api
+from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE, Fence
-from gpushare_runtime.extender.objects import NodeRecord, PodReader
 from gpushare_runtime.extender.verbs import Service
 
 

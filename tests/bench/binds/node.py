@@ -8,12 +8,12 @@ from collections.abc import Callable, Set
 from typing import Any, Protocol
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held
 from gpushare_runtime.device_plugin.node.allocator import NodeState, Refused
 from gpushare_runtime.device_plugin.node.ids import Entry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.publish.node_annotations import report
-from gpushare_runtime.extender.objects import NodeRecord
 from unit.runtime.device_plugin.churn import now
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
 

@@ -23,10 +23,11 @@ from typing import Any, Final
 
 from gpushare_runtime.core.constraints import NO_RULES, Rules
 from gpushare_runtime.core.inventory import Card, Inventory
-from gpushare_runtime.core.ledger import Holder, Ledger, NodeLedger
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.ranking import BEST_SCORE
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 
@@ -127,7 +128,7 @@ def _place(placement: Placement, hosts: Iterable[Host], ledger: Ledger, pod: Pod
         node = ledger.nodes[next(name for name, score in scores.items() if score == BEST_SCORE)]
     allocation = placement.choose(pod.request, node)
     assert allocation is not None
-    ledger.apply(Holder(uid, "trace", uid, node.name, pod.request, allocation))
+    ledger.apply(AllocatedPod(uid, "trace", uid, node.name, pod.request, allocation))
     host = by_name[node.name]
     host.cpu, host.memory = host.cpu - pod.cpu, host.memory - pod.memory
     return node.name

@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.request import Request
 
 
 def container(name: str = "main", **limits: object) -> dict[str, Any]:
@@ -41,3 +43,8 @@ def card(index: int, units: int, **changes: Any) -> Card:
 def inventory(*units: int) -> Inventory:
     """Healthy cards 0, 1, … of these sizes in GiB."""
     return Inventory(GIB, tuple(card(i, u) for i, u in enumerate(units)))
+
+
+def pending(request: Request, namespace: str = "default", labels: tuple[tuple[str, str], ...] = (), uid: str = "new") -> PendingPod:
+    """A pod on no node with this request."""
+    return PendingPod(uid, namespace, uid, request, labels)

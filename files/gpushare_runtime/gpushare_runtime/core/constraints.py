@@ -70,12 +70,19 @@ NO_RULES: Final = Rules()
 
 
 @dataclass(frozen=True)
-class Bearer:
-    """The pod that asks, as others' rules see it. first: nobody it wants to be beside is there yet, and it is one of them."""
+class Context:
+    """The requesting pod as other pods' rules see it.
+
+    labels: those that any other pod's rules select.
+    starts_group: no pod that matches its `same_card_as` has cards yet, and it matches itself, so it may start the group.
+    """
 
     namespace: str
     labels: Labels
-    first: bool = False
+    starts_group: bool = False
+
+
+NO_CONTEXT: Final = Context("", ())
 
 
 def parse_rules(annotations: Mapping[str, str]) -> Rules:

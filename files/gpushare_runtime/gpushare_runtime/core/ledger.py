@@ -6,16 +6,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar, cast
 
-from gpushare_runtime.core.constraints import Bearer, Labels, selects
+from gpushare_runtime.core.constraints import Context, Labels, selects
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.node_ledger import CardState, Holder, NodeLedger, NodeRecord
+from gpushare_runtime.core.node_ledger import CardState, NodeLedger, NodeRecord
 from gpushare_runtime.core.node_report import Refusal
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 
-__all__ = ["CardState", "Holder", "Ledger", "NodeLedger", "NodeRecord", "Nominee"]
+__all__ = ["AllocatedPod", "CardState", "Ledger", "NodeLedger", "NodeRecord", "PendingPod"]
 
 
 _KEPT: Final = 32
@@ -37,19 +38,6 @@ class Kept(Protocol):
 K = TypeVar("K", bound=Kept)
 
 
-@dataclass(frozen=True)
-class Nominee:
-    """A pending pod that kube-scheduler has made room for on a node, by evicting others."""
-
-    uid: str
-    namespace: str
-    name: str
-    node: str
-    request: Request
-    labels: Labels = ()
-    priority: int = 0
-
-
 class Ledger:
     """All nodes and all pods that hold something, by UID; the only writer of its `NodeLedger`s.
 
@@ -66,11 +54,11 @@ class Ledger:
         self._assumed: set[str] = set()
         self._reserved: dict[str, float] = {}
         self._lingering: dict[str, float] = {}
-        self._nominees: dict[str, dict[str, Nominee]] = {}
+        self._nominees: dict[str, dict[str, PendingPod]] = {}
         self._refusing: dict[str, dict[Refusal, float | None]] = {}
         self._unknown: dict[str, float] = {}
         self._touched: set[str] = set()
-        self._by_namespace: dict[str, dict[str, Holder]] = {}
+        self._by_namespace: dict[str, dict[str, AllocatedPod]] = {}
         self._not_with: dict[str, Counter[Labels]] = {}
         self._kept: dict[Hashable, Kept] = {}
 
@@ -162,14 +150,14 @@ class Ledger:
             self._on_room()
         return bool(still)
 
-    def apply(self, holder: Holder) -> None:
+    def apply(self, holder: AllocatedPod) -> None:
         """A pod was seen bound: it holds this, whatever was assumed or known of it before."""
         self._put(self._readable(holder))
         self._assumed.discard(holder.uid)
         self._reserved.pop(holder.uid, None)
         self._lingering.pop(holder.uid, None)
 
-    def _readable(self, holder: Holder) -> Holder:
+    def _readable(self, holder: AllocatedPod) -> AllocatedPod:
         """With the cards that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
         node = self._nodes.get(holder.node)
         if node is None or holder.mirror or (holder.allocation is not None and node.possible(holder.allocation)):
@@ -179,13 +167,13 @@ class Ledger:
             return holder
         return replace(holder, allocation=before.allocation)
 
-    def assume(self, holder: Holder) -> None:
+    def assume(self, holder: AllocatedPod) -> None:
         """A Binding of this pod is about to be sent."""
         self._put(holder)
         self._assumed.add(holder.uid)
         self._reserved.pop(holder.uid, None)
 
-    def reserve(self, holder: Holder, until: float) -> None:
+    def reserve(self, holder: AllocatedPod, until: float) -> None:
         """This pod will probably be bound there, before `until` (seconds of any clock).
 
         Without effect when it holds something for good or is being bound.
@@ -246,11 +234,11 @@ class Ledger:
             self._on_room()
 
     @property
-    def nominees(self) -> Mapping[str, Mapping[str, Nominee]]:
+    def nominees(self) -> Mapping[str, Mapping[str, PendingPod]]:
         """By node and UID; usually there are none."""
         return self._nominees
 
-    def nominate(self, uid: str, nominee: Nominee | None) -> None:
+    def nominate(self, uid: str, nominee: PendingPod | None) -> None:
         """The pod with this UID is nominated to a node now; None: to none (any more)."""
         for name in [name for name, of in self._nominees.items() if uid in of and of[uid] != nominee]:
             del self._nominees[name][uid]
@@ -258,10 +246,10 @@ class Ledger:
                 del self._nominees[name]
             self._on_room()
         if nominee is not None:
-            self._nominees.setdefault(nominee.node, {})[uid] = nominee
+            self._nominees.setdefault(nominee.nominated, {})[uid] = nominee
 
     def replace(
-        self, holders: Iterable[Holder], existing: Collection[str], finished: Collection[str] = (), until: float | None = None
+        self, holders: Iterable[AllocatedPod], existing: Collection[str], finished: Collection[str] = (), until: float | None = None
     ) -> None:
         """A fresh list of all pods: `holders` hold, `existing` are the UIDs of every unfinished pod, bound or not.
 
@@ -280,25 +268,26 @@ class Ledger:
         for holder in current.values():
             self.apply(holder)
 
-    def holder(self, uid: str) -> Holder | None:
+    def holder(self, uid: str) -> AllocatedPod | None:
         """What this pod holds, also where that is only reserved or assumed."""
         name = self._node_of.get(uid)
         return self._nodes[name].holder(uid) if name is not None else None
 
-    def asked_by(self, request: Request, namespace: str, labels: Labels) -> Request:
-        """The request with its pod named, where somebody's rules about neighbours make that matter; else as it is."""
-        rules = request.rules
-        selectors = [selector for selector in self._not_with.get(namespace, ()) if selects(selector, labels)]
+    def for_pod(self, pod: PendingPod) -> Request:
+        """Its request, with the pod's context where anybody's rules about other pods make that matter."""
+        rules = pod.request.rules
+        selectors = [selector for selector in self._not_with.get(pod.namespace, ()) if selects(selector, pod.labels)]
         if not rules.about_pods and not selectors:
-            return request.asked_by(None)
-        first = False
-        if selects(rules.same_card_as, labels):
-            here = self._by_namespace.get(namespace, {}).values()
-            first = not any(selects(rules.same_card_as, holder.labels) for holder in here)
-        # No more of its labels than others' rules look at: pods that differ in the rest ask the same.
-        return request.asked_by(Bearer(namespace, tuple(sorted({pair for selector in selectors for pair in selector})), first))
+            return pod.request.in_context(None)
+        starts_group = False
+        if selects(rules.same_card_as, pod.labels):
+            here = self._by_namespace.get(pod.namespace, {}).values()
+            starts_group = not any(selects(rules.same_card_as, holder.labels) for holder in here)
+        # No more of its labels than others' rules select: pods that differ in the rest have equal requests.
+        labels = tuple(sorted({pair for selector in selectors for pair in selector}))
+        return pod.request.in_context(Context(pod.namespace, labels, starts_group))
 
-    def _put(self, holder: Holder) -> None:
+    def _put(self, holder: AllocatedPod) -> None:
         known = self._node_of.get(holder.uid) == holder.node
         if not known:
             # Wherever it was before.
@@ -313,7 +302,7 @@ class Ledger:
         if holder.request.rules.not_with:
             self._not_with.setdefault(holder.namespace, Counter())[holder.request.rules.not_with] += 1
 
-    def _leave(self, holder: Holder) -> None:
+    def _leave(self, holder: AllocatedPod) -> None:
         """This pod is no longer one of its namespace's."""
         here = self._by_namespace[holder.namespace]
         del here[holder.uid]

@@ -10,47 +10,11 @@ from typing import Final, TypeVar
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.bounds import quote
-from gpushare_runtime.core.constraints import Bearer, Labels, selects
+from gpushare_runtime.core.constraints import NO_CONTEXT, selects
 from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Refusal, Share
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A pod that is bound to a node and not finished, or about to be.
-
-    allocation None: its card is not known. labels: of the pod, for other pods' rules; leaving: it is being deleted; alive: by its
-    last status it has containers that have not ended; mirror: it is the API's copy of a static pod, which anybody may make: only
-    its node can say what it has.
-    """
-
-    uid: str
-    namespace: str
-    name: str
-    node: str
-    request: Request
-    allocation: Allocation | None
-    labels: Labels = ()
-    priority: int = 0
-    leaving: bool = False
-    alive: bool = False
-    mirror: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """Whether its cards are held whole, with no memory left for others."""
-        return self.request.cards > 0
-
-    def counts_as(self, other: Holder) -> bool:
-        """Whether it makes no difference to any sum or rule which of the two is in the ledger."""
-        return (
-            self.node == other.node
-            and self.mirror == other.mirror
-            and self.allocation == other.allocation
-            and self.request == other.request
-            and self.labels == other.labels
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +53,7 @@ class Sums:
     used: dict[int, int] = field(default_factory=dict)
     core: dict[int, int] = field(default_factory=dict)
     whole: dict[int, int] = field(default_factory=dict)
-    unknown: list[Holder] = field(default_factory=list)
+    unknown: list[AllocatedPod] = field(default_factory=list)
 
     def add(self, cards: Mapping[int, int], core: int, whole: bool) -> None:
         for index, units in cards.items():
@@ -117,7 +81,7 @@ class NodeLedger:
         self.name = name
         self._on_change = on_change
         self.record = NodeRecord(name, None)
-        self._holders: dict[str, Holder] = {}
+        self._holders: dict[str, AllocatedPod] = {}
         self._cards: tuple[CardState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
@@ -140,10 +104,10 @@ class NodeLedger:
         return self.record.error
 
     @property
-    def holders(self) -> Collection[Holder]:
+    def holders(self) -> Collection[AllocatedPod]:
         return self._holders.values()
 
-    def holder(self, uid: str) -> Holder:
+    def holder(self, uid: str) -> AllocatedPod:
         """KeyError when it holds nothing here."""
         return self._holders[uid]
 
@@ -230,7 +194,7 @@ class NodeLedger:
 
     def _leftover(self, request: Request) -> int | None:
         if request.is_plain and not self._refused_on:
-            # Nearly all requests: only free units decide. Where others' rules matter the bearer is named, see `Ledger.asked_by`.
+            # Nearly all requests: only free units decide. Where others' rules matter the request has a context, see `Ledger.for_pod`.
             least = min((free for free in self._free_units if free >= request.per_card), default=None)
             return None if least is None else least - request.per_card
         found = self.candidates(request)
@@ -307,24 +271,24 @@ class NodeLedger:
         apart, beside = self.remembered(("company", request.key), lambda: self._company(request))
         if card.index in apart:
             return False
-        return not request.rules.same_card_as or card.index in beside or (request.bearer is not None and request.bearer.first)
+        return not request.rules.same_card_as or card.index in beside or (request.context or NO_CONTEXT).starts_group
 
     def _company(self, request: Request) -> tuple[Collection[int], Collection[int]]:
         """(cards with a pod that it may not be with, cards with one that it wants to be with), of those of its namespace."""
-        bearer, rules = request.bearer or Bearer("", ()), request.rules
+        context, rules = request.context or NO_CONTEXT, request.rules
         apart: set[int] = set()
         beside: set[int] = set()
         for holder in self._holders.values():
-            if holder.namespace != bearer.namespace:
+            if holder.namespace != context.namespace:
                 continue
-            if selects(rules.not_with, holder.labels) or selects(holder.request.rules.not_with, bearer.labels):
+            if selects(rules.not_with, holder.labels) or selects(holder.request.rules.not_with, context.labels):
                 known = self.known(holder)
                 apart.update((state.card.index for state in self.cards) if known is None else known)
             elif selects(rules.same_card_as, holder.labels):
                 beside.update(self.known(holder) or ())
         return apart, beside
 
-    def sound(self, holder: Holder) -> bool:
+    def sound(self, holder: AllocatedPod) -> bool:
         """Whether a pod that is here already can still be admitted to the cards that it was given."""
         inventory, allocation = self.inventory, holder.allocation
         if inventory is None or allocation is None or self.known(holder) is not allocation.by_card:
@@ -332,7 +296,7 @@ class NodeLedger:
         mine = [state.card for state in self.cards if state.card.index in allocation.by_card]
         return all(card.usable and card.index not in self._over and not self._held_back(holder.request, card) for card in mine)
 
-    def supposing(self, add: Iterable[Holder] = (), without: Collection[str] = ()) -> NodeLedger:
+    def supposing(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
         """A copy with these pods more, and without those UIDs; this one stays as it is."""
         other = NodeLedger(self.name)
         other.record = self.record
@@ -388,7 +352,7 @@ class NodeLedger:
         strangers = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
         return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in strangers]
 
-    def known(self, holder: Holder) -> Mapping[int, int] | None:
+    def known(self, holder: AllocatedPod) -> Mapping[int, int] | None:
         """{card: units} that this pod has; None if that is not known, or cannot be."""
         if self.inventory is None:
             return None
@@ -477,7 +441,7 @@ class NodeLedger:
             self._ended &= set(record.held.refused)
             self._changed()
 
-    def put(self, holder: Holder) -> bool:
+    def put(self, holder: AllocatedPod) -> bool:
         """Whether that makes a difference."""
         before = self._holders.get(holder.uid)
         self._holders[holder.uid] = holder
@@ -503,7 +467,7 @@ class NodeLedger:
 _BY_WORD: Final = "its node does not say that it holds any, so it does not count"
 
 
-def _unknown(holder: Holder) -> str:
+def _unknown(holder: AllocatedPod) -> str:
     if holder.allocation is None:
         return "its card is not known"
     named = ", ".join(map(str, sorted(holder.allocation.by_card)))

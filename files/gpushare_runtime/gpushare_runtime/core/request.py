@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_CONTAINERS, MOST_UNITS, quote
-from gpushare_runtime.core.constraints import NO_RULES, Bearer, Rules, parse_rules
+from gpushare_runtime.core.constraints import NO_RULES, Context, Rules, parse_rules
 from gpushare_runtime.core.quantity import Unit, parse_quantity
 
 
@@ -68,13 +68,13 @@ class Request:
     """What one pod asks for; never empty.
 
     containers: in the order in which kubelet admits them, init containers first; cards_per_pod: ACK's label, over how many
-    cards of one node the memory is spread; bearer: who asks, set only where others' rules about neighbours matter.
+    cards of one node the memory is spread; context: of its pod, set only where rules about other pods matter.
     """
 
     containers: tuple[ContainerRequest, ...]
     cards_per_pod: int = 1
     rules: Rules = NO_RULES
-    bearer: Bearer | None = None
+    context: Context | None = None
 
     @cached_property
     def units(self) -> int:
@@ -99,13 +99,13 @@ class Request:
     @cached_property
     def is_plain(self) -> bool:
         """Whether it is memory of one card, whichever and beside whomever."""
-        return not self.cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.bearer is None
+        return not self.cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.context is None
 
     @cached_property
     def key(self) -> tuple[int, int, int, int, str]:
         """Equal for requests that fit on the same cards; small, and cheap to hash."""
-        plain = self.rules == NO_RULES and self.bearer is None
-        rules = "" if plain else blake2b(repr((self.rules, self.bearer)).encode(errors="replace"), digest_size=16).hexdigest()
+        plain = self.rules == NO_RULES and self.context is None
+        rules = "" if plain else blake2b(repr((self.rules, self.context)).encode(errors="replace"), digest_size=16).hexdigest()
         return self.units, self.cards, self.core, self.cards_per_pod, rules
 
     @cached_property
@@ -129,9 +129,9 @@ class Request:
                 )
         return None
 
-    def asked_by(self, bearer: Bearer | None) -> Request:
-        """The same, asked by this pod."""
-        return self if self.bearer == bearer else replace(self, bearer=bearer)
+    def in_context(self, context: Context | None) -> Request:
+        """The same request by a pod in this context."""
+        return self if self.context == context else replace(self, context=context)
 
 
 def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | None:

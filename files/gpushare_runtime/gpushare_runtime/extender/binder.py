@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.constraints import Labels, labels_of
-from gpushare_runtime.core.ledger import Holder, NodeLedger
+from gpushare_runtime.core.ledger import NodeLedger
+from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, exact
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
-from gpushare_runtime.core.request import Request, RequestError, parse_request
+from gpushare_runtime.core.pods import InvalidPod, PendingPod
+from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import SERVER_SECONDS, landed_after
-from gpushare_runtime.extender.objects import priority_of
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import UNREACHABLE, KubeClient, KubeError, path
 
@@ -39,16 +39,6 @@ class BindError(Exception):
     def __init__(self, words: str, cause: str) -> None:
         super().__init__(words)
         self.cause = cause
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What is known of a pod that is to be bound. request: None when it asks for nothing; node: where it is already, or ""."""
-
-    request: Request | None
-    node: str = ""
-    labels: Labels = ()
-    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,27 +114,27 @@ class Binder:
             self._ledger.release(args.uid)
 
     async def _bind_found(self, args: BindArguments) -> None:
-        found = await self._find(args)
+        pod, node = await self._find(args)
         # The watch may have been faster than the answer.
-        node = found.node or self._held_on(args.uid)
+        node = node or self._held_on(args.uid)
         if node:
             if node != args.node:
                 raise _elsewhere(args, node)
-        elif found.request is None:
+        elif pod is None:
             await self._send(args, {})
             log.info("bind %s to node %s: it asks for no card", args, args.node)
         else:
-            await self._place(args, found, found.request)
+            await self._place(args, pod)
 
-    async def _place(self, args: BindArguments, found: _Found, request: Request) -> None:
+    async def _place(self, args: BindArguments, pod: PendingPod) -> None:
         # From here to the assumption nothing waits, so that binds at the same time cannot take the same units.
         node = self._ledger.node(args.node) or NodeLedger(args.node)
         allocation = self._reserved(args, node)
         if allocation is None:
             self._ledger.release(args.uid)
-            allocation = self._choose(args, found, request, node)
+            allocation = self._choose(args, pod, node)
         assert node.inventory is not None, "nothing is placed where there are no cards"
-        self._cluster.assume(Holder(args.uid, args.namespace, args.name, args.node, request, allocation, found.labels, found.priority))
+        self._cluster.assume(pod.allocated(args.node, allocation))
         try:
             await self._send(args, allocation.to_annotations(node.inventory, self._now_ns()))
         except BindError:
@@ -155,7 +145,7 @@ class Binder:
             raise
         if log.isEnabledFor(logging.DEBUG):
             # The pod's annotations and kube-scheduler's event say the same; a line for each pod would cost more than its answer.
-            log.debug("bind %s to node %s: %s, %s", args, args.node, amount(request), _cards(allocation))
+            log.debug("bind %s to node %s: %s, %s", args, args.node, amount(pod.request), _cards(allocation))
 
     def _reserved(self, args: BindArguments, node: NodeLedger) -> Allocation | None:
         """The cards that prioritize has reserved there, if they are still good."""
@@ -164,12 +154,11 @@ class Binder:
             return None
         return holder.allocation if node.sound(holder) else None
 
-    def _choose(self, args: BindArguments, found: _Found, request: Request, node: NodeLedger) -> Allocation:
-        seen = seen_by(self._ledger, self._policy, node, args.uid, found.priority)
-        asked = self._ledger.asked_by(request, args.namespace, found.labels)
-        allocation = self._policy.choose(asked, seen)
+    def _choose(self, args: BindArguments, pod: PendingPod, node: NodeLedger) -> Allocation:
+        seen, request = seen_by(self._ledger, self._policy, node, pod), self._ledger.for_pod(pod)
+        allocation = self._policy.choose(request, seen)
         if allocation is None:
-            raise _no_room(args, asked, seen)
+            raise _no_room(args, request, seen)
         return allocation
 
     def _held_on(self, uid: str) -> str:
@@ -177,26 +166,25 @@ class Binder:
         holder = self._ledger.holder(uid)
         return holder.node if holder is not None and not self._ledger.is_reserved(uid) else ""
 
-    async def _find(self, args: BindArguments) -> _Found:
+    async def _find(self, args: BindArguments) -> tuple[PendingPod | None, str]:
+        """(the pod, None where it requests no cards; the node that it is on already, or "")."""
         held = self._held_on(args.uid)
         if held:
-            return _Found(None, held)
-        pending = self._cluster.pending.get(args.uid)
-        if pending is not None:
-            if pending.request is None:
-                raise BindError(f"pod {args}: {pending.error}", "invalid")
-            return _Found(_supported(args, pending.request), "", pending.labels, pending.priority)
-        try:
-            pod = await self._read(args)
-        except KubeError as error:
-            raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}", _cause(error)) from None
+            return None, held
+        pod: PendingPod | InvalidPod | None = self._cluster.pending.get(args.uid)
+        node = ""
         if pod is None:
-            raise _gone(args)
-        try:
-            request = parse_request(pod)
-        except RequestError as error:
-            raise BindError(f"pod {args}: {error}", "invalid") from None
-        return _Found(_supported(args, request) if request else None, _node_of(pod), labels_of(pod["metadata"]), priority_of(pod))
+            try:
+                raw = await self._read(args)
+            except KubeError as error:
+                raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}", _cause(error)) from None
+            if raw is None:
+                raise _gone(args)
+            pod, node = read_pending(raw), _node_of(raw)
+        fault = pod.error if isinstance(pod, InvalidPod) else pod.request.unsupported if pod is not None else None
+        if isinstance(pod, InvalidPod) or fault is not None:
+            raise BindError(f"pod {args}: {fault}", "invalid")
+        return pod, node
 
     async def _send(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
         """One Binding, sent again only because that cannot bind twice. On BindError the ledger is as before.
@@ -313,12 +301,6 @@ def _no_room(args: BindArguments, request: Request, node: NodeLedger) -> BindErr
 
 def _gone(args: BindArguments) -> BindError:
     return BindError(f"pod {args} with UID {args.uid} is gone: it was deleted, or another pod has its name now", "gone")
-
-
-def _supported(args: BindArguments, request: Request) -> Request:
-    if request.unsupported is not None:
-        raise BindError(f"pod {args}: {request.unsupported}", "invalid")
-    return request
 
 
 def _node_of(pod: Mapping[str, Any]) -> str:

@@ -8,22 +8,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import islice
 from typing import Final, NoReturn
 
-from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
 from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.placement.preemption import Budget, read_budget
-from gpushare_runtime.extender.objects import (
-    FinishedPod,
-    NodeRecord,
-    PendingPod,
-    PodReader,
-    PodRecord,
-    read_node,
-    unreadable_node,
-    unreadable_pod,
-)
+from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
 
@@ -58,13 +52,13 @@ class Cluster:
         self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
         self.on_room: Callable[[], None] = lambda: None
-        self.on_stranger: Callable[[Holder], None] = lambda holder: None
-        self._pending: dict[str, PendingPod] = {}
+        self.on_stranger: Callable[[AllocatedPod], None] = lambda holder: None
+        self._pending: dict[str, PendingPod | InvalidPod] = {}
         self._budgets: dict[tuple[str, str], Budget] = {}
-        self._sent: dict[str, tuple[Holder, float]] = {}
+        self._sent: dict[str, tuple[AllocatedPod, float]] = {}
 
     @property
-    def pending(self) -> Mapping[str, PendingPod]:
+    def pending(self) -> Mapping[str, PendingPod | InvalidPod]:
         """Pods on no node that ask for something of ours, by UID."""
         return self._pending
 
@@ -91,8 +85,8 @@ class Cluster:
             self.ledger.nominate(uid, None)
         seen = set(self._pending)
         self._pending.clear()
-        self._pending.update((record.uid, record) for record in records if isinstance(record, PendingPod))
-        holders = [record for record in records if isinstance(record, Holder)]
+        self._pending.update((record.uid, record) for record in records if isinstance(record, (PendingPod, InvalidPod)))
+        holders = [record for record in records if isinstance(record, AllocatedPod)]
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
         # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
         younger = self.ledger.under_way - seen - existing
@@ -104,7 +98,7 @@ class Cluster:
             if self.ledger.is_assumed(uid):
                 self.ledger.linger(uid, self._clock() + UNSEEN_SECONDS)
         for pod in self._pending.values():
-            if pod.nominated:
+            if isinstance(pod, PendingPod) and pod.nominated:
                 self.ledger.nominate(pod.uid, pod.nominee)
         self.changed.set()
         self.on_room()
@@ -115,25 +109,25 @@ class Cluster:
         if kind == "ADDED":
             self._learn([record])
         known = self._pending.get(record.uid)
-        if (known is not None and known.nominated) or (isinstance(record, PendingPod) and record.nominated):
+        if (isinstance(known, PendingPod) and known.nominated) or (isinstance(record, PendingPod) and record.nominated):
             self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)
         if kind == "DELETED" or isinstance(record, FinishedPod):
             self._pending.pop(record.uid, None)
             self._end(record)
-        elif isinstance(record, Holder):
+        elif isinstance(record, AllocatedPod):
             self._pending.pop(record.uid, None)
             if self._is_strangers(record):
                 self.on_stranger(record)
             self.ledger.apply(record)
         else:
-            if known is not None and record.failure not in (0, known.failure):
+            if isinstance(known, PendingPod) and isinstance(record, PendingPod) and record.failure not in (0, known.failure):
                 # The scheduler has given up what it had chosen; where it says the same as before, time tells.
                 self.ledger.release(record.uid)
             # Its Binding may be under way: what is assumed of it stays.
             self._pending[record.uid] = record
             self.changed.set()
 
-    def _is_strangers(self, record: Holder) -> bool:
+    def _is_strangers(self, record: AllocatedPod) -> bool:
         """Whether somebody else gave it its cards. That they are reserved for it, or other ones assumed, makes them no less so."""
         sent, _ = self._sent.pop(record.uid, (None, 0.0))
         seen = self.ledger.holder(record.uid) and not (self.ledger.is_reserved(record.uid) or self.ledger.is_assumed(record.uid))
@@ -143,7 +137,7 @@ class Cluster:
             return True
         return (sent.node, sent.allocation.by_card) != (record.node, record.allocation.by_card)
 
-    def assume(self, holder: Holder) -> None:
+    def assume(self, holder: AllocatedPod) -> None:
         """A Binding of this pod is about to be sent."""
         self.ledger.assume(holder)
         self._sent[holder.uid] = holder, self._clock() + _SENT_SECONDS
@@ -160,7 +154,7 @@ class Cluster:
     def _end(self, record: PodRecord) -> None:
         if not self.ledger.holder(record.uid):
             return
-        if not isinstance(record, PendingPod) and record.alive:
+        if isinstance(record, (AllocatedPod, FinishedPod)) and record.alive:
             # Deleted by force, or failed before its containers were ended. Whether its processes live on is for its node to say,
             # which takes a moment.
             self.ledger.linger(record.uid, self._clock() + LINGER_SECONDS)
@@ -169,8 +163,10 @@ class Cluster:
 
     def _learn(self, records: list[PodRecord]) -> None:
         """What pods ask for, each pod once, for the policy that wants to know."""
-        fresh = (r for r in records if not isinstance(r, FinishedPod) and r.uid not in self._pending and not self.ledger.holder(r.uid))
-        self.workload.observe(r.request for r in fresh if r.request is not None)
+        fresh = (
+            r for r in records if isinstance(r, (AllocatedPod, PendingPod)) and r.uid not in self._pending and not self.ledger.holder(r.uid)
+        )
+        self.workload.observe(r.request for r in fresh)
 
     def replace_nodes(self, records: list[NodeRecord]) -> None:
         """All nodes, from a fresh list."""
@@ -235,7 +231,7 @@ class Cluster:
             on_replace=self.replace_pods,
             on_event=self.pod_event,
             # Finished pods too: with a selector for the others, a pod that ends and one that is deleted by force look the same.
-            transform=PodReader(),
+            transform=PodReader(partial(log.warning, "%s")),
             unreadable=unreadable_pod,
         )
         return nodes, pods

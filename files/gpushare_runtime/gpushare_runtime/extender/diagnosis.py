@@ -14,10 +14,10 @@ from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.core.request import Request, explain_size
 from gpushare_runtime.extender.cache import Cluster
-from gpushare_runtime.extender.objects import PendingPod
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 
 _SETTLE_SECONDS: Final = 1.0
@@ -43,9 +43,9 @@ def largest_of(inventories: Iterable[Inventory]) -> Largest | None:
     return Largest(unit, card, cards) if unit else None
 
 
-def advise(pod: PendingPod, largest: Largest | None) -> tuple[str, str] | None:
+def advise(pod: PendingPod | InvalidPod, largest: Largest | None) -> tuple[str, str] | None:
     """(reason, message) of the Event, None when the pod could run on an empty cluster, or when nobody can tell yet."""
-    if pod.request is None:
+    if isinstance(pod, InvalidPod):
         return protocol.EVENT_INVALID, pod.error
     if pod.request.unsupported is not None:
         return protocol.EVENT_UNSUPPORTED, pod.request.unsupported

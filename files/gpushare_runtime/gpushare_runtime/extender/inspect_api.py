@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from gpushare_runtime.core.ledger import CardState, Holder, Ledger, NodeLedger, Nominee
+from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.explain import FAULT
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 
 VERSION: Final = 1
 
@@ -104,7 +105,7 @@ def _card(node: NodeLedger, state: CardState) -> dict[str, Any]:
     }
 
 
-def _pod(ledger: Ledger, node: NodeLedger, holder: Holder) -> dict[str, Any]:
+def _pod(ledger: Ledger, node: NodeLedger, holder: AllocatedPod) -> dict[str, Any]:
     known = node.known(holder)
     states = (
         (ledger.is_lingering(holder.uid), "lingering"),
@@ -126,5 +127,5 @@ def _pod(ledger: Ledger, node: NodeLedger, holder: Holder) -> dict[str, Any]:
     }
 
 
-def _nominee(nominee: Nominee) -> dict[str, Any]:
+def _nominee(nominee: PendingPod) -> dict[str, Any]:
     return {"namespace": nominee.namespace, "name": nominee.name, "uid": nominee.uid, "priority": nominee.priority}

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from prometheus_client.core import Metric
 
-from gpushare_runtime.core.node_ledger import Holder
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
@@ -108,7 +108,7 @@ class Fence:
         host: str,
         *,
         clock: Callable[[], float] = time.monotonic,
-        told: Callable[[Holder, str], None] = lambda holder, words: None,
+        told: Callable[[AllocatedPod, str], None] = lambda holder, words: None,
     ) -> None:
         self.lease, self.host = lease, host
         self.strangers = 0
@@ -198,7 +198,7 @@ class Fence:
             f"answers within {_LOOK_WITHIN} s; where one scheduler runs alone without leader election, --lease {NO_LEASE}"
         )
 
-    def stranger(self, holder: Holder) -> None:
+    def stranger(self, holder: AllocatedPod) -> None:
         """A pod was seen bound with cards, and not by this process. Matters only while this should be the only one that binds."""
         if self.problem():
             return

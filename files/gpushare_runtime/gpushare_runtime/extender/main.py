@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.ledger import AllocatedPod
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.daemon import metrics, metrics_server
 from gpushare_runtime.daemon.metrics_server import MetricsServer
@@ -159,7 +159,7 @@ async def _follow_tls(hangup: asyncio.Event, tls: Tls | None) -> None:
             log.info("reloaded %s and %s for new connections", tls.files.certificate, tls.files.client_ca)
 
 
-def _tell_stranger(events: EventRecorder, holder: Holder, words: str) -> None:
+def _tell_stranger(events: EventRecorder, holder: AllocatedPod, words: str) -> None:
     events.emit(ObjectReference("Pod", holder.name, holder.uid, holder.namespace), "Warning", protocol.EVENT_SECOND_SCHEDULER, words)
 
 

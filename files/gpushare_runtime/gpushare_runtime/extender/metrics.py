@@ -12,9 +12,9 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.daemon.metrics import Value, family, latencies, single
 from gpushare_runtime.extender.cache import Cluster
-from gpushare_runtime.extender.objects import PendingPod
 from gpushare_runtime.kube.reflector import Reflector
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
@@ -146,8 +146,8 @@ def _states(ledger: Ledger) -> Mapping[str, int]:
     return {**found, "bound": sum(len(node.holders) for node in ledger.nodes.values()) - sum(found.values())}
 
 
-def _why(pod: PendingPod) -> str:
-    if pod.request is None:
+def _why(pod: PendingPod | InvalidPod) -> str:
+    if isinstance(pod, InvalidPod):
         return "invalid"
     return "unsupported" if pod.request.unsupported else "nominated" if pod.nominated else "room"
 

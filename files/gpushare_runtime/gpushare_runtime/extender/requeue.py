@@ -24,9 +24,9 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
-from gpushare_runtime.extender.objects import PendingPod
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
@@ -94,9 +94,9 @@ class Recall:
         self._room_at = self._clock()
         self._room.set()
 
-    def next(self) -> PendingPod | None:
+    def next(self) -> PendingPod | InvalidPod | None:
         """The pod that fits by now where it was refused, was so before there was room, and was not recalled for this room yet."""
-        pending: Mapping[str, PendingPod] = self._cluster.pending
+        pending: Mapping[str, PendingPod | InvalidPod] = self._cluster.pending
         self._forget_gone()
         fits: dict[Hashable, bool] = {}
         for uid, refusal in self._refused.items():
@@ -117,12 +117,12 @@ class Recall:
         self._recalled = {uid: at for uid, at in self._recalled.items() if uid in self._refused}
         self._many = max(MOST_REFUSED, 2 * len(self._refused))
 
-    def _fits(self, pod: PendingPod, nodes: frozenset[str] | None, known: dict[Hashable, bool]) -> bool:
+    def _fits(self, pod: PendingPod | InvalidPod, nodes: frozenset[str] | None, known: dict[Hashable, bool]) -> bool:
         """known: answers of this moment, since most pods that wait are alike."""
-        if pod.request is None:
+        if isinstance(pod, InvalidPod):
             return False
         ledger = self._cluster.ledger
-        request = ledger.asked_by(pod.request, pod.namespace, pod.labels)
+        request = ledger.for_pod(pod)
         # Who is nominated sees its own room, the others that of those who are less.
         alike = request.key, nodes, (pod.uid if pod.nominated else "", pod.priority) if ledger.nominees else None
         if alike not in known:
@@ -131,7 +131,7 @@ class Recall:
         return known[alike]
 
     def _takes(self, pod: PendingPod, request: Request, node: NodeLedger) -> bool:
-        return seen_by(self._cluster.ledger, self._policy, node, pod.uid, pod.priority).leftover(request) is not None
+        return seen_by(self._cluster.ledger, self._policy, node, pod).leftover(request) is not None
 
     def _shared(self, nodes: frozenset[str]) -> frozenset[str] | None:
         """One object for equal ones. Where samples differ too much for that, only a bounded number of names is kept."""

@@ -7,48 +7,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
-from gpushare_runtime.core.constraints import Labels, labels_of
-from gpushare_runtime.core.ledger import Holder, Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.ledger import Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import FAULT, MOST_WORDINGS, NoFit, amount, no_fit, refusals
 from gpushare_runtime.core.placement.policies import Policy
-from gpushare_runtime.core.placement.preemption import Budget, Preemption, Preemptor, Victims, seen_by
+from gpushare_runtime.core.placement.preemption import Budget, Preemption, Victims, seen_by
 from gpushare_runtime.core.placement.ranking import Weight, names_of, scores_of
-from gpushare_runtime.core.request import Request, RequestError, parse_request
+from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptArguments
-from gpushare_runtime.extender.objects import priority_of
 
 log = logging.getLogger(__name__)
-
-RESERVED_SECONDS: Final = 10.0
-"""The scheduler's call to bind follows within milliseconds, where nothing comes before it."""
-GROUP_SECONDS: Final = 60.0
-"""Pods of a group wait in Permit for each other: coscheduling's default. From Kubernetes 1.35 they are nominated meanwhile."""
-VOLUME_SECONDS: Final = 600.0
-"""Volumes are provisioned and bound in PreBind, resource claims too: bindTimeoutSeconds of the scheduler's VolumeBinding."""
-_GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 
 IN_THE_POD: Final = "what is wrong is in the pod: see the other reason"
 """For all nodes but the first, where a pod cannot be meant."""
 
 _REMEMBERED: Final = 300
-
-
-@dataclass(frozen=True)
-class _Pod:
-    """The pod of a call. request: as asked by it; seconds: how long its call to bind may be after that for prioritize."""
-
-    uid: str
-    namespace: str
-    name: str
-    labels: Labels
-    priority: int
-    request: Request
-    seconds: float
 
 
 class Service:
@@ -76,37 +54,33 @@ class Service:
         self._budgets = budgets
         self._most = most
         self._clock = clock
-        self._parsed: dict[tuple[object, object], Request | None] = {}
+        self._parsed: dict[tuple[object, object], PendingPod | InvalidPod | None] = {}
         self._faulty: Set[str] = frozenset()
 
     def filter(self, args: Arguments) -> Filtered:
         """The nodes that have a card (or empty cards) for the pod; the others with a reason."""
-        try:
-            request = self._request(args.pod)
-        except RequestError as error:
-            return self._refuse(args, str(error))
-        if request is None:
+        pod = self._pending(args.pod)
+        if pod is None:
             return Filtered(args.names)
-        if request.unsupported is not None:
-            return self._refuse(args, request.unsupported)
-        uid = (args.pod.get("metadata") or {}).get("uid", "")
+        if isinstance(pod, InvalidPod):
+            return self._refuse(args, pod.error)
+        if pod.request.unsupported is not None:
+            return self._refuse(args, pod.request.unsupported)
         # What is reserved for itself must not be in its way.
-        self._ledger.release(uid)
-        holder = self._ledger.holder(uid)
+        self._ledger.release(pod.uid)
+        holder = self._ledger.holder(pod.uid)
         if holder is not None:
-            self._asked(uid, args.names)
+            self._asked(pod.uid, args.names)
             return Filtered(error=self._settling(holder))
-        pod = self._pod(args.pod, request)
+        pod = replace(pod, request=self._ledger.for_pod(pod))
         fitting, unfit = self._fitting(args.names, pod)
-        self._asked(uid, () if fitting else args.names)
+        self._asked(pod.uid, () if fitting else args.names)
         if len(fitting) == 1:
             # The scheduler does not ask for priorities then.
             self._reserve(pod, fitting[0])
         if not fitting or log.isEnabledFor(logging.DEBUG):
             # A line for each pod would cost more than its answer.
-            log.info(
-                "filter %s, %s: %d of %d nodes fit", pod_name(args.pod), amount(request), len(args.names) - len(unfit), len(args.names)
-            )
+            log.info("filter %s, %s: %d of %d nodes fit", pod, amount(pod.request), len(args.names) - len(unfit), len(args.names))
         refused = self._refused(unfit, pod)
         self._log_faults(refused)
         failed = refusals(pod.request, refused, lambda name: self._node(name, pod))
@@ -114,14 +88,11 @@ class Service:
 
     def prioritize(self, args: Arguments) -> Mapping[str, int]:
         """Node name → 1 … 10. Nodes that are left out get 0."""
-        try:
-            request = self._request(args.pod)
-        except RequestError:
+        pod = self._pending(args.pod)
+        if not isinstance(pod, PendingPod) or pod.request.unsupported is not None:
             return {}
-        if request is None or request.unsupported is not None:
-            return {}
-        self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
-        pod = self._pod(args.pod, request)
+        self._ledger.release(pod.uid)
+        pod = replace(pod, request=self._ledger.for_pod(pod))
         best, scores = self._scores(args.names, pod)
         if best:
             self._reserve(pod, best)
@@ -129,44 +100,30 @@ class Service:
 
     def preempt(self, args: PreemptArguments) -> Mapping[str, Victims]:
         """Node name → all victims that it takes there. Nodes that no eviction helps are left out."""
-        try:
-            request = parse_request(args.pod)
-        except RequestError:
-            return {}
-        if request is None:
+        pod = self._pending(args.pod)
+        if pod is None:
             return args.victims
-        if request.unsupported is not None:
+        if isinstance(pod, InvalidPod) or pod.request.unsupported is not None:
             return {}
-        self._ledger.release((args.pod.get("metadata") or {}).get("uid", ""))
-        pod = self._pod(args.pod, request)
-        helped = Preemption(self._ledger, self._policy, self._budgets()).victims(
-            Preemptor(pod.uid, pod.priority, pod.request), args.victims
-        )
-        log.info(
-            "preempt for %s, %s: evictions help on %d of %d nodes", pod_name(args.pod), amount(request), len(helped), len(args.victims)
-        )
+        self._ledger.release(pod.uid)
+        pod = replace(pod, request=self._ledger.for_pod(pod))
+        helped = Preemption(self._ledger, self._policy, self._budgets()).victims(pod, args.victims)
+        log.info("preempt for %s, %s: evictions help on %d of %d nodes", pod, amount(pod.request), len(helped), len(args.victims))
         return helped
 
-    def _request(self, pod: Mapping[str, Any]) -> Request | None:
-        """As `parse_request`: filter, prioritize and the next attempt ask about the same version of the same pod."""
+    def _pending(self, pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
+        """As `read_pending`: filter, prioritize and the next attempt ask about the same version of the same pod."""
         metadata = pod.get("metadata") or {}
         version = metadata.get("uid"), metadata.get("resourceVersion")
         if None in version:
-            return parse_request(pod)
+            return read_pending(pod)
         if version not in self._parsed:
             if len(self._parsed) >= _REMEMBERED:
                 self._parsed.clear()
-            self._parsed[version] = parse_request(pod)
+            self._parsed[version] = read_pending(pod)
         return self._parsed[version]
 
-    def _pod(self, raw: Mapping[str, Any], request: Request) -> _Pod:
-        metadata = raw.get("metadata") or {}
-        namespace, labels = metadata.get("namespace", ""), labels_of(metadata)
-        asked = self._ledger.asked_by(request, namespace, labels)
-        seconds = _seconds_to_bind(raw.get("spec") or {}, labels)
-        return _Pod(metadata.get("uid", ""), namespace, metadata.get("name", ""), labels, priority_of(raw), asked, seconds)
-
-    def _fitting(self, names: Sequence[str], pod: _Pod) -> tuple[Sequence[str], Collection[str]]:
+    def _fitting(self, names: Sequence[str], pod: PendingPod) -> tuple[Sequence[str], Collection[str]]:
         """(the nodes that are named to the scheduler, those where this pod does not fit or of which nothing is known)."""
         if not self._ledger.nominees:
             return self._policy.ranking(pod.request, self._ledger).fitting(names, self._most)
@@ -175,7 +132,7 @@ class Service:
         unfit = {name for name, weight in zip(names, weights, strict=True) if weight is None}
         return names_of(nsmallest(self._most, fitting) if self._most else fitting), unfit
 
-    def _refused(self, unfit: Collection[str], pod: _Pod) -> Mapping[str, NoFit]:
+    def _refused(self, unfit: Collection[str], pod: PendingPod) -> Mapping[str, NoFit]:
         """Why it does not fit on these nodes."""
         if not unfit:
             return {}
@@ -188,14 +145,14 @@ class Service:
         found.update(own)
         return found
 
-    def _scores(self, names: Sequence[str], pod: _Pod) -> tuple[str, Mapping[str, int]]:
+    def _scores(self, names: Sequence[str], pod: PendingPod) -> tuple[str, Mapping[str, int]]:
         """(the best node, "" for none; name → 1 … 10)."""
         if not self._ledger.nominees:
             return self._policy.ranking(pod.request, self._ledger).scores(names)
         weights = [weight for weight in self._weights(names, pod) if weight is not None]
         return min(weights)[-1] if weights else "", scores_of(weights)
 
-    def _weights(self, names: Sequence[str], pod: _Pod) -> list[Weight | None]:
+    def _weights(self, names: Sequence[str], pod: PendingPod) -> list[Weight | None]:
         """Of each node as this pod may use it, while room on some is kept for nominees; None where it does not fit or nothing is known."""
         weights = self._policy.ranking(pod.request, self._ledger).weights(names)
         for place, name in enumerate(names):
@@ -204,28 +161,27 @@ class Service:
                 weights[place] = node.guarded(partial(self._policy.weigh, pod.request, node), None)
         return weights
 
-    def _node(self, name: str, pod: _Pod) -> NodeLedger:
+    def _node(self, name: str, pod: PendingPod) -> NodeLedger:
         """The node as this pod may use it; one without cards where nothing is known of it."""
         node = self._ledger.node(name)
         return self._seen(node, pod) if node is not None else NodeLedger(name)
 
-    def _seen(self, node: NodeLedger, pod: _Pod) -> NodeLedger:
-        seen = node.guarded(partial(seen_by, self._ledger, self._policy, node, pod.uid, pod.priority), None)
+    def _seen(self, node: NodeLedger, pod: PendingPod) -> NodeLedger:
+        seen = node.guarded(partial(seen_by, self._ledger, self._policy, node, pod), None)
         if seen is None:
             seen = NodeLedger(node.name)
             seen.set_record(NodeRecord(node.name, None, FAULT))
         return seen
 
-    def _reserve(self, pod: _Pod, name: str) -> None:
+    def _reserve(self, pod: PendingPod, name: str) -> None:
         node = self._ledger.node(name)
         if node is None or not pod.uid:
             return
         allocation = node.guarded(partial(self._policy.choose, pod.request, self._seen(node, pod)), None)
         if allocation is not None:
-            holder = Holder(pod.uid, pod.namespace, pod.name, name, pod.request.asked_by(None), allocation, pod.labels, pod.priority)
-            self._ledger.reserve(holder, self._clock() + pod.seconds)
+            self._ledger.reserve(pod.allocated(name, allocation), self._clock() + pod.seconds_to_bind)
 
-    def _settling(self, holder: Holder) -> str:
+    def _settling(self, holder: AllocatedPod) -> str:
         """Why there is no answer about a pod that has cards: its own would count against it, and it would be called unschedulable."""
         which = f"pod {holder.namespace}/{holder.name}"
         if self._ledger.is_assumed(holder.uid):
@@ -248,15 +204,6 @@ class Service:
             # Once, and not thousands of times in one answer.
             failed = {**dict.fromkeys(args.names, IN_THE_POD), args.names[0]: reason}
         return Filtered(failed=failed, hopeless=True)
-
-
-def _seconds_to_bind(spec: Mapping[str, Any], labels: Labels) -> float:
-    """Between the choice of a node and the call to bind. Whatever ends the attempt earlier also ends the reservation, or the next does."""
-    volumes = spec.get("volumes") or ()
-    if spec.get("resourceClaims") or any(volume.get("persistentVolumeClaim") or volume.get("ephemeral") for volume in volumes):
-        return VOLUME_SECONDS
-    grouped = spec.get("schedulingGroup") or spec.get("workloadRef") or any(name in _GROUP_LABELS for name, _ in labels)
-    return GROUP_SECONDS if grouped else RESERVED_SECONDS
 
 
 def pod_name(pod: Mapping[str, Any]) -> str:

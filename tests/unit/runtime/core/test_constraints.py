@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.allocation import allocate
-from gpushare_runtime.core.constraints import NO_RULES, Bearer, Rules, labels_of, parse_rules, selects
+from gpushare_runtime.core.constraints import NO_RULES, Context, Rules, labels_of, parse_rules, selects
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request, parse_request
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.pods import container, inventory, pending, pod
 
 
 def test_the_annotations_of_other_things_are_no_rules() -> None:
@@ -167,7 +168,7 @@ class Cards:
             pod(container(mem=4), annotations={f"gpushare.request/{k.replace('_', '-')}": v for k, v in annotations.items()})
         )
         assert request is not None
-        return self.ledger.asked_by(request, "default", (("app", app),))
+        return self.ledger.for_pod(pending(request, "default", (("app", app),)))
 
     def cards(self, app: str, **annotations: str) -> list[int]:
         node = self.ledger.node("n")
@@ -175,9 +176,9 @@ class Cards:
         return [state.card.index for state in node.candidates(self.ask(app, **annotations))]
 
     def put(self, app: str, card: int, namespace: str = "default", **annotations: str) -> None:
-        request = self.ask(app, **annotations).asked_by(None)
+        request = self.ask(app, **annotations).in_context(None)
         uid = f"{app}-{card}"
-        self.ledger.apply(Holder(uid, namespace, uid, "n", request, allocate(request, [(card, 16)]), (("app", app),)))
+        self.ledger.apply(AllocatedPod(uid, namespace, uid, "n", request, allocate(request, [(card, 16)]), (("app", app),)))
 
 
 def test_the_same_card_as_others() -> None:
@@ -208,8 +209,8 @@ def test_not_with_others_whoever_comes_first() -> None:
 
 def test_a_pod_whose_card_nobody_knows_may_be_on_any() -> None:
     world = Cards()
-    request = world.ask("noisy").asked_by(None)
-    world.ledger.apply(Holder("u", "default", "u", "n", request, None, (("app", "noisy"),)))
+    request = world.ask("noisy").in_context(None)
+    world.ledger.apply(AllocatedPod("u", "default", "u", "n", request, None, (("app", "noisy"),)))
     assert world.cards("quiet", not_with="app=noisy") == []
     assert world.cards("quiet", same_card_as="app=noisy") == []
 
@@ -226,10 +227,10 @@ def test_the_first_of_a_group_is_so_in_its_own_namespace_and_with_its_own_labels
 def test_another_nodes_pod_is_the_first_too() -> None:
     world = Cards()
     world.ledger.set_inventory("m", inventory(16))
-    request = world.ask("server").asked_by(None)
-    world.ledger.apply(Holder("u", "default", "u", "m", request, allocate(request, [(0, 16)]), (("app", "server"),)))
+    request = world.ask("server").in_context(None)
+    world.ledger.apply(AllocatedPod("u", "default", "u", "m", request, allocate(request, [(0, 16)]), (("app", "server"),)))
     assert world.cards("server", same_card_as="app=server") == []
-    world.ledger.apply(Holder("u", "default", "u", "m", request, None, (("app", "client"),)))
+    world.ledger.apply(AllocatedPod("u", "default", "u", "m", request, None, (("app", "client"),)))
     assert world.cards("server", same_card_as="app=server") == [0, 1, 2], "its labels have changed"
 
 
@@ -253,21 +254,21 @@ def test_a_namespaces_rules_are_its_own() -> None:
 def test_the_pod_is_named_only_where_rules_about_neighbours_matter() -> None:
     world = Cards()
     plain, fussy = world.ask("a"), world.ask("a", not_with="app=b")
-    assert plain.bearer is None
-    assert world.ask("a", models="T4").bearer is None
+    assert plain.context is None
+    assert world.ask("a", models="T4").context is None
     world.put("plain", 1, models="T4")
-    assert world.ask("a").bearer is None
-    assert fussy.bearer == Bearer("default", ())
-    assert world.ask("a", same_card_as="app=a").bearer == Bearer("default", (), first=True)
-    assert world.ask("a", same_card_as="app=b").bearer == Bearer("default", (), first=False)
+    assert world.ask("a").context is None
+    assert fussy.context == Context("default", ())
+    assert world.ask("a", same_card_as="app=a").context == Context("default", (), starts_group=True)
+    assert world.ask("a", same_card_as="app=b").context == Context("default", (), starts_group=False)
     world.put("fussy", 0, not_with="app=a")
-    assert world.ask("a").bearer == Bearer("default", (("app", "a"),))
-    assert world.ledger.asked_by(world.ask("a"), "default", (("app", "a"),)) == world.ask("a")
-    assert world.ledger.asked_by(world.ask("a"), "other", (("app", "a"),)).bearer is None, "rules stop at the namespace"
-    assert world.ask("b").bearer is None, "nobody minds it"
+    assert world.ask("a").context == Context("default", (("app", "a"),))
+    assert world.ledger.for_pod(pending(world.ask("a"), "default", (("app", "a"),))) == world.ask("a")
+    assert world.ledger.for_pod(pending(world.ask("a"), "other", (("app", "a"),))).context is None, "rules stop at the namespace"
+    assert world.ask("b").context is None, "nobody minds it"
     world.ledger.remove("fussy-0")
-    assert world.ask("a").bearer is None
-    assert world.ledger.asked_by(fussy.asked_by(None), "x", ()).bearer == Bearer("x", ())
+    assert world.ask("a").context is None
+    assert world.ledger.for_pod(pending(fussy.in_context(None), "x", ())).context == Context("x", ())
 
 
 def test_pods_that_differ_in_what_no_rule_looks_at_ask_the_same() -> None:
@@ -275,10 +276,10 @@ def test_pods_that_differ_in_what_no_rule_looks_at_ask_the_same() -> None:
     world = Cards()
     world.put("fussy", 0, not_with="app=a")
     asked = world.ask("a")
-    jobs = {world.ledger.asked_by(asked, "default", (("app", "a"), ("job-name", str(number)))).key for number in range(9)}
+    jobs = {world.ledger.for_pod(pending(asked, "default", (("app", "a"), ("job-name", str(number))))).key for number in range(9)}
     assert jobs == {asked.key}
     world.put("second", 0, not_with="job-name=3,app=a")
-    jobs = {world.ledger.asked_by(asked, "default", (("app", "a"), ("job-name", str(number)))).key for number in range(9)}
+    jobs = {world.ledger.for_pod(pending(asked, "default", (("app", "a"), ("job-name", str(number))))).key for number in range(9)}
     assert len(jobs) == 2
 
 

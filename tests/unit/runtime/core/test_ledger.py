@@ -15,9 +15,11 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import CardState, Holder, Ledger, NodeLedger, NodeRecord, Nominee
+from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
 from gpushare_runtime.core.placement.policies import Binpack, Placement
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.naive import NaiveLife
@@ -32,8 +34,8 @@ def whole(cards: int) -> Request:
     return Request((ContainerRequest(Kind.APP, 0, "main", cards=cards),))
 
 
-def holder(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> Holder:
-    return Holder(uid, "default", uid, node, request, allocation)
+def holder(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> AllocatedPod:
+    return AllocatedPod(uid, "default", uid, node, request, allocation)
 
 
 def on(index: int, units: int) -> Allocation:
@@ -79,8 +81,8 @@ def test_what_makes_a_difference_to_what_is_held() -> None:
 def test_the_same_name_again_is_another_pod() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
-    ledger.apply(Holder("old", "default", "job", "n", memory(6), on(0, 6)))
-    ledger.apply(Holder("new", "default", "job", "n", memory(6), on(0, 6)))
+    ledger.apply(AllocatedPod("old", "default", "job", "n", memory(6), on(0, 6)))
+    ledger.apply(AllocatedPod("new", "default", "job", "n", memory(6), on(0, 6)))
     assert frees(ledger) == [4]
     ledger.remove("old")
     assert frees(ledger) == [10]
@@ -606,13 +608,13 @@ def test_refusals_of_several_nodes_end_each_at_its_time() -> None:
 def test_a_pod_is_nominated_to_one_node_at_most() -> None:
     ledger = Ledger()
 
-    assert Nominee("a", "default", "a", "n", memory(1)).priority == 0
+    assert PendingPod("a", "default", "a", memory(1), nominated="n").priority == 0
 
     def nominated() -> dict[str, set[str]]:
         return {name: set(of) for name, of in ledger.nominees.items()}
 
     for uid, node in (("a", "n"), ("b", "n"), ("a", "m"), ("a", "m")):
-        ledger.nominate(uid, Nominee(uid, "default", uid, node, memory(1)))
+        ledger.nominate(uid, PendingPod(uid, "default", uid, memory(1), nominated=node))
     assert nominated() == {"n": {"b"}, "m": {"a"}}
     ledger.nominate("b", None)
     assert nominated() == {"m": {"a"}}

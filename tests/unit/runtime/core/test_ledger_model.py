@@ -17,15 +17,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import PLACEMENTS, labels_of
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Holder, Ledger, NodeRecord
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.ranking import names_of, scores_of
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request, parse_request
-from gpushare_runtime.extender.objects import PodReader
 from unit.runtime.core.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveCard, NaivePod, effective
-from unit.runtime.pods import card
+from unit.runtime.pods import card, pending
 
 SIZES = {"a": (16, 16), "b": (16, 24, 24), "c": (80,) * 4}
 MODELS = ("T4", "A10", "A100")
@@ -94,13 +96,13 @@ class Events(RuleBasedStateMachine):
         held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, f"x/{g.uid}", g.units, "leaving", g.whole) for g in ghosts))
         self.ledger.set_node(NodeRecord(node, Inventory(GIB, cards, core=100), "", held))
 
-    def bound(self, raw: dict[str, Any], node: str, annotations: dict[str, str]) -> Holder:
+    def bound(self, raw: dict[str, Any], node: str, annotations: dict[str, str]) -> AllocatedPod:
         """As the watch shows it."""
         seen = copy.deepcopy(raw)
         seen["spec"]["nodeName"] = node
         seen["metadata"]["annotations"] |= annotations
         record = self.reader(seen)
-        assert isinstance(record, Holder)
+        assert isinstance(record, AllocatedPod)
         return record
 
     @rule(
@@ -123,7 +125,7 @@ class Events(RuleBasedStateMachine):
         pod = NaivePod(raw, node, None)
         found = self.ledger.node(node)
         assert found is not None
-        asked = self.ledger.asked_by(request, "x", labels_of(raw["metadata"]))
+        asked = self.ledger.for_pod(pending(request, "x", labels_of(raw["metadata"])))
         self.asked[asked.key] = asked
         while len(self.asked) > 3:
             del self.asked[next(iter(self.asked))]
@@ -326,7 +328,7 @@ def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good:
                 request = parse_request(pod)
                 assert request is not None
                 allocation = None if on is None else Allocation.of({0: on})
-                ledger.apply(Holder(str(number), "x", f"p{number}", "n", request, allocation, labels_of(pod["metadata"])))
+                ledger.apply(AllocatedPod(str(number), "x", f"p{number}", "n", request, allocation, labels_of(pod["metadata"])))
             counted = [naive.free("n", index) for index in range(2)]
             assert [(state.free, state.core, state.empty) for state in node.cards] == counted, there
             frees = [free for (free, _, _), usable in zip(counted, good, strict=True) if usable]
@@ -335,7 +337,7 @@ def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good:
             assert naive.sound() or node.problems(), there
             for asked, request in asking:
                 assert request is not None
-                named = ledger.asked_by(request, "x", labels_of(asked.raw["metadata"]))
+                named = ledger.for_pod(pending(request, "x", labels_of(asked.raw["metadata"])))
                 takers = [index for index in range(2) if naive.takes(asked, "n", index)]
                 assert node.leftover(named) == naive.left(asked, "n"), (there, asked)
                 assert [state.card.index for state in node.candidates(named)] == (takers if naive.fits(asked, "n") else []), (there, asked)

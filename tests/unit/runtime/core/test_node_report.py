@@ -17,8 +17,10 @@ from hypothesis import given
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Holder, Ledger, NodeRecord
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Refusal
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import frees, holder, memory, on, whole
 from unit.runtime.pods import inventory
@@ -343,7 +345,7 @@ def test_a_given_card_is_good_until_it_is_not_usable_or_refused_or_given_twice()
     ledger = Ledger()
     ledger.set_inventory("n", CARDS)
     pod, second = holder("u", memory(6), on(0, 6)), Allocation.of({0: {0: 1, 1: 1}})
-    both = Holder("w", "default", "w", "n", Request((ContainerRequest(Kind.APP, 0, "main", units=2),), 2), second)
+    both = AllocatedPod("w", "default", "w", "n", Request((ContainerRequest(Kind.APP, 0, "main", units=2),), 2), second)
     ledger.apply(pod)
     ledger.apply(both)
     node = ledger.nodes["n"]

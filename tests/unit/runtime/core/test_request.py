@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from gpushare_runtime.core import request
-from gpushare_runtime.core.constraints import NO_RULES, Bearer, Rules
+from gpushare_runtime.core.constraints import NO_RULES, Context, Rules
 from gpushare_runtime.core.quantity import GIB, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request, RequestError, explain_size, parse_request
 from unit.runtime.core.naive import CORE, MEMORY, WHOLE, effective, shapes
@@ -282,16 +282,16 @@ OTHERS = {
     "two cards": Request((ONE,), cards_per_pod=2),
     "a rule": Request((ONE,), rules=Rules(placement="spread")),
     "another rule": Request((ONE,), rules=Rules(models=("T4",))),
-    "a bearer": PLAIN.asked_by(Bearer("default", ())),
-    "another bearer": PLAIN.asked_by(Bearer("other", ())),
+    "a context": PLAIN.in_context(Context("default", ())),
+    "another context": PLAIN.in_context(Context("other", ())),
 }
 
 
 def test_only_memory_of_one_card_with_nothing_else_is_plain() -> None:
     assert PLAIN.is_plain
     assert [name for name, request in OTHERS.items() if request.is_plain] == ["more memory"]
-    assert PLAIN.asked_by(None) is PLAIN
-    assert OTHERS["a bearer"].asked_by(None) == PLAIN
+    assert PLAIN.in_context(None) is PLAIN
+    assert OTHERS["a context"].in_context(None) == PLAIN
 
 
 def test_requests_that_fit_elsewhere_are_remembered_apart_and_names_make_no_difference() -> None:
@@ -302,10 +302,10 @@ def test_requests_that_fit_elsewhere_are_remembered_apart_and_names_make_no_diff
 
 def test_pods_of_one_shape_may_have_each_others_cards() -> None:
     """Whatever their names, and whoever asks; not where a container is another one, or asks for something else."""
-    assert PLAIN.shape == Request((replace(ONE, name="other", written="8k"),)).shape == OTHERS["a bearer"].shape
+    assert PLAIN.shape == Request((replace(ONE, name="other", written="8k"),)).shape == OTHERS["a context"].shape
     sidecar, second = replace(ONE, kind=Kind.SIDECAR), replace(ONE, index=1)
     shapes = [PLAIN, Request((sidecar,)), Request((replace(ONE, kind=Kind.INIT),)), Request((second,)), Request((ONE, second))]
-    different = [*shapes, *(request for request in OTHERS.values() if request.bearer is None)]
+    different = [*shapes, *(request for request in OTHERS.values() if request.context is None)]
     assert len({request.shape for request in different}) == len(different)
 
 

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.placement.policies import Binpack
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import parse_request
 from gpushare_runtime.device_plugin.node.allocator import NodeState, Refused
 from gpushare_runtime.device_plugin.node.ids import Entry
@@ -679,7 +680,7 @@ class Cluster:
             return
         pod = bound(self.cards, {c: dict(cards) for c, cards in allocation.containers}, *containers)
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        self.ledger.apply(Holder(uid, "default", name, "gpu1", request, allocation))
+        self.ledger.apply(AllocatedPod(uid, "default", name, "gpu1", request, allocation))
         self.waiting.append(self.node.see(pod))
 
     def admit(self) -> bool | None:

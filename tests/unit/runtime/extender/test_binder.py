@@ -19,12 +19,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.ledger import Holder, Ledger
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
-from gpushare_runtime.extender.objects import NodeRecord, PodReader
 from gpushare_runtime.extender.requeue import Recall
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import LOST, TIMEOUT, UNREACHABLE, KubeError
@@ -619,7 +621,7 @@ def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_card
     """Its processes may live: nobody can say before its watch has, and another pod must not get the card."""
 
     async def story(world: World) -> None:
-        strangers: list[Holder] = []
+        strangers: list[AllocatedPod] = []
         world.cluster.on_stranger = strangers.append
         world.api.add(gpu_pod("first", 12))
         await world.api.delivered()

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
 from gpushare_runtime.core.placement.preemption import Budget
+from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
-from gpushare_runtime.extender.objects import FinishedPod, NodeRecord, PendingPod
 from unit.runtime.extender import virtual
 from unit.runtime.pods import inventory
 
@@ -26,8 +26,8 @@ def pending(uid: str) -> PendingPod:
     return PendingPod(uid, "default", uid, REQUEST)
 
 
-def holder(uid: str, node: str = "n") -> Holder:
-    return Holder(uid, "default", uid, node, REQUEST, Allocation.of({0: {0: 8}}))
+def holder(uid: str, node: str = "n") -> AllocatedPod:
+    return AllocatedPod(uid, "default", uid, node, REQUEST, Allocation.of({0: {0: 8}}))
 
 
 @pytest.fixture
@@ -413,7 +413,7 @@ def test_the_policy_learns_of_each_pod_once() -> None:
         learned.clear()
         return count
 
-    unreadable = replace(pending("odd"), request=None)
+    unreadable = InvalidPod("odd", "default", "odd", "asks for nonsense")
     it.cluster.replace_pods([pending("a"), holder("b"), FinishedPod("c"), unreadable])
     assert fresh() == 2
     it.cluster.replace_pods([pending("a"), holder("b"), holder("d")])

@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Nominee
+from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
+from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.extender import extender_v1, inspect_api
@@ -29,7 +30,6 @@ from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.diagnosis import advise, largest_of
 from gpushare_runtime.extender.extender_v1 import BindArguments, PreemptArguments
 from gpushare_runtime.extender.metrics import families
-from gpushare_runtime.extender.objects import PodReader, read_node
 from gpushare_runtime.extender.requeue import Recall
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
@@ -319,7 +319,7 @@ def test_a_fault_about_one_node_keeps_nobody_from_evictions_and_recalls_on_other
         holding = pod(container(mem=24), name=f"held-{number}", uid=f"held-{number}", annotations={"ALIYUN_COM_GPU_MEM_IDX": "2"})
         holding["spec"]["nodeName"] = f"good-{number}"
         extender.pod(holding)
-        ledger.nominate(f"n{number}", Nominee(f"n{number}", "default", f"n{number}", f"good-{number}", memory(1), priority=10))
+        ledger.nominate(f"n{number}", PendingPod(f"n{number}", "default", f"n{number}", memory(1), priority=10, nominated=f"good-{number}"))
     raw = pod(container(mem=24), name="p", uid="u")
     raw["spec"]["priority"] = 10
     extender.pod(raw)

@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Holder, Ledger, NodeRecord, Nominee
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.inspect_api import inspect, ledger_json
@@ -22,9 +24,9 @@ def ledger() -> Ledger:
     held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "leaving"),), (Refusal("r", "GPU-00000001", 9, 1e9),))
     made.set_node(NodeRecord("n1", cards, "", held, "Tesla-T4", "spread"))
     made.set_node(NodeRecord("broken", None, "version 2 is not known"))
-    made.apply(Holder("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
-    made.assume(Holder("v", "default", "q", "n1", memory(7), on(0, 7)))
-    made.nominate("w", Nominee("w", "default", "w", "n1", memory(4), (), 9))
+    made.apply(AllocatedPod("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
+    made.assume(AllocatedPod("v", "default", "q", "n1", memory(7), on(0, 7)))
+    made.nominate("w", PendingPod("w", "default", "w", memory(4), (), 9, nominated="n1"))
     return made
 
 
@@ -84,8 +86,8 @@ def test_all_that_is_known_of_a_node() -> None:
 
 def test_problems_and_pods_without_a_card_are_shown() -> None:
     made = ledger()
-    made.apply(Holder("x", "default", "x", "n1", whole(1), None))
-    made.reserve(Holder("y", "default", "y", "n1", memory(1), on(1, 1)), 1.0)
+    made.apply(AllocatedPod("x", "default", "x", "n1", whole(1), None))
+    made.reserve(AllocatedPod("y", "default", "y", "n1", memory(1), on(1, 1)), 1.0)
     node = ledger_json(made)["nodes"][1]
     assert [(p["name"], p["state"], p["by_card"]) for p in node["pods"][2:]] == [("x", "bound", None), ("y", "reserved", {"1": 1})]
     assert node["problems"] == ["pod default/x: its card is not known; it counts against every card that could hold it"]
@@ -97,8 +99,8 @@ def test_every_field_of_a_node() -> None:
     held = Held((HeldEntry("GPU-00000001", "old", "x/old", 15, "unmanaged", whole=True),), (Refusal("r", "GPU-00000001", 15, 1e9, True),))
     made.set_node(NodeRecord("n1", cards, "", held))
     request = Request((ContainerRequest(Kind.APP, 0, "main", units=2, core=20),))
-    made.apply(Holder("u", "default", "p", "n1", request, on(0, 2), (), 7))
-    made.apply(Holder("w", "another", "z", "n1", whole(1), on(1, 15)))
+    made.apply(AllocatedPod("u", "default", "p", "n1", request, on(0, 2), (), 7))
+    made.apply(AllocatedPod("w", "another", "z", "n1", whole(1), on(1, 15)))
     made.linger("w", 1e9)
     broken, node = ledger_json(made, ["something is wrong"])["nodes"]
     assert ledger_json(made, ["something is wrong"])["problems"] == ["something is wrong"]

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import FENCE_SECONDS, LANDED_SECONDS, LICENCE_SECONDS, Fence, Lease, read_lease
-from gpushare_runtime.extender.objects import NodeRecord, PodReader
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
@@ -456,7 +457,7 @@ def test_without_an_answer_nobody_is_active_and_strangers_are_nobodys() -> None:
         await world.opens()
         for number in range(30):
             record = PodReader()(bound(f"p{number}", f"uid-{number}"))
-            assert isinstance(record, Holder)
+            assert isinstance(record, AllocatedPod)
             world.fence.stranger(record)
         assert (world.fence.strangers, len(world.told)) == (30, 30)
         assert [words.split()[1] for words in world.fence.problems()] == [f"default/p{number}" for number in range(10, 30)]
@@ -480,7 +481,7 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
 
         def see(name: str) -> None:
             record = read(bound(name, f"uid-{name}"))
-            assert isinstance(record, Holder)
+            assert isinstance(record, AllocatedPod)
             cluster.pod_event("MODIFIED", record)
 
         see("from-the-former")
@@ -488,7 +489,7 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
         await world.opens()
         see("from-the-former")
         ours = read(bound("ours", "uid-ours"))
-        assert isinstance(ours, Holder)
+        assert isinstance(ours, AllocatedPod)
         cluster.assume(ours)
         see("ours")
         unmanaged = bound("static", "uid-static")

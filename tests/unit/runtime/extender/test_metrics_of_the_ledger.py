@@ -7,12 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon.metrics import render
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.metrics import families
-from gpushare_runtime.extender.objects import NodeRecord, PendingPod
 from unit.runtime.core.test_ledger import holder, memory, on
 from unit.runtime.exposition import read
 from unit.runtime.pods import card
@@ -38,7 +39,7 @@ def test_cards_pods_and_what_is_wrong() -> None:
     cluster.ledger.linger("e", 30.0)
     cluster.pod_event("ADDED", PendingPod("w", "default", "w", memory(40)))
     cluster.pod_event("ADDED", PendingPod("y", "default", "y", memory(1), nominated="n"))
-    cluster.pod_event("ADDED", PendingPod("x", "default", "x", None, "asks for nonsense"))
+    cluster.pod_event("ADDED", InvalidPod("x", "default", "x", "asks for nonsense"))
     found = lines(cluster)
     for line in (
         'gpushare_extender_nodes{cards="known"} 1.0',

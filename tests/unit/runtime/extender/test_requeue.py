@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.constraints import Rules
-from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender import requeue
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments
-from gpushare_runtime.extender.objects import FinishedPod, NodeRecord, PendingPod, PodReader
 from gpushare_runtime.extender.requeue import MOST_REFUSED, SAMPLED_FROM, Recall
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
@@ -134,7 +135,7 @@ def test_each_new_room_recalls_again_and_a_refusal_after_it_does_not() -> None:
     recall = Recall(cluster, Binpack(), clock=lambda: now[0])
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     cluster.node_event("ADDED", NodeRecord("too-small", inventory(1)))
-    pods = [PendingPod("a", "default", "a", memory(6)), PendingPod("unreadable", "default", "unreadable", None)]
+    pods = [PendingPod("a", "default", "a", memory(6)), InvalidPod("unreadable", "default", "unreadable", "")]
     for pod_ in pods:
         cluster.pod_event("ADDED", pod_)
         recall.asked(pod_.uid, ["n"])
@@ -185,9 +186,9 @@ def test_a_pod_that_wants_other_company_is_not_recalled_for_room_beside_stranger
     assert recall.next() is None
     # Nor is who others do not want to be beside.
     wary = Request(memory(4).containers, rules=Rules(not_with=(("app", "x"),)))
-    cluster.pod_event("ADDED", Holder("wary", "default", "wary", "n", wary, on(0, 4)))
+    cluster.pod_event("ADDED", AllocatedPod("wary", "default", "wary", "n", wary, on(0, 4)))
     cluster.pod_event("MODIFIED", FinishedPod("held"))
-    cluster.pod_event("ADDED", PendingPod("unwanted", "default", "unwanted", memory(4), "", (("app", "x"),)))
+    cluster.pod_event("ADDED", PendingPod("unwanted", "default", "unwanted", memory(4), (("app", "x"),)))
     recall.asked("unwanted", ["n"])
     recall.room()
     assert recall.next() is None
@@ -364,7 +365,7 @@ def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has() -> None:
 def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else() -> None:
     async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
         waits(cluster, recall, "other")
-        cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(12), "", (), 5, "n"))
+        cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(12), (), 5, "n"))
         recall.asked("vip", ["n"])
         recall.room()
         await asyncio.sleep(5)

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement import preemption
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
+from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPod
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, PreemptArguments
-from gpushare_runtime.extender.objects import NodeRecord, PendingPod, PodReader
 from gpushare_runtime.extender.requeue import Recall
-from gpushare_runtime.extender.verbs import RESERVED_SECONDS, Service
+from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.core.test_ledger import holder, memory, on
 from unit.runtime.extender import virtual
@@ -178,8 +179,8 @@ def test_a_refused_pod_is_recalled_when_a_reservation_runs_out(monkeypatch: pyte
 
 def test_nominated_pods_have_their_room() -> None:
     world = World(n=(16, 16))
-    world.ledger.apply(Holder("leaving", "default", "leaving", "n", memory(16), on(0, 16), (), 0, True))
-    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(10), "", (), 5, "n"))
+    world.ledger.apply(AllocatedPod("leaving", "default", "leaving", "n", memory(16), on(0, 16), (), 0, True))
+    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(10), (), 5, "n"))
     # Card 1 has 16 free, card 0 will have: the nominated pod gets one of them.
     assert world.filter("other", 10) == ["n"]
     world.ledger.release("other")
@@ -190,7 +191,7 @@ def test_nominated_pods_have_their_room() -> None:
     world.ledger.release("more")
     assert world.filter("vip", 10) == ["n"]
     world.ledger.release("vip")
-    world.cluster.pod_event("MODIFIED", PendingPod("vip", "default", "vip", memory(10), "", (), 5, ""))
+    world.cluster.pod_event("MODIFIED", PendingPod("vip", "default", "vip", memory(10), (), 5, ""))
     assert world.filter("other", 10) == ["n"]
 
 
@@ -202,7 +203,7 @@ def test_where_nominated_pods_will_be_is_counted_once_until_that_changes(monkeyp
     world = World(n=(16, 16), m=(16,), o=(16,))
 
     def named(uid: str, units: int, node: str, priority: int = 5) -> None:
-        world.cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(units), "", (), priority, node))
+        world.cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(units), (), priority, node))
 
     def ask(uid: str, priority: int = 0) -> list[str]:
         """About more than there is anywhere, so that nothing changes by being asked."""
@@ -226,7 +227,7 @@ def test_where_nominated_pods_will_be_is_counted_once_until_that_changes(monkeyp
 
 def test_a_nominated_pod_that_goes_elsewhere_needs_its_room_no_more() -> None:
     world = World(n=(16,), m=(16,))
-    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(16), "", (), 5, "n"))
+    world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(16), (), 5, "n"))
     assert world.filter("other", 16) == ["m"]
     world.ledger.release("other")
     world.ledger.assume(holder("vip", memory(16), on(0, 16), "m"))
@@ -235,7 +236,7 @@ def test_a_nominated_pod_that_goes_elsewhere_needs_its_room_no_more() -> None:
 
 def test_a_fresh_list_ends_what_is_nominated_no_more() -> None:
     world = World(n=(16,))
-    vip = PendingPod("vip", "default", "vip", memory(16), "", (), 5, "n")
+    vip = PendingPod("vip", "default", "vip", memory(16), (), 5, "n")
     world.cluster.replace_pods([vip])
     assert world.filter("other", 1) == []
     world.cluster.replace_pods([])

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.ledger import Holder, Ledger, Nominee
+from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.placement.explain import amount, no_fit
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import Victims
+from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPod
 from gpushare_runtime.core.request import parse_request
 from gpushare_runtime.extender import verbs as service_module
 from gpushare_runtime.extender.extender_v1 import Arguments, PreemptArguments, write_filtered
-from gpushare_runtime.extender.verbs import RESERVED_SECONDS, Service, pod_name
+from gpushare_runtime.extender.verbs import Service, pod_name
 from unit.runtime.core.test_ledger import memory, whole
 from unit.runtime.pods import container, inventory, pod
 
@@ -29,7 +30,7 @@ def hold(ledger: Ledger, node: str, card: int, units: int) -> None:
     request = parse_request(pod(container(mem=units)))
     assert request is not None
     uid = f"{node}-{card}-{units}"
-    ledger.apply(Holder(uid, "default", uid, node, request, Allocation.of({0: {card: units}})))
+    ledger.apply(AllocatedPod(uid, "default", uid, node, request, Allocation.of({0: {card: units}})))
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledge
         reads.append((raw["metadata"].get("uid"), raw["metadata"].get("resourceVersion")))
         return parse_request(raw)
 
-    monkeypatch.setattr("gpushare_runtime.extender.verbs.parse_request", parse)
+    monkeypatch.setattr("gpushare_runtime.core.objects.parse_request", parse)
     service = Service(ledger, Binpack())
 
     def ask(**metadata: Any) -> int:
@@ -205,7 +206,7 @@ def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledge
 
 
 def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_named(ledger: Ledger) -> None:
-    ledger.nominate("vip", Nominee("vip", "default", "vip", "gpu1", whole(2), (), 5))
+    ledger.nominate("vip", PendingPod("vip", "default", "vip", whole(2), (), 5, nominated="gpu1"))
     service = Service(ledger, Binpack(), most=1)
     result = service.filter(args(container(mem=8), uid="a"))
     assert (result.names, set(result.failed)) == (["gpu2"], {"gpu1", "plain"})
@@ -242,7 +243,7 @@ def test_preempt_counts_the_budgets_of_the_moment_and_forgets_the_pods_own_reser
     service = Service(ledger, Binpack(), budgets=lambda: asked.append(True) or [])  # type: ignore[func-returns-value]
     raw = args(container(mem=16), uid="a").pod
     raw["spec"]["priority"] = 1
-    ledger.reserve(Holder("a", "default", "a", "gpu2", memory(16), Allocation.of({0: {0: 16}})), 1e9)
+    ledger.reserve(AllocatedPod("a", "default", "a", "gpu2", memory(16), Allocation.of({0: {0: 16}})), 1e9)
     proposed = {"gpu1": Victims(("gpu1-0-16",)), "plain": Victims(("x",))}
     assert service.preempt(PreemptArguments(raw, proposed)) == {"gpu1": proposed["gpu1"]}
     assert (asked, ledger.holder("a")) == ([True], None)
@@ -293,7 +294,7 @@ def test_in_a_full_cluster_each_node_is_looked_at_once_until_it_changes(ledger: 
     ledger.set_inventory("n4", inventory(16, 4))
     assert ask(12, "d") == {"n4", "plain"}
     # Where somebody is nominated the pods see different nodes; the others are as they were.
-    ledger.nominate("x", Nominee("x", "default", "x", "n6", memory(4), priority=1))
+    ledger.nominate("x", PendingPod("x", "default", "x", memory(4), priority=1, nominated="n6"))
     assert ask(12, "e") == {"n6", "plain"}
     ledger.set_inventory("n8", inventory(16, 4))
     assert ask(12, "f") == {"n6", "n8", "plain"}

@@ -10,12 +10,13 @@ cannot be helped by eviction through an extender.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from gpushare_runtime.core.ledger import CardState, Holder, Ledger, NodeLedger, Nominee
+from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.policies import Policy
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 
 
@@ -38,7 +39,7 @@ class Budget:
     allowed: int
     disrupted: frozenset[str]
 
-    def covers(self, pod: Holder) -> bool:
+    def covers(self, pod: AllocatedPod) -> bool:
         """Whether evicting this pod counts against it. As for kube-scheduler, an empty selector covers none, and none a bare pod."""
         if pod.namespace != self.namespace or pod.name in self.disrupted or not (self.labels or self.expressions) or not pod.labels:
             return False
@@ -62,7 +63,7 @@ def read_budget(raw: Mapping[str, Any]) -> Budget:
     )
 
 
-def violations(pods: Sequence[Holder], budgets: Iterable[Budget]) -> list[bool]:
+def violations(pods: Sequence[AllocatedPod], budgets: Iterable[Budget]) -> list[bool]:
     """For each pod, evicted in this order, whether a budget is used up by then."""
     namespaces = {pod.namespace for pod in pods}
     left: dict[str, list[tuple[Budget, list[int]]]] = {}
@@ -88,29 +89,28 @@ def _holds(labels: Mapping[str, str], key: str, operator: str, values: tuple[str
     return (key in labels) == (operator == "Exists")
 
 
-def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, uid: str, priority: int) -> NodeLedger:
-    """The node as a pod of this UID and priority may use it: without the room of others nominated there that are not less.
+def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -> NodeLedger:
+    """The node as this pod may use it: without the room of others nominated there whose priority is not lower.
 
     Remembered until the node or those others change; to be read only.
     """
     here = ledger.nominees.get(node.name)
     if not here:
         return node
-    nominees = [n for n in here.values() if n.uid != uid and n.priority >= priority and not ledger.holder(n.uid)]
+    nominees = [n for n in here.values() if n.uid != pod.uid and n.priority >= pod.priority and not ledger.holder(n.uid)]
     if not nominees:
         return node
-    asked = [(n, ledger.asked_by(n.request, n.namespace, n.labels)) for n in sorted(nominees, key=lambda n: (-n.priority, n.uid))]
-    key = "nominees", tuple((n.uid, n.labels, request.key) for n, request in asked)
+    asked = [replace(n, request=ledger.for_pod(n)) for n in sorted(nominees, key=lambda n: (-n.priority, n.uid))]
+    key = "nominees", tuple((n.uid, n.labels, n.request.key) for n in asked)
     return node.remembered(key, lambda: node.supposing(add=places(policy, node, asked)))
 
 
-def places(policy: Policy, node: NodeLedger, nominees: Iterable[tuple[Nominee, Request]]) -> list[Holder]:
+def places(policy: Policy, node: NodeLedger, nominees: Iterable[PendingPod]) -> list[AllocatedPod]:
     """Where they will be once the pods that are leaving are gone, each in its turn; on no known card where even that is not enough."""
     after = node.supposing(without={holder.uid for holder in node.holders if holder.leaving})
     found = []
-    for nominee, request in nominees:
-        allocation = policy.choose(request, after)
-        holder = Holder(nominee.uid, nominee.namespace, nominee.name, node.name, nominee.request, allocation, nominee.labels)
+    for nominee in nominees:
+        holder = nominee.allocated(node.name, policy.choose(nominee.request, after))
         found.append(holder)
         after = after.supposing(add=[holder])
     return found
@@ -118,15 +118,6 @@ def places(policy: Policy, node: NodeLedger, nominees: Iterable[tuple[Nominee, R
 
 MOST_NODES: Final = 100
 """kube-scheduler proposes a hundred nodes, or a tenth of them all."""
-
-
-@dataclass(frozen=True)
-class Preemptor:
-    """The pod that needs room. request: with its bearer where that matters."""
-
-    uid: str
-    priority: int
-    request: Request
 
 
 @dataclass
@@ -137,7 +128,7 @@ class Preemption:
     policy: Policy
     budgets: Collection[Budget] = field(default_factory=tuple)
 
-    def victims(self, pod: Preemptor, proposed: Mapping[str, Victims]) -> dict[str, Victims]:
+    def victims(self, pod: PendingPod, proposed: Mapping[str, Victims]) -> dict[str, Victims]:
         """Of the nodes that the scheduler proposes, those that evictions can help, each with all victims that it takes.
 
         Of very many the cheaper ones by the scheduler's count: it takes one, and does not wait long for the answer.
@@ -154,8 +145,8 @@ class Preemption:
                     break
         return found
 
-    def _on_node(self, pod: Preemptor, node: NodeLedger, proposed: Victims) -> Victims | None:
-        seen = seen_by(self.ledger, self.policy, node, pod.uid, pod.priority)
+    def _on_node(self, pod: PendingPod, node: NodeLedger, proposed: Victims) -> Victims | None:
+        seen = seen_by(self.ledger, self.policy, node, pod)
         # Who is leaving by itself need not be evicted.
         gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.holders if holder.leaving)}
         if seen.supposing(without=gone).leftover(pod.request) is not None:
@@ -169,7 +160,7 @@ class Preemption:
         added = violations([*earlier, *more], self.budgets)[len(earlier) :]
         return Victims((*proposed.uids, *(h.uid for h in more)), proposed.violations + sum(added))
 
-    def _fewest(self, node: NodeLedger, cards: _Cards, lesser: Sequence[Holder], opened: Set[int]) -> list[Holder]:
+    def _fewest(self, node: NodeLedger, cards: _Cards, lesser: Sequence[AllocatedPod], opened: Set[int]) -> list[AllocatedPod]:
         """Spare whom it can, as kube-scheduler does: first those whose budget is used up, then the more important.
 
         opened: cards that get room anyway; of equals, those on other cards are spared first.
@@ -184,7 +175,7 @@ class Preemption:
         }
         return [holder for holder in ordered if holder.uid not in spared]
 
-    def _is_bound(self, holder: Holder) -> bool:
+    def _is_bound(self, holder: AllocatedPod) -> bool:
         """Only who the scheduler knows on the node can be named to it."""
         return not self.ledger.is_assumed(holder.uid) and not self.ledger.is_reserved(holder.uid)
 
@@ -206,7 +197,7 @@ class _Cards:
         """Whether it fits."""
         return bool(self._open)
 
-    def put_back(self, holder: Holder) -> bool:
+    def put_back(self, holder: AllocatedPod) -> bool:
         """Whether it fits also beside this pod; if not, that one stays away."""
         self._node.put(holder)
         states = self._beside(holder)
@@ -219,7 +210,7 @@ class _Cards:
             del self._open[index]
         return True
 
-    def _beside(self, holder: Holder) -> dict[int, CardState]:
+    def _beside(self, holder: AllocatedPod) -> dict[int, CardState]:
         """What is left then of the cards that it changes, as far as they matter."""
         known = self._node.known(holder)
         if known is None or holder.uid in self._said:

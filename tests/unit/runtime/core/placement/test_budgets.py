@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.core.ledger import Holder
 from gpushare_runtime.core.placement.preemption import Budget, read_budget, violations
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.cache import Cluster
 from unit.runtime.core.test_ledger import memory
 
@@ -23,8 +23,8 @@ def budget(allowed: int, namespace: str = "default", disrupted: tuple[str, ...] 
     }
 
 
-def pods(*apps: str) -> list[Holder]:
-    return [Holder(f"u{i}", "default", f"p{i}", "n", memory(1), None, (("app", app),)) for i, app in enumerate(apps)]
+def pods(*apps: str) -> list[AllocatedPod]:
+    return [AllocatedPod(f"u{i}", "default", f"p{i}", "n", memory(1), None, (("app", app),)) for i, app in enumerate(apps)]
 
 
 @pytest.mark.parametrize(

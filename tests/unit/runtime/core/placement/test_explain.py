@@ -11,11 +11,13 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from gpushare_runtime.core.constraints import Bearer, Rules
+from gpushare_runtime.core.constraints import Context, Rules
 from gpushare_runtime.core.inventory import Card, Inventory
-from gpushare_runtime.core.ledger import Holder, Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Refusal
 from gpushare_runtime.core.placement import explain
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import holder, memory, on, whole
@@ -167,7 +169,7 @@ def said(request: Request, *cards: Card, core: int = 0, held: Held = NOTHING_HEL
     ledger = Ledger()
     ledger.set_node(NodeRecord("n", Inventory(UNITS["GiB"], cards, core), "", held))
     if used:
-        ledger.apply(Holder("u", "default", "u", "n", asking(1, core=used), on(0, 1), (("app", "noisy"),)))
+        ledger.apply(AllocatedPod("u", "default", "u", "n", asking(1, core=used), on(0, 1), (("app", "noisy"),)))
     return refusals(request, ledger.nodes.values())["n"]
 
 
@@ -189,7 +191,7 @@ def test_compute() -> None:
 
 def test_cards_that_have_room_and_are_not_given_are_explained() -> None:
     held = Held(refused=(Refusal("u", card(2, 16).uuid, 4, 1e9),))
-    request = replace(asking(4, models=("T4",), not_with=(("app", "noisy"),)), bearer=Bearer("default", ()))
+    request = replace(asking(4, models=("T4",), not_with=(("app", "noisy"),)), context=Context("default", ()))
     found = said(request, card(0, 16), card(1, 16, model="A100"), card(2, 16), held=held, used=5, core=100)
     assert found == (
         "n: needs 4 GiB on one card, at most 16 are free on one (47 of 48 in total); 1 card not of a model or UUID that the pod accepts, "

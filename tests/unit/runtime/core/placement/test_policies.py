@@ -16,7 +16,8 @@ from hypothesis import given
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.placement import fragmentation as fragmentation_module
 from gpushare_runtime.core.placement import policies, ranking
 from gpushare_runtime.core.placement.fragmentation import Kind as Kind_

@@ -4,20 +4,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
-from gpushare_runtime.core.ledger import Holder, Ledger, NodeLedger, NodeRecord, Nominee
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.core.placement.preemption import Preemption, Preemptor, Victims, read_budget
+from gpushare_runtime.core.placement.preemption import Preemption, Victims, read_budget
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 from unit.runtime.core.placement.test_budgets import budget
 from unit.runtime.core.test_ledger import memory, on, whole
-from unit.runtime.pods import inventory
+from unit.runtime.pods import inventory, pending
 
 
 def world(*pods: tuple[str, int, int, int], cards: tuple[int, ...] = (16, 16), leaving: tuple[str, ...] = ()) -> Ledger:
@@ -26,15 +30,19 @@ def world(*pods: tuple[str, int, int, int], cards: tuple[int, ...] = (16, 16), l
     ledger.set_inventory("n", inventory(*cards))
     for uid, card, units, priority in pods:
         labels = (("app", uid),)
-        ledger.apply(Holder(uid, "default", uid, "n", memory(units), on(card, units), labels, priority, uid in leaving))
+        ledger.apply(AllocatedPod(uid, "default", uid, "n", memory(units), on(card, units), labels, priority, uid in leaving))
     return ledger
+
+
+def preemptor(request: Request, priority: int) -> PendingPod:
+    return replace(pending(request), priority=priority)
 
 
 def evicted(
     ledger: Ledger, request: Request, *proposed: str, priority: int = 10, budgets: tuple[dict[str, object], ...] = ()
 ) -> Victims | None:
     preemption = Preemption(ledger, Placement(), [read_budget(raw) for raw in budgets])
-    return preemption.victims(Preemptor("new", priority, request), {"n": Victims(proposed, 0)}).get("n")
+    return preemption.victims(preemptor(request, priority), {"n": Victims(proposed, 0)}).get("n")
 
 
 def test_what_the_scheduler_proposes_may_be_enough() -> None:
@@ -61,7 +69,7 @@ def test_nobody_of_equal_or_higher_priority_is_evicted() -> None:
 
 def test_a_node_that_evictions_cannot_help_is_left_out() -> None:
     assert evicted(world(("a", 0, 8, 0)), memory(17), "a") is None
-    assert Preemption(Ledger(), Placement()).victims(Preemptor("new", 1, memory(1)), {"gone": Victims(("a",))}) == {}
+    assert Preemption(Ledger(), Placement()).victims(preemptor(memory(1), 1), {"gone": Victims(("a",))}) == {}
 
 
 def test_never_a_node_without_victims() -> None:
@@ -89,15 +97,15 @@ def test_those_whose_budget_is_used_up_are_spared_where_that_is_possible() -> No
 
 def test_the_room_of_a_nominated_pod_that_is_not_less_is_not_given_away() -> None:
     ledger = world(("a", 0, 16, 0), ("b", 1, 16, 5))
-    ledger.nominate("first", Nominee("first", "default", "first", "n", memory(16), (), 10))
+    ledger.nominate("first", PendingPod("first", "default", "first", memory(16), (), 10, nominated="n"))
     assert evicted(ledger, memory(16), "a") is None
     assert evicted(ledger, memory(16), "a", priority=11) == Victims(("a",))
 
 
 def test_what_is_only_reserved_cannot_be_evicted() -> None:
     ledger = world(("a", 0, 8, 0))
-    ledger.reserve(Holder("soon", "default", "soon", "n", memory(16), on(1, 16)), 1.0)
-    ledger.assume(Holder("now", "default", "now", "n", memory(8), on(0, 8)))
+    ledger.reserve(AllocatedPod("soon", "default", "soon", "n", memory(16), on(1, 16)), 1.0)
+    ledger.assume(AllocatedPod("now", "default", "now", "n", memory(8), on(0, 8)))
     assert evicted(ledger, memory(16), "a") is None
 
 
@@ -105,16 +113,16 @@ def test_violations_are_those_that_the_scheduler_counted_and_those_of_who_is_add
     ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
     budgets = [read_budget(budget(1, matchExpressions=[{"key": "app", "operator": "In", "values": ["a", "c"]}]))]
     preemption = Preemption(ledger, Placement(), budgets)
-    found = preemption.victims(Preemptor("new", 10, memory(16)), {"n": Victims(("a", "b"), 3)})
+    found = preemption.victims(preemptor(memory(16), 10), {"n": Victims(("a", "b"), 3)})
     assert found == {"n": Victims(("a", "b", "c"), 4)}, "the first eviction has used it up"
 
 
 def test_each_node_for_itself() -> None:
     ledger = world(("a", 0, 16, 0), ("b", 1, 16, 0))
     ledger.set_inventory("m", inventory(8))
-    ledger.apply(Holder("c", "default", "c", "m", memory(8), on(0, 8)))
+    ledger.apply(AllocatedPod("c", "default", "c", "m", memory(8), on(0, 8)))
     proposed = {"m": Victims(("c",)), "n": Victims(("a",)), "empty": Victims(()), "n2": Victims(("a",))}
-    assert Preemption(ledger, Placement()).victims(Preemptor("new", 10, memory(16)), proposed) == {"n": Victims(("a",))}
+    assert Preemption(ledger, Placement()).victims(preemptor(memory(16), 10), proposed) == {"n": Victims(("a",))}
 
 
 def test_a_pod_does_not_stand_in_its_own_way() -> None:
@@ -180,14 +188,14 @@ def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
             entries.append(HeldEntry(draw(st.sampled_from(uuids)), uid, f"default/{uid}", units, "unmanaged"))
             allocation = draw(st.sampled_from([allocation, None]))
         priority, leaving = draw(st.integers(0, 12)), draw(st.integers(0, 9)) == 0
-        ledger.apply(Holder(uid, "default", uid, "n", request, allocation, (("app", app),), priority, leaving))
+        ledger.apply(AllocatedPod(uid, "default", uid, "n", request, allocation, (("app", app),), priority, leaving))
     if draw(st.integers(0, 5)) == 0:
         refused.append(Refusal("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
     ledger.set_node(NodeRecord("n", inventory(*cards), "", Held(tuple(entries), tuple(refused))))
     wanted = draw(st.sampled_from([memory(3), memory(8), memory(16), whole(1), whole(2), Request(memory(8).containers, cards_per_pod=2)]))
     avoids = Rules(not_with=(("app", "a"),)) if draw(st.booleans()) else Rules()
     wanted = Request(wanted.containers, wanted.cards_per_pod, avoids)
-    return ledger, ledger.asked_by(wanted, "default", (("app", draw(st.sampled_from("bc"))),))
+    return ledger, ledger.for_pod(pending(wanted, "default", (("app", draw(st.sampled_from("bc"))),)))
 
 
 def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | None:
@@ -232,9 +240,9 @@ def test_what_a_node_says_of_a_pod_itself_does_not_go_with_the_pod() -> None:
 def test_a_card_with_somebody_who_wants_no_such_neighbour_needs_another_victim() -> None:
     ledger = world(("x", 0, 8, 0), ("y", 1, 16, 0))
     wary = Request(memory(8).containers, rules=Rules(not_with=(("app", "new"),)))
-    ledger.apply(Holder("wary", "default", "wary", "n", wary, on(0, 8), (), 20))
-    assert evicted(ledger, ledger.asked_by(memory(8), "default", (("app", "other"),)), "x") == Victims(("x",))
-    assert evicted(ledger, ledger.asked_by(memory(8), "default", (("app", "new"),)), "x") == Victims(("x", "y"))
+    ledger.apply(AllocatedPod("wary", "default", "wary", "n", wary, on(0, 8), (), 20))
+    assert evicted(ledger, ledger.for_pod(pending(memory(8), "default", (("app", "other"),))), "x") == Victims(("x",))
+    assert evicted(ledger, ledger.for_pod(pending(memory(8), "default", (("app", "new"),))), "x") == Victims(("x", "y"))
 
 
 def test_a_node_is_copied_as_often_however_many_pods_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +268,10 @@ def test_of_very_many_nodes_the_cheapest_by_the_schedulers_count_are_enough(monk
     proposed = {}
     for name, violated in (("a", 2), ("b", 0), ("c", 1), ("small", 0), ("d", 0)):
         ledger.set_inventory(name, inventory(8 if name == "small" else 16))
-        ledger.apply(Holder(name, "default", name, name, memory(8), on(0, 8)))
+        ledger.apply(AllocatedPod(name, "default", name, name, memory(8), on(0, 8)))
         proposed[name] = Victims((name,), violated)
     proposed["d"] = Victims(("d", "x"), 0)
-    assert set(Preemption(ledger, Placement()).victims(Preemptor("new", 10, memory(16)), proposed)) == {"b", "d"}
+    assert set(Preemption(ledger, Placement()).victims(preemptor(memory(16), 10), proposed)) == {
+        "b",
+        "d",
+    }

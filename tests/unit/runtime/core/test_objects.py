@@ -12,9 +12,10 @@ import pytest
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.ledger import Holder
+from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
+from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.cache import LINGER_SECONDS, Cluster
-from gpushare_runtime.extender.objects import FinishedPod, NodeRecord, PendingPod, PodReader, read_node, unreadable_node, unreadable_pod
 from unit.runtime.pods import container, inventory, pod
 
 
@@ -33,14 +34,12 @@ def test_a_pod_that_asks_for_nothing_is_not_kept() -> None:
 def test_pending() -> None:
     record = PodReader()(pod(container(mem=8), uid="u"))
     assert isinstance(record, PendingPod)
-    assert record.request is not None
-    assert (record.uid, record.namespace, record.name, record.request.units, record.error) == ("u", "default", "p", 8, "")
+    assert (record.uid, record.namespace, record.name, record.request.units) == ("u", "default", "p", 8)
 
 
 def test_pending_with_a_request_that_cannot_be_meant() -> None:
     record = PodReader()(pod(container(mem=8, count=1), uid="u"))
-    assert isinstance(record, PendingPod)
-    assert record.request is None
+    assert isinstance(record, InvalidPod)
     assert "at once" in record.error
 
 
@@ -49,19 +48,19 @@ def test_bound_with_both_forms_of_the_allocation() -> None:
     old_form = {protocol.ANNOTATION_INDEX: "1", protocol.ANNOTATION_POD_UNITS: "8", protocol.ANNOTATION_CARD_UNITS: "16"}
     for form in (json_form, old_form, old_form | json_form):
         record = PodReader()(bound(container(mem=8), annotations=form))
-        assert isinstance(record, Holder)
+        assert isinstance(record, AllocatedPod)
         assert (record.node, record.allocation) == ("n", Allocation.of({0: {1: 8}}))
 
 
 def test_a_bound_pod_without_a_card_holds_all_the_same() -> None:
     record = PodReader()(bound(container(mem=8)))
-    assert isinstance(record, Holder)
+    assert isinstance(record, AllocatedPod)
     assert record.allocation is None
 
 
 def test_what_is_bound_counts_also_where_it_would_be_refused() -> None:
     record = PodReader()(bound(container(mem=8, count=1), labels={protocol.LABEL_CARDS_PER_POD: "many"}))
-    assert isinstance(record, Holder)
+    assert isinstance(record, AllocatedPod)
     assert record.whole
 
 
@@ -83,7 +82,7 @@ def test_a_pod_that_was_failed_before_its_containers_were_ended(states: list[str
 
 def test_deletion_under_way_does_not_release() -> None:
     record = PodReader()(bound(container(mem=8), deletionTimestamp="2026-01-01T00:00:00Z"))
-    assert isinstance(record, Holder)
+    assert isinstance(record, AllocatedPod)
 
 
 @pytest.mark.parametrize(
@@ -101,48 +100,49 @@ def test_whether_containers_may_be_running(statuses: dict[str, Any], alive: bool
     raw = bound(container(mem=8))
     raw["status"] |= statuses
     record = PodReader()(raw)
-    assert isinstance(record, Holder)
+    assert isinstance(record, AllocatedPod)
     assert record.alive is alive
 
 
-def test_broken_annotations_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_annotations_are_said_once() -> None:
     raw = bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: "{"})
-    reader = PodReader()
+    complaints: list[str] = []
+    reader = PodReader(complaints.append)
     for _ in range(3):
         record = reader(raw)
-        assert isinstance(record, Holder)
+        assert isinstance(record, AllocatedPod)
         assert record.allocation is None
-    assert len(caplog.records) == 1
-    assert "pod default/p on node n: scheduler.framework.gpushare.allocation is not JSON" in caplog.text
+    assert len(complaints) == 1
+    assert "pod default/p on node n: scheduler.framework.gpushare.allocation is not JSON" in complaints[0]
 
 
 def test_only_its_node_can_say_what_a_static_pod_has() -> None:
     """Who may set spec.nodeName may also write the annotation by which a pod is the copy of a static one, and ours beside it."""
     for mirror in ("", "0123456789abcdef"):
         record = PodReader()(bound(container(mem=8), annotations={"kubernetes.io/config.mirror": mirror, "ALIYUN_COM_GPU_MEM_IDX": "0"}))
-        assert isinstance(record, Holder)
+        assert isinstance(record, AllocatedPod)
         assert (record.mirror, record.allocation) == (True, None)
     record = PodReader()(bound(container(mem=8), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}))
-    assert isinstance(record, Holder)
+    assert isinstance(record, AllocatedPod)
     assert not record.mirror
 
 
 def test_more_than_any_machine_has_is_counted_as_that() -> None:
     """What JSON can write ends at 64 bits, and a bound pod was perhaps checked by nobody."""
     record = PodReader()(bound(*(container(f"c{n}", mem=2**63 - 1, count=2**63 - 1, core=2**63 - 1) for n in range(3))))
-    assert isinstance(record, Holder)
+    assert isinstance(record, AllocatedPod)
     assert (record.request.units, record.request.cards, record.request.core) == (3 * (2**31 - 1),) * 3
 
 
-def test_what_asks_with_too_many_containers_is_refused_or_left_to_its_node(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_asks_with_too_many_containers_is_refused_or_left_to_its_node() -> None:
     for count, fine in ((64, True), (65, False), (5000, False)):
         containers = [container(f"c{n}", mem=1) for n in range(count)]
-        waiting = PodReader()(pod(*containers, container("asks for nothing"), uid="u"))
-        assert isinstance(waiting, PendingPod)
-        assert (waiting.request is not None) == fine
-        assert isinstance(PodReader()(bound(*containers)), Holder) == fine
+        waiting, complaints = PodReader()(pod(*containers, container("asks for nothing"), uid="u")), list[str]()
+        assert isinstance(waiting, PendingPod if fine else InvalidPod)
+        assert isinstance(PodReader(complaints.append)(bound(*containers)), AllocatedPod) == fine
+    assert isinstance(waiting, InvalidPod)
     assert waiting.error == "more than 64 containers of the pod ask for a part of a card; write at most so many"
-    assert "pod default/p on node n is left out of the ledger: more than 64 containers" in caplog.text
+    assert "pod default/p on node n is left out of the ledger: more than 64 containers" in complaints[0]
 
 
 @pytest.mark.parametrize("how", ["too many containers", "not at all"])
@@ -204,8 +204,8 @@ def test_alike_pods_share_their_request_and_allocation() -> None:
     annotations = {protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}
     reader = PodReader()
     one, two = reader(bound(container(mem=8), annotations=annotations)), reader(bound(container(mem=8), annotations=annotations))
-    assert isinstance(one, Holder)
-    assert isinstance(two, Holder)
+    assert isinstance(one, AllocatedPod)
+    assert isinstance(two, AllocatedPod)
     assert one.request is two.request
     assert one.allocation is two.allocation
 

@@ -1,37 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""v1.Pod and v1.Node as the API server sends them → the little that the extender keeps of each."""
+"""v1.Pod and v1.Node as the API server sends them → the little that is kept of each. Pure; complaints go to a callback."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
 from gpushare_runtime.core.constraints import Labels, labels_of
 from gpushare_runtime.core.inventory import Inventory, InventoryError
-from gpushare_runtime.core.ledger import Holder, NodeRecord, Nominee
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldError
+from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.core.request import Request, RequestError, parse_request
 
 T = TypeVar("T")
 
-__all__ = [
-    "FinishedPod",
-    "NodeRecord",
-    "PendingPod",
-    "PodReader",
-    "PodRecord",
-    "priority_of",
-    "read_node",
-    "unreadable_node",
-    "unreadable_pod",
-]
-
-log = logging.getLogger(__name__)
+GROUP_SECONDS: Final = 60.0
+"""Pods of a group wait in Permit for each other: coscheduling's default. From Kubernetes 1.35 they are nominated meanwhile."""
+VOLUME_SECONDS: Final = 600.0
+"""Volumes are provisioned and bound in PreBind, resource claims too: bindTimeoutSeconds of the scheduler's VolumeBinding."""
+_GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 
 _REMEMBERED: Final = 10_000
 _SHARED_TEXT: Final = 4096
@@ -39,49 +31,19 @@ _SHARED_TEXT: Final = 4096
 _ALL_SHARED_TEXT: Final = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class PendingPod:
-    """A pod that is on no node yet. request: None when it asks in a way that cannot be meant, for the reason `error`.
-
-    nominated: the node that kube-scheduler has made room on for it, "" if none; failure: a number for what its last failed attempt
-    has said, 0 for none.
-    """
-
-    uid: str
-    namespace: str
-    name: str
-    request: Request | None
-    error: str = ""
-    labels: Labels = ()
-    priority: int = 0
-    nominated: str = ""
-    failure: int = 0
-
-    @property
-    def nominee(self) -> Nominee | None:
-        """As the ledger keeps it, None if it is nominated to no node."""
-        if not self.nominated or self.request is None or self.request.unsupported is not None:
-            return None
-        return Nominee(self.uid, self.namespace, self.name, self.nominated, self.request, self.labels, self.priority)
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True)
-class FinishedPod:
-    """A pod that has ended and holds nothing any more, or of which only its node can say what it holds.
-
-    alive: containers may run all the same: by its status, since kubelet before 1.22 fails a pod first and ends them then, or because
-    the pod cannot be read. What it held it keeps for the moment that its node takes to say so.
-    """
-
-    uid: str
-    alive: bool = False
-
-
-PodRecord = Holder | PendingPod | FinishedPod
-"""What is kept of a pod that asks for something of ours."""
+def read_pending(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
+    """A v1.Pod as JSON that is on no node; None if it requests no cards."""
+    metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
+    uid, namespace, name = metadata.get("uid", ""), metadata.get("namespace", ""), metadata.get("name", "")
+    try:
+        request = parse_request(pod)
+    except RequestError as error:
+        return InvalidPod(uid, namespace, name, str(error))
+    if request is None:
+        return None
+    labels, nominated = labels_of(metadata), str(status.get("nominatedNodeName") or "")
+    seconds = _seconds_to_bind(spec, labels)
+    return PendingPod(uid, namespace, name, request, labels, _priority_of(pod), nominated, _failure(status), seconds)
 
 
 class PodReader:
@@ -90,38 +52,40 @@ class PodReader:
     Equal requests and allocations become one object, since most pods of a cluster are alike; each complaint is logged once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, complain: Callable[[str], None] = lambda text: None) -> None:
+        self._complaints = complain
         self._same: dict[object, object] = {}
         self._text = 0
         self._said: set[tuple[str, str]] = set()
 
     def __call__(self, pod: Mapping[str, Any]) -> PodRecord | None:
-        metadata, spec = pod["metadata"], pod.get("spec") or {}
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        node, finished = (pod.get("spec") or {}).get("nodeName"), status.get("phase") in protocol.FINISHED_PHASES
+        if not node:
+            pending = read_pending(pod)
+            if finished and isinstance(pending, PendingPod):
+                return FinishedPod(pending.uid, _runs(status))
+            return self._shared_parts(pending) if isinstance(pending, PendingPod) else pending
         uid, namespace, name = metadata["uid"], metadata["namespace"], metadata["name"]
-        node = spec.get("nodeName")
         try:
-            request = parse_request(pod, bound=bool(node))
+            request = parse_request(pod, bound=True)
         except RequestError as error:
-            if not node:
-                return PendingPod(uid, namespace, name, None, str(error), labels_of(metadata), priority_of(pod))
             self._complain(uid, f"pod {namespace}/{name} on node {node} is left out of the ledger: {error}")
             # Not None: it may have been waiting until now, or have held something, of which its node has a moment to say so.
-            status = pod.get("status") or {}
-            return FinishedPod(uid, _runs(status) if status.get("phase") in protocol.FINISHED_PHASES else _alive(status))
+            return FinishedPod(uid, _runs(status) if finished else _alive(status))
         if request is None:
             return None
-        if (pod.get("status") or {}).get("phase") in protocol.FINISHED_PHASES:
-            return FinishedPod(uid, _runs(pod["status"]))
-        request, labels, priority = self._shared(request), self._shared(labels_of(metadata)), priority_of(pod)
-        if not node:
-            status = pod.get("status") or {}
-            nominated = str(status.get("nominatedNodeName") or "")
-            return PendingPod(uid, namespace, name, request, "", labels, priority, nominated, _failure(status))
+        if finished:
+            return FinishedPod(uid, _runs(status))
+        request, labels = self._shared(request), self._shared(labels_of(metadata))
         # Of the copy of a static pod only its node can say what it has: anybody may make one, and write what he likes on it.
         mirror = protocol.ANNOTATION_MIRROR in (metadata.get("annotations") or {})
         allocation = None if mirror else self._allocation(metadata, node, request)
-        leaving, alive = bool(metadata.get("deletionTimestamp")), _alive(pod.get("status") or {})
-        return Holder(uid, namespace, name, node, request, allocation, labels, priority, leaving, alive, mirror)
+        leaving = bool(metadata.get("deletionTimestamp"))
+        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, _priority_of(pod), leaving, _alive(status), mirror)
+
+    def _shared_parts(self, pod: PendingPod) -> PendingPod:
+        return replace(pod, request=self._shared(pod.request), labels=self._shared(pod.labels))
 
     def _allocation(self, metadata: Mapping[str, Any], node: str, request: Request) -> Allocation | None:
         try:
@@ -153,7 +117,7 @@ class PodReader:
             if len(self._said) >= _REMEMBERED:
                 self._said.clear()
             self._said.add((uid, text))
-            log.warning("%s", text)
+            self._complaints(text)
 
 
 def _states(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -181,7 +145,16 @@ def _failure(status: Mapping[str, Any]) -> int:
     return 0
 
 
-def priority_of(pod: Mapping[str, Any]) -> int:
+def _seconds_to_bind(spec: Mapping[str, Any], labels: Labels) -> float:
+    """Between the choice of a node and the call to bind. Whatever ends the attempt earlier also ends the reservation, or the next does."""
+    volumes = spec.get("volumes") or ()
+    if spec.get("resourceClaims") or any(volume.get("persistentVolumeClaim") or volume.get("ephemeral") for volume in volumes):
+        return VOLUME_SECONDS
+    grouped = spec.get("schedulingGroup") or spec.get("workloadRef") or any(name in _GROUP_LABELS for name, _ in labels)
+    return GROUP_SECONDS if grouped else RESERVED_SECONDS
+
+
+def _priority_of(pod: Mapping[str, Any]) -> int:
     """As kube-scheduler counts it: 0 where none was resolved."""
     priority = (pod.get("spec") or {}).get("priority")
     return priority if isinstance(priority, int) else 0

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What is kept of a pod that requests cards: pending, invalid, with allocated cards, or finished. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.constraints import Labels
+from gpushare_runtime.core.request import Request
+
+RESERVED_SECONDS: Final = 10.0
+"""The scheduler's call to bind follows within milliseconds, where nothing comes before it."""
+
+
+@dataclass(frozen=True)
+class PendingPod:
+    """A pod on no node that requests cards.
+
+    nominated: the node on which kube-scheduler has made room for it, "" for none.
+    failure: a number for the message of its last failed attempt, 0 for none.
+    seconds_to_bind: the longest time between the choice of its node and the call of bind.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    request: Request
+    labels: Labels = ()
+    priority: int = 0
+    nominated: str = ""
+    failure: int = 0
+    seconds_to_bind: float = RESERVED_SECONDS
+
+    def allocated(self, node: str, allocation: Allocation | None) -> AllocatedPod:
+        """The same pod with these cards of a node; None: with cards that nobody knows."""
+        request = self.request.in_context(None)
+        return AllocatedPod(self.uid, self.namespace, self.name, node, request, allocation, self.labels, self.priority)
+
+    @property
+    def nominee(self) -> PendingPod | None:
+        """Itself as the ledger keeps it, None if it is nominated to no node."""
+        if not self.nominated or self.request.unsupported is not None:
+            return None
+        return replace(self, failure=0)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class InvalidPod:
+    """A pod on no node whose request is invalid. error: names the field, what was found and what to write."""
+
+    uid: str
+    namespace: str
+    name: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedPod:
+    """A pod that is bound to a node and not finished, or about to be bound.
+
+    allocation: None where its cards are not known.
+    labels: for other pods' rules.
+    leaving: it is being deleted.
+    alive: by its last status it has containers that have not ended.
+    mirror: it is the API's copy of a static pod, which anybody may create; only its node can report what it has.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    request: Request
+    allocation: Allocation | None
+    labels: Labels = ()
+    priority: int = 0
+    leaving: bool = False
+    alive: bool = False
+    mirror: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has whole cards, with no memory left for others."""
+        return self.request.cards > 0
+
+    def counts_as(self, other: AllocatedPod) -> bool:
+        """Whether it makes no difference to any sum or rule which of the two is in the ledger."""
+        return (
+            self.node == other.node
+            and self.mirror == other.mirror
+            and self.allocation == other.allocation
+            and self.request == other.request
+            and self.labels == other.labels
+        )
+
+
+@dataclass(frozen=True)
+class FinishedPod:
+    """A pod that has ended and has no cards any more, or of which only its node can report what it has.
+
+    alive: containers may run all the same: by its status, since kubelet before 1.22 fails a pod first and ends them then, or because
+    the pod cannot be read. It keeps its cards for the moment that its node takes to report them.
+    """
+
+    uid: str
+    alive: bool = False
+
+
+PodRecord = AllocatedPod | PendingPod | InvalidPod | FinishedPod
+"""What is kept of a pod that requests cards."""
