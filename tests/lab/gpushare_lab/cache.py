@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from .process import say, under_way
@@ -55,6 +55,8 @@ class Cache:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.made: list[str] = []
+        """Names of the entries that this process has made."""
 
     def present(self, what: str, version: str, recipe: Mapping[str, str | bytes]) -> Path | None:
         """The folder of an entry that is there."""
@@ -64,11 +66,11 @@ class Cache:
     def _final(self, what: str, version: str, recipe: Mapping[str, str | bytes]) -> Path:
         return self.root / f"{what}-{version}-{recipe_hash(recipe)}"
 
-    def entry(self, what: str, version: str, recipe: Mapping[str, str | bytes], build: Callable[[Path], None]) -> Path:
+    def entry(self, what: str, version: str, recipe: Mapping[str, str | bytes], build: Callable[[Path], None], *, turns: str = "") -> Path:
         """The folder of an entry, built into a temporary folder first if it is missing.
 
         ``build`` gets an empty folder to fill. A build that another process holds is waited for;
-        what a killed build left behind is removed.
+        what a killed build left behind is removed. turns: builds with the same word are made one after the other.
         """
         if found := self.present(what, version, recipe):
             return found
@@ -83,14 +85,19 @@ class Cache:
             say(f"{what} {version}: making it (not in {self.root})")
             started = time.monotonic()
             try:
-                with under_way(f"making {what} {version}"):
+                with self.turn(turns) if turns else nullcontext(), under_way(f"making {what} {version}"):
                     build(partial)
             except BaseException:
                 shutil.rmtree(partial)
                 raise
             partial.rename(final)
+            self.made.append(final.name)
             say(f"{what} {version}: ready after {time.monotonic() - started:.0f} s")
         return final
+
+    def turn(self, word: str) -> AbstractContextManager[None]:
+        """Held by one process at a time."""
+        return locked(self.root / "locks" / word)
 
     def folder(self, name: str) -> Path:
         """A plain folder of the cache for files that tools share, such as Go's or pip's own caches."""

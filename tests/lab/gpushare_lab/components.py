@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import releases
 from .cache import Cache, sources_recipe
-from .golang import MINIMUM, go_command, go_environment
+from .golang import GO, MINIMUM, go_command, go_environment
 from .places import SOURCES
 from .process import LabError, run, run_logged
 
@@ -87,7 +87,7 @@ def kubernetes(cache: Cache, version: str) -> Path:
     recipe: dict[str, str | bytes] = {**sources_recipe(source), "flags": flags}
     if built := cache.present("kubernetes-built", version, recipe):
         return built
-    return releases.kubernetes(cache, version, KUBERNETES_PROGRAMS) or cache.entry("kubernetes-built", version, recipe, build)
+    return releases.kubernetes(cache, version, KUBERNETES_PROGRAMS) or cache.entry("kubernetes-built", version, recipe, build, turns=GO)
 
 
 def kubernetes_go_mod(upstream: str, version: str) -> str:
@@ -129,7 +129,7 @@ def etcd(cache: Cache) -> Path:
     recipe = sources_recipe(source)
     if built := cache.present("etcd-built", ETCD, recipe):
         return built
-    return releases.etcd(cache, ETCD) or cache.entry("etcd-built", ETCD, recipe, build)
+    return releases.etcd(cache, ETCD) or cache.entry("etcd-built", ETCD, recipe, build, turns=GO)
 
 
 def nvidia_toolkit(cache: Cache) -> Path:
@@ -147,7 +147,7 @@ def nvidia_toolkit(cache: Cache) -> Path:
         run_logged(f"building nvidia-container-toolkit {NVIDIA_TOOLKIT}", argv, log, env=env)
 
     recipe = {"programs": " ".join(NVIDIA_PROGRAMS), "flags": flags}
-    return cache.entry("nvidia-container-toolkit", NVIDIA_TOOLKIT, recipe, build)
+    return cache.entry("nvidia-container-toolkit", NVIDIA_TOOLKIT, recipe, build, turns=GO)
 
 
 def nvml(cache: Cache) -> Path:

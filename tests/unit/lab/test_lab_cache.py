@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def test_an_entry_is_made_once(tmp_path: Path) -> None:
     assert len(made) == 1
     assert made[0] != first
     assert cache.entry("thing", "1", {"a": "c"}, build) != first
+
+
+def test_what_is_there_does_not_wait_for_others_that_build(tmp_path: Path) -> None:
+    """Seen: a lab that had all it needed waited ten minutes for another one's build of another version."""
+    cache, steps = Cache(tmp_path), list[str]()
+    there = cache.entry("thing", "1", {}, lambda folder: steps.append("first"), turns="go")
+    with cache.turn("go"):
+        assert cache.entry("thing", "1", {}, lambda folder: steps.append("again"), turns="go") == there
+        other = threading.Thread(target=lambda: cache.entry("thing", "2", {}, lambda folder: steps.append("second"), turns="go"))
+        other.start()
+        other.join(0.5)
+        assert steps == ["first"]
+    other.join(60)
+    assert steps == ["first", "second"]
+    assert [name.partition("-")[0] for name in cache.made] == ["thing", "thing"]
 
 
 def test_a_failed_build_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
