@@ -10,10 +10,10 @@ from collections import Counter
 import pytest
 
 from e2e.cluster import GPU_NODES, Cluster
-from hosts.site import Site, Untouched, differences
+from hosts.site import Site, Untouched
 from labs import Labs
 from quality.results import Results
-from quality.snapshot import Snapshot, objects, take
+from quality.snapshot import settled
 
 # Each of these has something to do on a host without us; preflight and verify never have.
 ROLES = {"container_runtime", "device_plugin", "extender", "kubectl_inspect", "kubelet", "runtime", "scheduler"}
@@ -22,18 +22,6 @@ MODULES = 12
 TASKS = 40
 # As a user's inventory has it, which says nothing: the lab's own changes all nodes at once.
 BATCHES = ("--extra-vars", json.dumps({"gpushare_serial": [1, "25%"]}))
-
-
-def settled(cluster: Cluster) -> Snapshot:
-    """The cluster once its own controllers have nothing left to write."""
-    last: list[object] = []
-
-    def still() -> bool:
-        last.append(objects(cluster))
-        return len(last) > 1 and last[-1] == last[-2]
-
-    cluster.until("the cluster's objects stay as they are", still, 60)
-    return take(cluster)
 
 
 def roles(changes: Counter[tuple[str, str, str]]) -> set[str]:
@@ -48,12 +36,6 @@ def predicted(untouched: Untouched, tmp_path_factory: pytest.TempPathFactory) ->
     results, shown = Site(untouched.cluster, tmp_path_factory.mktemp("check")).play("site.yml", "--check", "--diff", *BATCHES)
     assert before.differences(settled(untouched.cluster)) == [], "check mode has written"
     return results, shown
-
-
-def test_uninstalling_nothing_changes_nothing(site: Site, untouched: Untouched) -> None:
-    results, output = site.uninstall()
-    assert results.changes() == {}, output
-    assert differences(untouched.state, site.state()) == []
 
 
 def test_check_mode_shows_what_every_role_would_do(predicted: tuple[Results, str]) -> None:
@@ -85,10 +67,3 @@ def test_the_next_run_is_silent_and_within_its_budget(cluster: Cluster, site: Si
         # Looking at the node alone is one.
         assert 0 < len(modules[node]) <= MODULES, "\n".join(modules[node])
         assert 0 < len(tasks[node]) <= TASKS, "\n".join(tasks[node])
-
-
-def test_check_mode_on_a_converged_cluster_is_silent(cluster: Cluster, site: Site) -> None:
-    converged = settled(cluster)
-    checked, output = site.play("site.yml", "--check", "--diff")
-    assert checked.changes() == {}, output
-    assert converged.differences(settled(cluster)) == [], "check mode on a converged cluster has written"

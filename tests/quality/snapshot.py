@@ -73,3 +73,15 @@ def objects(cluster: Cluster) -> dict[str, Any]:
         else:
             things[name] = metadata["resourceVersion"]
     return things
+
+
+def settled(cluster: Cluster) -> Snapshot:
+    """The cluster once its own controllers have nothing left to write."""
+    last: list[object] = []
+
+    def still() -> bool:
+        last.append(objects(cluster))
+        return len(last) > 1 and last[-1] == last[-2]
+
+    cluster.until("the cluster's objects stay as they are", still, 60)
+    return take(cluster)

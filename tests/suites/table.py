@@ -210,6 +210,14 @@ SUITES = (
         seconds=300,
     ),
     Suite(
+        "nothing",
+        "uninstall on bare hosts and check mode on an installed cluster, where there is nothing to do",
+        tests=("tests/hosts/test_nothing_to_do.py",),
+        lab="one",
+        paths=("roles/*", "plugins/*", "playbooks/*", "tests/hosts/test_nothing_to_do.py", "tests/hosts/site.py", *CLUSTER_TESTS),
+        seconds=180,
+    ),
+    Suite(
         "containerd",
         "the role container_runtime on a host: wrong, killed, put back, taken out",
         tests=("tests/hosts/test_container_runtime.py",),
