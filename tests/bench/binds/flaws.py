@@ -17,10 +17,10 @@ from gpushare_runtime.device_plugin.node.ids import Key
 from gpushare_runtime.device_plugin.node.usage import Holders
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.extender_v1 import BindArguments
-from gpushare_runtime.extender.leadership import Fence, Lease
+from gpushare_runtime.extender.leadership import Leadership, Lease
 from gpushare_runtime.kube.client import path
 
-_read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.apply, Fence.looked
+_read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.apply, Leadership.observe
 
 
 def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | None:
@@ -42,10 +42,10 @@ def _skipped_without_cards(self: Ledger, holder: AllocatedPod) -> None:
 
 async def _forget(self: Binder, args: BindArguments) -> None:
     self._ledger.forget(args.uid)
-    del self._unsettled[args.uid]
+    del self._outcome_unknown[args.uid]
 
 
-def _alone(self: Fence, lease: Lease | None, began: float) -> None:
+def _alone(self: Leadership, lease: Lease | None, began: float) -> None:
     if lease is None:
         self._seen, self._looked, self._trouble = None, began, ""
     else:
@@ -60,8 +60,8 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
     # The original's.
     "hole-8": [lambda: patch.object(PodReader, "__call__", _freed_when_marked)],
     "hole-13": [
-        lambda: patch.object(Fence, "problem", lambda self: ""),
-        lambda: patch.object(Fence, "licence", lambda self: math.inf),
+        lambda: patch.object(Leadership, "problem", lambda self: ""),
+        lambda: patch.object(Leadership, "licence", lambda self: math.inf),
     ],
     "hole-14": [lambda: patch.object(Binder, "_create", _patch_then_bind)],
     "hole-19": [lambda: patch.object(Ledger, "apply", _skipped_without_cards)],
@@ -70,7 +70,7 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
         lambda: patch.object(Ledger, "reserve", lambda self, holder, until: None),
         lambda: patch.object(Ledger, "assume", lambda self, holder: None),
     ],
-    "lease": [lambda: patch.object(Fence, "looked", _alone)],
+    "lease": [lambda: patch.object(Leadership, "looked", _alone)],
     "settle": [lambda: patch.object(Binder, "_settle", _forget)],
     "younger": [lambda: patch.object(Ledger, "under_way", frozenset())],
     "leaving": [lambda: patch.object(Holders, "leaving", _remembers_nothing)],

@@ -17,7 +17,7 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
-from gpushare_runtime.extender.leadership import DEFAULT_LEASE, Fence
+from gpushare_runtime.extender.leadership import DEFAULT_LEASE, Leadership
 from gpushare_runtime.extender.verbs import Service
 
 
@@ -40,9 +40,9 @@ class Host:
         self.cluster = Cluster(clock=clock)
         placement = Placement("binpack", "", self.cluster.workload)
         self.service = Service(self.cluster.ledger, placement, clock=clock)
-        self.fence = Fence(DEFAULT_LEASE, name, clock=clock, told=lambda holder, words: self.reported.add(holder.uid))
-        self.cluster.on_stranger = self.fence.stranger
-        self.binder = Binder(self, self.cluster, placement, now_ns=lambda: 1, licence=self.fence.licence)  # type: ignore[arg-type]
+        self.fence = Leadership(DEFAULT_LEASE, name, clock=clock, on_foreign_binding=lambda holder, words: self.reported.add(holder.uid))
+        self.cluster.on_foreign_binding = self.fence.foreign_binding
+        self.binder = Binder(self, self.cluster, placement, now_ns=lambda: 1, send_window=self.fence.send_window)  # type: ignore[arg-type]
         self._reader = PodReader()
         self._seen, self._listed = 0, asyncio.Event()
         self._stale = asyncio.Event()
@@ -56,7 +56,7 @@ class Host:
     def kill(self) -> None:
         """kill -9: what was sent goes on without it."""
         self._api.watchers.remove(self)
-        for task in [*self._tasks, *(flight.task for flight in (*self.binder._flights.values(), *self.binder._unsettled.values()))]:
+        for task in [*self._tasks, *(flight.task for flight in (*self.binder._in_flight.values(), *self.binder._outcome_unknown.values()))]:
             task.cancel()
 
     def closed(self) -> bool:

@@ -118,7 +118,7 @@ def replay(policy: str, hosts_file: Path, pods: Sequence[Pod], seed: int) -> dic
 def _place(placement: Placement, hosts: Iterable[Host], ledger: Ledger, pod: Pod, pick: random.Random | None, uid: str) -> str:
     """The node that it went to, "" if there was none."""
     by_name = {host.name: host for host in hosts if host.cpu >= pod.cpu and host.memory >= pod.memory}
-    nodes: list[NodeLedger] = [ledger.nodes[name] for name in by_name if ledger.nodes[name].leftover(pod.request) is not None]
+    nodes: list[NodeLedger] = [ledger.nodes[name] for name in by_name if ledger.nodes[name].remaining_after(pod.request) is not None]
     if not nodes:
         return ""
     if pick is not None:

@@ -19,7 +19,7 @@ from gpushare_runtime.core.request import Request
 __all__ = ["AllocatedPod", "CardState", "Ledger", "NodeLedger", "NodeRecord", "PendingPod"]
 
 
-_KEPT: Final = 32
+_DERIVED: Final = 32
 """Kinds of answers that are kept of all nodes: 5000 nodes are half a MiB of each."""
 REFUSED_SECONDS: Final = 60.0
 """As long a refusal by a node holds the card back, from when it is first seen here: the node's clock need not be right."""
@@ -28,14 +28,14 @@ UNKNOWN_SECONDS: Final = 15.0
 device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
 
 
-class Kept(Protocol):
+class Derived(Protocol):
     """Something about all nodes that is kept until they change."""
 
     def forget(self, name: str) -> None:
         """A node has changed."""
 
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=Derived)
 
 
 class Ledger:
@@ -45,39 +45,39 @@ class Ledger:
     pod is seen bound. on_room: told when units are given back, by whomever and why ever.
     """
 
-    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
-        self._on_room = on_room
+    def __init__(self, on_capacity_freed: Callable[[], None] = lambda: None) -> None:
+        self._on_capacity_freed = on_capacity_freed
         self.expired = 0
         """Reservations that ran out since the start."""
         self._nodes: dict[str, NodeLedger] = {}
         self._node_of: dict[str, str] = {}
         self._assumed: set[str] = set()
         self._reserved: dict[str, float] = {}
-        self._lingering: dict[str, float] = {}
+        self._held_until: dict[str, float] = {}
         self._nominees: dict[str, dict[str, PendingPod]] = {}
         self._refusing: dict[str, dict[Refusal, float | None]] = {}
         self._unknown: dict[str, float] = {}
         self._touched: set[str] = set()
         self._by_namespace: dict[str, dict[str, AllocatedPod]] = {}
         self._not_with: dict[str, Counter[Labels]] = {}
-        self._kept: dict[Hashable, Kept] = {}
+        self._derived: dict[Hashable, Derived] = {}
 
-    def kept(self, key: Hashable, make: Callable[[], K]) -> K:
+    def derived(self, key: Hashable, make: Callable[[], K]) -> K:
         """What `make` has made for this key, told of every node that changes since. Those used last are kept.
 
         For what is asked of every node for one pod after the other, of which each changes one node.
         """
-        kept = self._kept.pop(key, None)
+        kept = self._derived.pop(key, None)
         if kept is None:
             kept = make()
-            if len(self._kept) >= _KEPT:
-                del self._kept[next(iter(self._kept))]
-        self._kept[key] = kept
+            if len(self._derived) >= _DERIVED:
+                del self._derived[next(iter(self._derived))]
+        self._derived[key] = kept
         return cast(K, kept)
 
     def _changed(self, name: str) -> None:
         self._touched.add(name)
-        for kept in self._kept.values():
+        for kept in self._derived.values():
             kept.forget(name)
 
     @property
@@ -91,7 +91,7 @@ class Ledger:
         """What a node says of itself has become this. Its holders stay."""
         node = self._ensure(record.name)
         node.set_record(record)
-        for uid in self._lingering.keys() & record.held.by_uid.keys():
+        for uid in self._held_until.keys() & record.held.by_uid.keys():
             # Of other nodes' pods it has no say.
             if self._node_of.get(uid) == record.name:
                 self.remove(uid)
@@ -115,7 +115,7 @@ class Ledger:
         unknown = self._expire_unknown(clock)
         reservations = [uid for uid, until in self._reserved.items() if until <= clock]
         self.expired += len(reservations)
-        over = [*reservations, *(uid for uid, until in self._lingering.items() if until <= clock)]
+        over = [*reservations, *(uid for uid, until in self._held_until.items() if until <= clock)]
         for uid in over:
             self.remove(uid)
         return bool(refusals or unknown or over)
@@ -130,7 +130,7 @@ class Ledger:
             self._refusing[name] = {refusal: until for refusal, until in begun.items() if refusal not in ended}
         if ended:
             node.end_refusals(ended)
-            self._on_room()
+            self._on_capacity_freed()
         return bool(ended)
 
     def _expire_unknown(self, clock: float) -> bool:
@@ -147,7 +147,7 @@ class Ledger:
         for uid, node in still.items():
             node.count_by_word(uid)
         if still:
-            self._on_room()
+            self._on_capacity_freed()
         return bool(still)
 
     def apply(self, holder: AllocatedPod) -> None:
@@ -155,14 +155,14 @@ class Ledger:
         self._put(self._readable(holder))
         self._assumed.discard(holder.uid)
         self._reserved.pop(holder.uid, None)
-        self._lingering.pop(holder.uid, None)
+        self._held_until.pop(holder.uid, None)
 
     def _readable(self, holder: AllocatedPod) -> AllocatedPod:
         """With the cards that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
         node = self._nodes.get(holder.node)
         if node is None or holder.mirror or (holder.allocation is not None and node.possible(holder.allocation)):
             return holder
-        before = self.holder(holder.uid) if holder.uid not in self._reserved else None
+        before = self.pod(holder.uid) if holder.uid not in self._reserved else None
         if before is None or before.node != holder.node or before.allocation is None or not node.possible(before.allocation):
             return holder
         return replace(holder, allocation=before.allocation)
@@ -183,26 +183,26 @@ class Ledger:
             self._reserved.pop(holder.uid, None)
             self._reserved[holder.uid] = until
 
-    def linger(self, uid: str, until: float) -> None:
+    def hold_until(self, uid: str, until: float) -> None:
         """Nobody can say any more whether the pod holds: it does until then, or until its node or its watch has spoken.
 
         until: seconds of the same clock as in `reserve`.
         """
         if uid in self._node_of:
-            self._lingering.setdefault(uid, until)
+            self._held_until.setdefault(uid, until)
 
     @property
-    def under_way(self) -> Set[str]:
+    def in_flight(self) -> Set[str]:
         """UIDs of the pods that are assumed or reserved for."""
         return self._assumed | self._reserved.keys()
 
     @property
-    def lingering(self) -> Set[str]:
+    def held_until(self) -> Set[str]:
         """UIDs of the pods of which nobody can say whether they hold."""
-        return self._lingering.keys()
+        return self._held_until.keys()
 
-    def is_lingering(self, uid: str) -> bool:
-        return uid in self._lingering
+    def is_held_until(self, uid: str) -> bool:
+        return uid in self._held_until
 
     def is_assumed(self, uid: str) -> bool:
         return uid in self._assumed
@@ -224,14 +224,14 @@ class Ledger:
         """The pod is finished or gone."""
         self._assumed.discard(uid)
         self._reserved.pop(uid, None)
-        self._lingering.pop(uid, None)
+        self._held_until.pop(uid, None)
         self._unknown.pop(uid, None)
         name = self._node_of.pop(uid, None)
         if name is not None:
-            self._leave(self._nodes[name].holder(uid))
+            self._leave(self._nodes[name].pod(uid))
             self._nodes[name].drop(uid)
             self._drop_if_idle(name)
-            self._on_room()
+            self._on_capacity_freed()
 
     @property
     def nominees(self) -> Mapping[str, Mapping[str, PendingPod]]:
@@ -244,7 +244,7 @@ class Ledger:
             del self._nominees[name][uid]
             if not self._nominees[name]:
                 del self._nominees[name]
-            self._on_room()
+            self._on_capacity_freed()
         if nominee is not None:
             self._nominees.setdefault(nominee.nominated, {})[uid] = nominee
 
@@ -254,24 +254,24 @@ class Ledger:
         """A fresh list of all pods: `holders` hold, `existing` are the UIDs of every unfinished pod, bound or not.
 
         What is assumed or reserved stays while its pod exists: the list may be older than the Binding. finished: UIDs of pods that
-        have ended; one that is neither and had not ended was deleted by force: it lingers until then, None: it is gone at once.
+        have ended; one that is neither and had not ended was deleted by force: it is held until then, None: it is gone at once.
         """
         current = {holder.uid: holder for holder in holders}
         for uid, name in list(self._node_of.items()):
-            under_way = (uid in self._assumed or uid in self._reserved) and uid in existing
-            if uid in current or under_way or uid in self._lingering:
+            in_flight = (uid in self._assumed or uid in self._reserved) and uid in existing
+            if uid in current or in_flight or uid in self._held_until:
                 continue
-            if until is not None and uid not in finished and self._nodes[name].holder(uid).alive:
-                self.linger(uid, until)
+            if until is not None and uid not in finished and self._nodes[name].pod(uid).alive:
+                self.hold_until(uid, until)
             else:
                 self.remove(uid)
         for holder in current.values():
             self.apply(holder)
 
-    def holder(self, uid: str) -> AllocatedPod | None:
+    def pod(self, uid: str) -> AllocatedPod | None:
         """What this pod holds, also where that is only reserved or assumed."""
         name = self._node_of.get(uid)
-        return self._nodes[name].holder(uid) if name is not None else None
+        return self._nodes[name].pod(uid) if name is not None else None
 
     def for_pod(self, pod: PendingPod) -> Request:
         """Its request, with the pod's context where anybody's rules about other pods make that matter."""
@@ -293,10 +293,10 @@ class Ledger:
             # Wherever it was before.
             self.remove(holder.uid)
         else:
-            self._leave(self._nodes[holder.node].holder(holder.uid))
+            self._leave(self._nodes[holder.node].pod(holder.uid))
         if self._ensure(holder.node).put(holder) and known:
             # It may have other cards now.
-            self._on_room()
+            self._on_capacity_freed()
         self._node_of[holder.uid] = holder.node
         self._by_namespace.setdefault(holder.namespace, {})[holder.uid] = holder
         if holder.request.rules.not_with:
@@ -325,7 +325,7 @@ class Ledger:
 
     def _drop_if_idle(self, name: str) -> None:
         node = self._nodes[name]
-        if node.inventory is None and not node.inventory_error and not node.holders:
+        if node.inventory is None and not node.inventory_error and not node.pods:
             del self._nodes[name]
             self._refusing.pop(name, None)
             self._changed(name)

@@ -47,7 +47,7 @@ class NodeRecord:
 
 
 @dataclass
-class Sums:
+class CardUsage:
     """What is held, by card index. whole: how many hold it whole; unknown: pods of which nobody knows the card."""
 
     used: dict[int, int] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class NodeLedger:
         self.name = name
         self._on_change = on_change
         self.record = NodeRecord(name, None)
-        self._holders: dict[str, AllocatedPod] = {}
+        self._pods: dict[str, AllocatedPod] = {}
         self._cards: tuple[CardState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
@@ -104,12 +104,12 @@ class NodeLedger:
         return self.record.error
 
     @property
-    def holders(self) -> Collection[AllocatedPod]:
-        return self._holders.values()
+    def pods(self) -> Collection[AllocatedPod]:
+        return self._pods.values()
 
-    def holder(self, uid: str) -> AllocatedPod:
+    def pod(self, uid: str) -> AllocatedPod:
         """KeyError when it holds nothing here."""
-        return self._holders[uid]
+        return self._pods[uid]
 
     @property
     def cards(self) -> tuple[CardState, ...]:
@@ -182,17 +182,17 @@ class NodeLedger:
             self.memo.clear()
         self.memo[key] = value
 
-    def leftover(self, request: Request) -> int | None:
+    def remaining_after(self, request: Request) -> int | None:
         """What stays free on the fullest cards that take the request: units, or empty cards. None if it does not fit."""
         # Asked for every node at every attempt: no call more than needed.
         try:
             return self.memo[request.key]  # type: ignore[return-value]
         except KeyError:
-            left = self.guarded(lambda: self._leftover(request), None)
+            left = self.guarded(lambda: self._remaining_after(request), None)
             self.remember(request.key, left)
             return left
 
-    def _leftover(self, request: Request) -> int | None:
+    def _remaining_after(self, request: Request) -> int | None:
         if request.is_plain and not self._refused_on:
             # Nearly all requests: only free units decide. Where others' rules matter the request has a context, see `Ledger.for_pod`.
             least = min((free for free in self._free_units if free >= request.per_card), default=None)
@@ -217,21 +217,21 @@ class NodeLedger:
         return self.remembered(("cards", request.key), lambda: self._candidates(request))
 
     def _candidates(self, request: Request) -> tuple[CardState, ...]:
-        found = tuple(state for state in self.cards if not self.against(request, state))
+        found = tuple(state for state in self.cards if not self.rejection(request, state))
         return found if len(found) >= (request.cards or request.cards_per_pod) else ()
 
-    def could_hold(self, request: Request) -> bool:
+    def fits_when_empty(self, request: Request) -> bool:
         """Whether it would fit if nobody held anything here."""
-        return self.remembered(("empty", request.key), lambda: self._could_hold(request))
+        return self.remembered(("empty", request.key), lambda: self._fits_when_empty(request))
 
-    def _could_hold(self, request: Request) -> bool:
+    def _fits_when_empty(self, request: Request) -> bool:
         if self.inventory is None or request.core > self.inventory.core:
             return False
         cards = [state.card for state in self.usable if state.card.units >= request.per_card]
         suitable = sum(request.rules.accept(card.uuid, self._models(card)) for card in cards)
         return suitable >= (request.cards or request.cards_per_pod)
 
-    def against(self, request: Request, state: CardState) -> str:
+    def rejection(self, request: Request, state: CardState) -> str:
         """Why a card of this node does not take (its part of) a request, in a word; "" if it does."""
         if not state.card.usable:
             return "unusable"
@@ -241,7 +241,7 @@ class NodeLedger:
             return "room"
         if self._held_back(request, state.card):
             return "held back"
-        if (self._with_rules or request.rules.about_pods) and not self._good_company(request, state.card):
+        if (self._with_rules or request.rules.about_pods) and not self._affinity_allows(request, state.card):
             return "company"
         return ""
 
@@ -266,7 +266,7 @@ class NodeLedger:
                 self._refused.setdefault(refusal.card, []).append(refusal)
         return self._refused
 
-    def _good_company(self, request: Request, card: Card) -> bool:
+    def _affinity_allows(self, request: Request, card: Card) -> bool:
         """Whether the rules of this pod and of those that are (or may be) on the card let them be together."""
         apart, beside = self.remembered(("company", request.key), lambda: self._company(request))
         if card.index in apart:
@@ -278,32 +278,32 @@ class NodeLedger:
         context, rules = request.context or NO_CONTEXT, request.rules
         apart: set[int] = set()
         beside: set[int] = set()
-        for holder in self._holders.values():
+        for holder in self._pods.values():
             if holder.namespace != context.namespace:
                 continue
             if selects(rules.not_with, holder.labels) or selects(holder.request.rules.not_with, context.labels):
-                known = self.known(holder)
+                known = self.cards_of(holder)
                 apart.update((state.card.index for state in self.cards) if known is None else known)
             elif selects(rules.same_card_as, holder.labels):
-                beside.update(self.known(holder) or ())
+                beside.update(self.cards_of(holder) or ())
         return apart, beside
 
-    def sound(self, holder: AllocatedPod) -> bool:
+    def still_valid(self, holder: AllocatedPod) -> bool:
         """Whether a pod that is here already can still be admitted to the cards that it was given."""
         inventory, allocation = self.inventory, holder.allocation
-        if inventory is None or allocation is None or self.known(holder) is not allocation.by_card:
+        if inventory is None or allocation is None or self.cards_of(holder) is not allocation.by_card:
             return False
         mine = [state.card for state in self.cards if state.card.index in allocation.by_card]
         return all(card.usable and card.index not in self._over and not self._held_back(holder.request, card) for card in mine)
 
-    def supposing(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
+    def simulate(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
         """A copy with these pods more, and without those UIDs; this one stays as it is."""
         other = NodeLedger(self.name)
         other.record = self.record
         other._ended, other._by_word = self._ended, set(self._by_word)
-        other._holders = {uid: holder for uid, holder in self._holders.items() if uid not in without}
+        other._pods = {uid: holder for uid, holder in self._pods.items() if uid not in without}
         if self._with_rules:
-            other._with_rules = sum(bool(holder.request.rules.not_with) for holder in other._holders.values())
+            other._with_rules = sum(bool(holder.request.rules.not_with) for holder in other._pods.values())
         for holder in add:
             other.put(holder)
         return other
@@ -323,10 +323,10 @@ class NodeLedger:
                 excess[index] = over
         return excess
 
-    def _stated(self) -> Sums:
+    def _stated(self) -> CardUsage:
         """What the pods' annotations say, possible or not."""
-        sums = Sums()
-        for holder in self._holders.values():
+        sums = CardUsage()
+        for holder in self._pods.values():
             if holder.allocation is not None:
                 sums.add(holder.allocation.by_card, holder.request.core, holder.whole)
         return sums
@@ -344,15 +344,15 @@ class NodeLedger:
         for index, core in sorted(self._stated().core.items()):
             if core > self.inventory.core:
                 found.append(f"card {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
-        for holder in self._holders.values():
-            known = self.known(holder)
+        for holder in self._pods.values():
+            known = self.cards_of(holder)
             if known is None or (holder.uid in self._by_word and not known):
                 counts = "it counts against every card that could hold it" if known is None else _BY_WORD
                 found.append(f"pod {holder.namespace}/{holder.name}: {_unknown(holder)}; {counts}")
-        strangers = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
-        return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in strangers]
+        foreign_bindings = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
+        return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in foreign_bindings]
 
-    def known(self, holder: AllocatedPod) -> Mapping[int, int] | None:
+    def cards_of(self, holder: AllocatedPod) -> Mapping[int, int] | None:
         """{card: units} that this pod has; None if that is not known, or cannot be."""
         if self.inventory is None:
             return None
@@ -380,10 +380,10 @@ class NodeLedger:
         said = self.record.held.by_uid.get(uid, {})
         return {by_uuid[uuid].index: share for uuid, share in said.items() if uuid in by_uuid}
 
-    def _sums(self) -> Sums:
-        sums = Sums()
-        for holder in self._holders.values():
-            known = self.known(holder)
+    def _sums(self) -> CardUsage:
+        sums = CardUsage()
+        for holder in self._pods.values():
+            known = self.cards_of(holder)
             if known is None:
                 sums.unknown.append(holder)
             else:
@@ -392,10 +392,10 @@ class NodeLedger:
             self._add_said(uid, sums)
         return sums
 
-    def _add_said(self, uid: str, sums: Sums) -> None:
+    def _add_said(self, uid: str, sums: CardUsage) -> None:
         """What the node says beyond what the pods do: of a pod that is gone, or on another card than its annotations name."""
-        holder = self._holders.get(uid)
-        known = self.known(holder) if holder is not None else {}
+        holder = self._pods.get(uid)
+        known = self.cards_of(holder) if holder is not None else {}
         if known is None:
             return
         for index, (units, whole) in self._said(uid).items():
@@ -426,7 +426,7 @@ class NodeLedger:
 
     def count_by_word(self, uid: str) -> None:
         """This pod's card is not known for long enough: from now on it counts with what the node says that it has."""
-        if uid in self._holders:
+        if uid in self._pods:
             self._by_word.add(uid)
             self._changed()
 
@@ -443,8 +443,8 @@ class NodeLedger:
 
     def put(self, holder: AllocatedPod) -> bool:
         """Whether that makes a difference."""
-        before = self._holders.get(holder.uid)
-        self._holders[holder.uid] = holder
+        before = self._pods.get(holder.uid)
+        self._pods[holder.uid] = holder
         if before is not None and before.counts_as(holder):
             return False
         self._with_rules += bool(holder.request.rules.not_with) - bool(before and before.request.rules.not_with)
@@ -452,7 +452,7 @@ class NodeLedger:
         return True
 
     def drop(self, uid: str) -> None:
-        gone = self._holders.pop(uid)
+        gone = self._pods.pop(uid)
         self._with_rules -= bool(gone.request.rules.not_with)
         self._by_word.discard(uid)
         self._changed()

@@ -22,7 +22,7 @@ from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
-from gpushare_runtime.extender.leadership import SERVER_SECONDS, landed_after
+from gpushare_runtime.extender.leadership import SERVER_SECONDS, drained_after
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import UNREACHABLE, KubeClient, KubeError, path
 
@@ -42,7 +42,7 @@ class BindError(Exception):
 
 
 @dataclass(frozen=True)
-class _Flight:
+class _InFlight:
     node: str
     task: asyncio.Task[None]
 
@@ -51,7 +51,7 @@ class Binder:
     """Binds pods, any number at once. The card is held in the ledger from the moment it is chosen.
 
     now_ns: Unix time in nanoseconds, for the annotation; server_seconds: how long the API server may work on a Binding;
-    licence: seconds that are left in which a Binding may be sent, see leadership.py.
+    send_window: seconds that are left in which a Binding may be sent, see leadership.py.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Binder:
         *,
         now_ns: Callable[[], int] = time.time_ns,
         server_seconds: int = SERVER_SECONDS,
-        licence: Callable[[], float] = lambda: math.inf,
+        send_window: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._client = client
         self._cluster = cluster
@@ -70,23 +70,23 @@ class Binder:
         self._policy = policy
         self._now_ns = now_ns
         self._server_seconds = server_seconds
-        self._licence = licence
-        self._flights: dict[str, _Flight] = {}
-        self._unsettled: dict[str, _Flight] = {}
+        self._send_window = send_window
+        self._in_flight: dict[str, _InFlight] = {}
+        self._outcome_unknown: dict[str, _InFlight] = {}
 
     async def bind(self, args: BindArguments) -> None:
         """Returns when the pod is on that node, also when it was there before. BindError when it is not."""
-        unsettled = self._unsettled.get(args.uid)
+        unsettled = self._outcome_unknown.get(args.uid)
         if unsettled is not None:
             raise BindError(
                 f"the API server has not said yet whether pod {args} was bound to node {unsettled.node}; "
-                f"it is asked again within {landed_after(self._server_seconds):.0f} s, the scheduler tries again by itself",
+                f"it is asked again within {drained_after(self._server_seconds):.0f} s, the scheduler tries again by itself",
                 "api-unknown",
             )
-        flight = self._flights.get(args.uid)
+        flight = self._in_flight.get(args.uid)
         if flight is None:
             task = asyncio.create_task(self._bind(args))
-            flight = self._flights[args.uid] = _Flight(args.node, task)
+            flight = self._in_flight[args.uid] = _InFlight(args.node, task)
             task.add_done_callback(lambda done: self._landed(args.uid, done))
         elif flight.node != args.node:
             raise BindError(f"pod {args} is being bound to node {flight.node}; it cannot go to node {args.node} meanwhile", "elsewhere")
@@ -95,13 +95,13 @@ class Binder:
 
     async def drain(self) -> None:
         """Wait for the Bindings under way; no more may be asked for."""
-        if self._flights:
-            await asyncio.wait([flight.task for flight in self._flights.values()])
-        for flight in self._unsettled.values():
+        if self._in_flight:
+            await asyncio.wait([flight.task for flight in self._in_flight.values()])
+        for flight in self._outcome_unknown.values():
             flight.task.cancel()
 
     def _landed(self, uid: str, task: asyncio.Task[None]) -> None:
-        del self._flights[uid]
+        del self._in_flight[uid]
         if not task.cancelled():
             # Whoever asked may be gone: then nobody else takes the error.
             task.exception()
@@ -141,7 +141,7 @@ class Binder:
             raise
         except Exception:
             # Whatever it was, the Binding may have been sent.
-            self._unsettled[args.uid] = _Flight(args.node, asyncio.create_task(self._settle(args)))
+            self._outcome_unknown[args.uid] = _InFlight(args.node, asyncio.create_task(self._settle(args)))
             raise
         if log.isEnabledFor(logging.DEBUG):
             # The pod's annotations and kube-scheduler's event say the same; a line for each pod would cost more than its answer.
@@ -149,10 +149,10 @@ class Binder:
 
     def _reserved(self, args: BindArguments, node: NodeLedger) -> Allocation | None:
         """The cards that prioritize has reserved there, if they are still good."""
-        holder = self._ledger.holder(args.uid)
+        holder = self._ledger.pod(args.uid)
         if holder is None or holder.node != args.node or holder.allocation is None or not self._ledger.is_reserved(args.uid):
             return None
-        return holder.allocation if node.sound(holder) else None
+        return holder.allocation if node.still_valid(holder) else None
 
     def _choose(self, args: BindArguments, pod: PendingPod, node: NodeLedger) -> Allocation:
         seen, request = seen_by(self._ledger, self._policy, node, pod), self._ledger.for_pod(pod)
@@ -163,7 +163,7 @@ class Binder:
 
     def _held_on(self, uid: str) -> str:
         """The node that it is bound to, or being bound to; "" where that is at most reserved."""
-        holder = self._ledger.holder(uid)
+        holder = self._ledger.pod(uid)
         return holder.node if holder is not None and not self._ledger.is_reserved(uid) else ""
 
     async def _find(self, args: BindArguments) -> tuple[PendingPod | None, str]:
@@ -224,7 +224,7 @@ class Binder:
             if not failure.ambiguous:
                 break
         if annotations:
-            self._unsettled[args.uid] = _Flight(args.node, asyncio.create_task(self._settle(args)))
+            self._outcome_unknown[args.uid] = _InFlight(args.node, asyncio.create_task(self._settle(args)))
         raise BindError(f"it is not known whether pod {args} was bound to node {args.node}: {failure}", "api-unknown")
 
     def _refused(self, args: BindArguments, failure: KubeError) -> BindError:
@@ -238,7 +238,7 @@ class Binder:
             "metadata": {"name": args.name, "namespace": args.namespace, "uid": args.uid, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
-        left = self._licence()
+        left = self._send_window()
         if left <= 0:
             raise KubeError(0, UNREACHABLE, "not sent, since this host's scheduler is not known to be the active one any more")
         await self._client.create(
@@ -262,7 +262,7 @@ class Binder:
     async def _settle(self, args: BindArguments) -> None:
         """Hold the card until the Binding cannot happen any more, then see whether it did. It may have been sent until now."""
         try:
-            await asyncio.sleep(landed_after(self._server_seconds))
+            await asyncio.sleep(drained_after(self._server_seconds))
             node = await self._node_at_last(args)
             if node is None:
                 self._cluster.unknown_end(args.uid)
@@ -271,7 +271,7 @@ class Binder:
             became = "gone, perhaps after it was bound" if node is None else "bound" if node == args.node else "not bound"
             log.info("bind %s to node %s: settled, it was %s", args, args.node, became)
         finally:
-            del self._unsettled[args.uid]
+            del self._outcome_unknown[args.uid]
 
     async def _node_at_last(self, args: BindArguments) -> str | None:
         """Where the pod is, "" for nowhere, None when it is gone; asked as often as it takes."""

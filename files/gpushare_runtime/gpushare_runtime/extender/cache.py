@@ -24,12 +24,12 @@ from gpushare_runtime.kube.reflector import Reflector
 log = logging.getLogger(__name__)
 
 EXPIRY_SECONDS: Final = 1.0
-LINGER_SECONDS: Final = 3.0
+FORCED_SECONDS: Final = 3.0
 """A device plugin sees within a second that processes have outlived their pod, and then says so in gpushare/held."""
 UNSEEN_SECONDS: Final = 30.0
 """By then a pod that exists has come through the watch; one that has not was deleted before the list that lacked it."""
 _SENT_SECONDS: Final = 600.0
-"""What we have bound is no stranger's, however late the watch is with it."""
+"""What we have bound is no foreign binding, however late the watch is with it."""
 
 _MOST_LINES: Final = 10
 
@@ -42,17 +42,17 @@ class Cluster:
     """What the extender knows.
 
     `changed` is set when a pod is new or a node's cards are others; on_room is called when a card may have more room,
-    on_stranger for a pod that is seen bound with cards, and not by us, or not with these.
+    on_foreign_binding for a pod that is seen bound with cards, and not by us, or not with these.
     clock: of reservations, monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.ledger: Final = Ledger(lambda: self.on_room())
+        self.ledger: Final = Ledger(lambda: self.on_capacity_freed())
         self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
-        self.on_room: Callable[[], None] = lambda: None
-        self.on_stranger: Callable[[AllocatedPod], None] = lambda holder: None
+        self.on_capacity_freed: Callable[[], None] = lambda: None
+        self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda holder: None
         self._pending: dict[str, PendingPod | InvalidPod] = {}
         self._budgets: dict[tuple[str, str], Budget] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
@@ -89,19 +89,19 @@ class Cluster:
         holders = [record for record in records if isinstance(record, AllocatedPod)]
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
         # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
-        younger = self.ledger.under_way - seen - existing
+        younger = self.ledger.in_flight - seen - existing
         finished = {record.uid for record in records if isinstance(record, FinishedPod) and not record.alive}
-        self.ledger.replace(holders, existing | younger, finished, self._clock() + LINGER_SECONDS)
+        self.ledger.replace(holders, existing | younger, finished, self._clock() + FORCED_SECONDS)
         for holder in holders:
             self._sent.pop(holder.uid, None)
         for uid in younger:
             if self.ledger.is_assumed(uid):
-                self.ledger.linger(uid, self._clock() + UNSEEN_SECONDS)
+                self.ledger.hold_until(uid, self._clock() + UNSEEN_SECONDS)
         for pod in self._pending.values():
             if isinstance(pod, PendingPod) and pod.nominated:
                 self.ledger.nominate(pod.uid, pod.nominee)
         self.changed.set()
-        self.on_room()
+        self.on_capacity_freed()
         log.info("listed the pods: %d hold cards, %d wait", len(holders), len(self._pending))
 
     def pod_event(self, kind: str, record: PodRecord) -> None:
@@ -116,8 +116,8 @@ class Cluster:
             self._end(record)
         elif isinstance(record, AllocatedPod):
             self._pending.pop(record.uid, None)
-            if self._is_strangers(record):
-                self.on_stranger(record)
+            if self._is_foreign_binding(record):
+                self.on_foreign_binding(record)
             self.ledger.apply(record)
         else:
             if isinstance(known, PendingPod) and isinstance(record, PendingPod) and record.failure not in (0, known.failure):
@@ -127,10 +127,10 @@ class Cluster:
             self._pending[record.uid] = record
             self.changed.set()
 
-    def _is_strangers(self, record: AllocatedPod) -> bool:
+    def _is_foreign_binding(self, record: AllocatedPod) -> bool:
         """Whether somebody else gave it its cards. That they are reserved for it, or other ones assumed, makes them no less so."""
         sent, _ = self._sent.pop(record.uid, (None, 0.0))
-        seen = self.ledger.holder(record.uid) and not (self.ledger.is_reserved(record.uid) or self.ledger.is_assumed(record.uid))
+        seen = self.ledger.pod(record.uid) and not (self.ledger.is_reserved(record.uid) or self.ledger.is_assumed(record.uid))
         if seen or record.allocation is None:
             return False
         if sent is None or sent.allocation is None:
@@ -149,22 +149,22 @@ class Cluster:
 
     def unknown_end(self, uid: str) -> None:
         """A pod whose Binding may have happened is gone: it holds until the watch, or at the latest that time, has told."""
-        self.ledger.linger(uid, self._clock() + UNSEEN_SECONDS)
+        self.ledger.hold_until(uid, self._clock() + UNSEEN_SECONDS)
 
     def _end(self, record: PodRecord) -> None:
-        if not self.ledger.holder(record.uid):
+        if not self.ledger.pod(record.uid):
             return
         if isinstance(record, (AllocatedPod, FinishedPod)) and record.alive:
             # Deleted by force, or failed before its containers were ended. Whether its processes live on is for its node to say,
             # which takes a moment.
-            self.ledger.linger(record.uid, self._clock() + LINGER_SECONDS)
+            self.ledger.hold_until(record.uid, self._clock() + FORCED_SECONDS)
             return
         self.ledger.remove(record.uid)
 
     def _learn(self, records: list[PodRecord]) -> None:
         """What pods ask for, each pod once, for the policy that wants to know."""
         fresh = (
-            r for r in records if isinstance(r, (AllocatedPod, PendingPod)) and r.uid not in self._pending and not self.ledger.holder(r.uid)
+            r for r in records if isinstance(r, (AllocatedPod, PendingPod)) and r.uid not in self._pending and not self.ledger.pod(r.uid)
         )
         self.workload.observe(r.request for r in fresh)
 
@@ -202,7 +202,7 @@ class Cluster:
             return
         self.ledger.set_node(record)
         self.changed.set()
-        self.on_room()
+        self.on_capacity_freed()
         if record.held.refused != before.held.refused:
             for refusal in islice((r for r in record.held.refused if r not in before.held.refused), _MOST_LINES):
                 log.warning("node %s refused pod UID %s: %d units of card %s", record.name, refusal.uid, refusal.units, refusal.card)

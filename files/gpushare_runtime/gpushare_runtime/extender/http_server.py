@@ -27,7 +27,7 @@ from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
-from gpushare_runtime.extender.leadership import Fence
+from gpushare_runtime.extender.leadership import Leadership
 from gpushare_runtime.extender.metrics import ERROR, OK, UNSCHEDULABLE, Meters
 from gpushare_runtime.extender.verbs import Service
 
@@ -61,7 +61,7 @@ class Endpoints:
     alone and has begun with everything known."""
 
     def __init__(
-        self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], fence: Fence | None = None
+        self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], fence: Leadership | None = None
     ) -> None:
         self.meters: Final = Meters()
         self._last_filter_call: datetime | None = None
@@ -118,7 +118,7 @@ class Endpoints:
             "fence": self._fence.problem() if self._fence else "",
             "version": __version__,
             "nodes": sum(1 for node in nodes if node.inventory),
-            "pods": sum(len(node.holders) for node in nodes),
+            "pods": sum(len(node.pods) for node in nodes),
             "pending": len(self._cluster.pending),
             "filter_calls": count("filter"),
             "last_filter_call": self._last_filter_call,

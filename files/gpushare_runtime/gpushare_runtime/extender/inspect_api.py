@@ -46,8 +46,8 @@ def _inspected(node: NodeLedger) -> dict[str, Any]:
 
 
 def _pods(node: NodeLedger, state: CardState) -> Iterable[dict[str, Any]]:
-    for holder in node.holders:
-        units = (node.known(holder) or {}).get(state.card.index)
+    for holder in node.pods:
+        units = (node.cards_of(holder) or {}).get(state.card.index)
         if units is not None:
             yield {"name": holder.name, "namespace": holder.namespace, "usedGPU": units}
 
@@ -63,7 +63,7 @@ def ledger_json(ledger: Ledger, problems: Sequence[str] = ()) -> dict[str, Any]:
 
 def node_json(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
     """One node of `ledger_json`. A pod's state is "bound", "leaving", "assumed" (its Binding is under way), "reserved" or
-    "lingering" (deleted by force a moment ago)."""
+    "terminating" (deleted by force a moment ago)."""
     found = node.guarded(partial(_node, ledger, node), None)
     return found or {**_node(ledger, NodeLedger(node.name)), "error": FAULT, "problems": [node.fault]}
 
@@ -78,7 +78,7 @@ def _node(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
         "placement": node.record.placement,
         "model": node.record.model,
         "cards": [_card(node, state) for state in node.cards],
-        "pods": [_pod(ledger, node, holder) for holder in sorted(node.holders, key=lambda h: (h.namespace, h.name, h.uid))],
+        "pods": [_pod(ledger, node, holder) for holder in sorted(node.pods, key=lambda h: (h.namespace, h.name, h.uid))],
         "held": [
             {"card": e.card, "uid": e.uid, "pod": e.pod, "units": e.units, "why": e.why, "whole": e.whole} for e in node.record.held.entries
         ],
@@ -106,9 +106,9 @@ def _card(node: NodeLedger, state: CardState) -> dict[str, Any]:
 
 
 def _pod(ledger: Ledger, node: NodeLedger, holder: AllocatedPod) -> dict[str, Any]:
-    known = node.known(holder)
+    known = node.cards_of(holder)
     states = (
-        (ledger.is_lingering(holder.uid), "lingering"),
+        (ledger.is_held_until(holder.uid), "terminating"),
         (ledger.is_reserved(holder.uid), "reserved"),
         (ledger.is_assumed(holder.uid), "assumed"),
         (holder.leaving, "leaving"),

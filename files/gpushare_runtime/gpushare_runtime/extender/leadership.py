@@ -37,14 +37,14 @@ TRANSIT_SECONDS: Final = 1.5
 _MARGIN_SECONDS: Final = 0.25
 
 
-def landed_after(server_seconds: float) -> float:
+def drained_after(server_seconds: float) -> float:
     """Seconds from the sending of a Binding to the moment from which it cannot happen any more."""
     return TRANSIT_SECONDS + server_seconds + _MARGIN_SECONDS
 
 
 LICENCE_SECONDS: Final = 2.0
 """A Binding is sent only this long after the beginning of a look at the Lease that showed it with this host's scheduler."""
-LANDED_SECONDS: Final = landed_after(SERVER_SECONDS)
+LANDED_SECONDS: Final = drained_after(SERVER_SECONDS)
 """From the moment a Binding is sent to the moment from which it cannot happen any more."""
 FENCE_SECONDS: Final = LICENCE_SECONDS + LANDED_SECONDS
 """From a look that shows the Lease with us for the first time to the moment when no Binding of the former holder is left."""
@@ -95,11 +95,11 @@ class PodCache(Protocol):
     async def catch_up(self, version: str, grace: float) -> None: ...
 
 
-class Fence:
+class Leadership:
     """Whether the verbs may be answered, and Bindings sent, now.
 
     lease: "namespace/name", "" where no scheduler elects a leader; host: of the scheduler that asks; clock: monotonic, seconds.
-    told: gets the pod and the words when somebody else binds while we should be alone.
+    on_foreign_binding: gets the pod and the words when somebody else binds while we should be alone.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Fence:
         host: str,
         *,
         clock: Callable[[], float] = time.monotonic,
-        told: Callable[[AllocatedPod, str], None] = lambda holder, words: None,
+        on_foreign_binding: Callable[[AllocatedPod, str], None] = lambda holder, words: None,
     ) -> None:
         self.lease, self.host = lease, host
-        self.strangers = 0
+        self.foreign_bindings = 0
         """Bindings of others that were seen since the start."""
         self.terms = 0
         """Times that this host's scheduler became the active one after another, or after nobody knows whom, since the start."""
-        self._clock, self._told = clock, told
+        self._clock, self._on_foreign_binding = clock, on_foreign_binding
         self._seen: Lease | None = None
         self._mine: Lease | None = None
         self._looked = -math.inf
@@ -128,7 +128,7 @@ class Fence:
         self._wake = asyncio.Event()
         self._problems: deque[str] = deque(maxlen=_REMEMBERED)
 
-    def looked(self, lease: Lease | None, began: float) -> None:
+    def observe(self, lease: Lease | None, began: float) -> None:
         """The Lease was read; None: there is none. began: when the read was begun, of the same clock."""
         first, before = self._looked == -math.inf, self._seen
         self._seen, self._looked, self._trouble = lease, began, ""
@@ -157,7 +157,7 @@ class Fence:
         """The Lease could not be read."""
         self._trouble = why
 
-    def licence(self) -> float:
+    def send_window(self) -> float:
         """Seconds that are left in which a Binding may be sent, on what is known now; 0 or less: none may be."""
         if self.lease and self._seen is not None and self._seen.host != self.host:
             return 0.0
@@ -165,13 +165,13 @@ class Fence:
 
     def asked(self) -> str:
         """`problem`, where the scheduler asks: it may have become the leader a moment ago, so that the Lease is looked at again."""
-        if self.licence() <= 0:
+        if self.send_window() <= 0:
             self._wake.set()
         return self.problem()
 
     def problem(self) -> str:
         """Why the verbs are not to be answered now, "" when they are."""
-        if self.licence() <= 0:
+        if self.send_window() <= 0:
             return self._not_ours()
         left = self._landed - self._clock()
         if left > 0:
@@ -198,11 +198,11 @@ class Fence:
             f"answers within {_LOOK_WITHIN} s; where one scheduler runs alone without leader election, --lease {NO_LEASE}"
         )
 
-    def stranger(self, holder: AllocatedPod) -> None:
+    def foreign_binding(self, holder: AllocatedPod) -> None:
         """A pod was seen bound with cards, and not by this process. Matters only while this should be the only one that binds."""
         if self.problem():
             return
-        self.strangers += 1
+        self.foreign_bindings += 1
         words = (
             f"pod {holder.namespace}/{holder.name} was bound to node {holder.node} with cards by somebody else, while the scheduler of "
             f"host {self.host} is the active one: a second scheduler gives away the same cards, or a Binding came later than its bound. "
@@ -210,7 +210,7 @@ class Fence:
         )
         self._problems.append(words)
         log.error("%s", words)
-        self._told(holder, words)
+        self._on_foreign_binding(holder, words)
 
     def problems(self) -> list[str]:
         """What should not be, in words, the latest of it; [] usually."""
@@ -220,7 +220,9 @@ class Fence:
         """For the metrics."""
         yield single("gpushare_extender_active", "gauge", "1 if this extender may bind pods now.", not self.problem())
         yield single("gpushare_extender_terms_total", "counter", "Times that this extender became the active one.", self.terms)
-        yield single("gpushare_extender_foreign_bindings_total", "counter", "Bindings that a second active scheduler made.", self.strangers)
+        yield single(
+            "gpushare_extender_foreign_bindings_total", "counter", "Bindings that a second active scheduler made.", self.foreign_bindings
+        )
 
     async def run(self, client: KubeClient, pods: PodCache) -> None:
         """Never returns; cancel it."""
@@ -236,7 +238,7 @@ class Fence:
             began = self._clock()
             try:
                 # Without a resourceVersion: the API server asks etcd's majority.
-                self.looked(read_lease(await client.get(where, within=_LOOK_WITHIN)), began)
+                self.observe(read_lease(await client.get(where, within=_LOOK_WITHIN)), began)
             except KubeError as error:
                 if error.status == 404:
                     self._absent(began)
@@ -248,7 +250,7 @@ class Fence:
     def _absent(self, began: float) -> None:
         if self._seen is not None or self._trouble:
             log.warning("lease %s does not exist: no scheduler has elected itself with it, so that one is taken to run alone", self.lease)
-        self.looked(None, began)
+        self.observe(None, began)
 
     async def _prove_for_ever(self, client: KubeClient, pods: PodCache) -> None:
         """After all Bindings of others: have the cache reach what the API server has then."""

@@ -24,10 +24,10 @@ from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.diagnosis import Advisor
 from gpushare_runtime.extender.http_server import Endpoints, listen
-from gpushare_runtime.extender.leadership import TRANSIT_SECONDS, Fence
+from gpushare_runtime.extender.leadership import TRANSIT_SECONDS, Leadership
 from gpushare_runtime.extender.metrics import families, watch_families
 from gpushare_runtime.extender.options import _LEVELS, NAME, Settings, _parser, _tls_files
-from gpushare_runtime.extender.requeue import Recall
+from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.tls import Tls, TlsError
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeClient
@@ -89,17 +89,19 @@ async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, k
             watches["poddisruptionbudgets"] = cluster.budget_watch(client)
         problems = [*([keeper.problem] if keeper else []), lambda: incomplete(watches)]
         events = EventRecorder(client, NAME, socket.gethostname())
-        fence = Fence(settings.lease, settings.scheduler_host, told=lambda holder, words: _tell_stranger(events, holder, words))
-        cluster.on_stranger = fence.stranger
-        binder = Binder(client, cluster, policy, licence=fence.licence)
-        recall = Recall(cluster, policy, active=lambda: not fence.problem())
-        cluster.on_room = recall.room
+        leadership = Leadership(
+            settings.lease, settings.scheduler_host, on_foreign_binding=lambda holder, words: _report_foreign_binding(events, holder, words)
+        )
+        cluster.on_foreign_binding = leadership.foreign_binding
+        binder = Binder(client, cluster, policy, send_window=leadership.send_window)
+        requeue = Requeue(cluster, policy, active=lambda: not leadership.problem())
+        cluster.on_capacity_freed = requeue.on_capacity_freed
         endpoints = Endpoints(
             cluster,
-            Service(cluster.ledger, policy, recall.asked, budgets=lambda: cluster.budgets, most=settings.most_nodes),
+            Service(cluster.ledger, policy, requeue.asked, budgets=lambda: cluster.budgets, most=settings.most_nodes),
             binder,
             lambda: _first(problems),
-            fence,
+            leadership,
         )
         try:
             runner = await listen(endpoints, address.host, address.port, tls.context if tls else None)
@@ -114,8 +116,8 @@ async def serve(credentials: Credentials, settings: Settings, tls: Tls | None, k
                     *(watch.run() for watch in watches.values()),
                     events.run(),
                     cluster.expire_for_ever(),
-                    recall.run(client),
-                    fence.run(client, pods),
+                    requeue.run(client),
+                    leadership.run(client, pods),
                     _when_synced(watches, cluster, events, ready),
                     _follow_tls(hangup, tls),
                     *([keeper.run(client, _tell_token)] if keeper else []),
@@ -159,7 +161,7 @@ async def _follow_tls(hangup: asyncio.Event, tls: Tls | None) -> None:
             log.info("reloaded %s and %s for new connections", tls.files.certificate, tls.files.client_ca)
 
 
-def _tell_stranger(events: EventRecorder, holder: AllocatedPod, words: str) -> None:
+def _report_foreign_binding(events: EventRecorder, holder: AllocatedPod, words: str) -> None:
     events.emit(ObjectReference("Pod", holder.name, holder.uid, holder.namespace), "Warning", protocol.EVENT_SECOND_SCHEDULER, words)
 
 

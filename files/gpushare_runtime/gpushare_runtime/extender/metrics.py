@@ -140,10 +140,10 @@ def _known(nodes: Sequence[NodeLedger]) -> Mapping[str, int]:
 
 def _states(ledger: Ledger) -> Mapping[str, int]:
     """Most pods are bound: only the others are looked at."""
-    others = ledger.under_way - ledger.lingering
+    others = ledger.in_flight - ledger.held_until
     reserved = sum(map(ledger.is_reserved, others))
-    found = {"terminating": len(ledger.lingering), "reserved": reserved, "assumed": len(others) - reserved}
-    return {**found, "bound": sum(len(node.holders) for node in ledger.nodes.values()) - sum(found.values())}
+    found = {"terminating": len(ledger.held_until), "reserved": reserved, "assumed": len(others) - reserved}
+    return {**found, "bound": sum(len(node.pods) for node in ledger.nodes.values()) - sum(found.values())}
 
 
 def _why(pod: PendingPod | InvalidPod) -> str:
@@ -163,7 +163,7 @@ def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:
 
 def _drift_of(node: NodeLedger) -> Counter[str]:
     index_of = {card.uuid: card.index for card in node.inventory.cards} if node.inventory else {}
-    allocations = {holder.uid: holder.allocation.by_card for holder in node.holders if holder.allocation is not None}
+    allocations = {holder.uid: holder.allocation.by_card for holder in node.pods if holder.allocation is not None}
     said: Counter[tuple[str, str, str]] = Counter()
     for entry in node.record.held.entries:
         said[entry.uid, entry.card, entry.why if entry.why in _DRIFTS else "other"] += entry.units

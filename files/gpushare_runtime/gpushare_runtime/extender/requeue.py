@@ -36,21 +36,21 @@ LATE_SECONDS: Final = 1.0
 """The scheduler, when it has heard of the room by itself, has asked by then."""
 SAMPLED_FROM: Final = 100
 """kube-scheduler looks for so many nodes at least (minFeasibleNodesToFind) before it asks about a sample of them."""
-MOST_REFUSED: Final = 10_000
+MOST_UNSCHEDULABLE: Final = 10_000
 """Beyond so many, those of pods that are gone are looked for whenever they have doubled: there may be no room for long."""
 _PATCH_SECONDS: Final = 5.0
 _MOST_NAMES: Final = 200_000
 
 
 @dataclass(frozen=True)
-class _Refusal:
+class _Unschedulable:
     """at: of the clock; nodes: those that the scheduler asked about, None where it is not known which."""
 
     at: float
     nodes: frozenset[str] | None
 
 
-class Recall:
+class Requeue:
     """One pod at a time, the longest waiting first: it may take the room, and the others need not be woken.
 
     active: whether this extender answers the scheduler now: a former leader leaves the pods to the new one; clock: seconds, monotonic.
@@ -68,9 +68,9 @@ class Recall:
         self._policy = policy
         self._active = active
         self._clock = clock
-        self._refused: dict[str, _Refusal] = {}
-        self._many = MOST_REFUSED
-        self._recalled: dict[str, float] = {}
+        self._refused: dict[str, _Unschedulable] = {}
+        self._many = MOST_UNSCHEDULABLE
+        self._requeued: dict[str, float] = {}
         self._nodes: dict[frozenset[str], frozenset[str]] = {}
         self._room_at = 0.0
         self._room = asyncio.Event()
@@ -85,27 +85,27 @@ class Recall:
         if before is not None and before.nodes is not None and len(nodes) >= SAMPLED_FROM:
             # Perhaps a sample: the next one will be another.
             nodes |= before.nodes
-        self._refused[uid] = _Refusal(self._clock(), self._shared(nodes))
+        self._refused[uid] = _Unschedulable(self._clock(), self._shared(nodes))
         if len(self._refused) > self._many:
             self._forget_gone()
 
-    def room(self) -> None:
+    def on_capacity_freed(self) -> None:
         """The ledger may have room that it had not before."""
         self._room_at = self._clock()
         self._room.set()
 
     def next(self) -> PendingPod | InvalidPod | None:
-        """The pod that fits by now where it was refused, was so before there was room, and was not recalled for this room yet."""
+        """The pod that fits by now where it was refused, was so before there was room, and was not requeued for this room yet."""
         pending: Mapping[str, PendingPod | InvalidPod] = self._cluster.pending
         self._forget_gone()
         fits: dict[Hashable, bool] = {}
         for uid, refusal in self._refused.items():
             pod = pending.get(uid)
-            if pod is None or refusal.at > self._room_at or self._recalled.get(uid) == self._room_at:
+            if pod is None or refusal.at > self._room_at or self._requeued.get(uid) == self._room_at:
                 continue
             # What is assumed has an answer to come; when it does, there is room again.
             if not self._cluster.ledger.is_assumed(uid) and self._fits(pod, refusal.nodes, fits):
-                self._recalled[uid] = self._room_at
+                self._requeued[uid] = self._room_at
                 return pod
         return None
 
@@ -114,8 +114,8 @@ class Recall:
         # The scheduler's watch may be faster than ours: a pod that we have not seen yet is not gone.
         unseen = self._clock() - UNSEEN_SECONDS
         self._refused = {uid: refusal for uid, refusal in self._refused.items() if uid in pending or refusal.at > unseen}
-        self._recalled = {uid: at for uid, at in self._recalled.items() if uid in self._refused}
-        self._many = max(MOST_REFUSED, 2 * len(self._refused))
+        self._requeued = {uid: at for uid, at in self._requeued.items() if uid in self._refused}
+        self._many = max(MOST_UNSCHEDULABLE, 2 * len(self._refused))
 
     def _fits(self, pod: PendingPod | InvalidPod, nodes: frozenset[str] | None, known: dict[Hashable, bool]) -> bool:
         """known: answers of this moment, since most pods that wait are alike."""
@@ -131,7 +131,7 @@ class Recall:
         return known[alike]
 
     def _takes(self, pod: PendingPod, request: Request, node: NodeLedger) -> bool:
-        return seen_by(self._cluster.ledger, self._policy, node, pod).leftover(request) is not None
+        return seen_by(self._cluster.ledger, self._policy, node, pod).remaining_after(request) is not None
 
     def _shared(self, nodes: frozenset[str]) -> frozenset[str] | None:
         """One object for equal ones. Where samples differ too much for that, only a bounded number of names is kept."""
@@ -153,7 +153,7 @@ class Recall:
             if pod is None:
                 self._room.clear()
                 continue
-            log.info("recall %s: it fits by now, and the scheduler has not asked again", pod)
+            log.info("requeue %s: it fits by now, and the scheduler has not asked again", pod)
             now = datetime.now(timezone.utc).isoformat(timespec="seconds")
             # Through the status, because whoever may patch the pod itself may change its images.
             where = path("api/v1", "namespaces", pod.namespace, "pods", pod.name, "status")
@@ -161,7 +161,7 @@ class Recall:
             try:
                 await client.patch(where, body, kind="merge", within=_PATCH_SECONDS)
             except KubeError as error:
-                log.warning("recall %s: %s", pod, error)
+                log.warning("requeue %s: %s", pod, error)
                 if not error.status or error.status == 429 or error.status >= 500:
                     self._once_more(pod.uid)
                     await asyncio.sleep(backoff.wait())
@@ -173,4 +173,4 @@ class Recall:
         refusal = self._refused.pop(uid, None)
         if refusal is not None:
             self._refused[uid] = refusal
-            self._recalled.pop(uid, None)
+            self._requeued.pop(uid, None)

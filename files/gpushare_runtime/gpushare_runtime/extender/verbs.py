@@ -17,7 +17,7 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import FAULT, MOST_WORDINGS, NoFit, amount, no_fit, refusals
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import Budget, Preemption, Victims, seen_by
-from gpushare_runtime.core.placement.ranking import Weight, names_of, scores_of
+from gpushare_runtime.core.placement.ranking import NodeCost, names_of, scores_of
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptArguments
 
@@ -68,7 +68,7 @@ class Service:
             return self._refuse(args, pod.request.unsupported)
         # What is reserved for itself must not be in its way.
         self._ledger.release(pod.uid)
-        holder = self._ledger.holder(pod.uid)
+        holder = self._ledger.pod(pod.uid)
         if holder is not None:
             self._asked(pod.uid, args.names)
             return Filtered(error=self._settling(holder))
@@ -152,13 +152,13 @@ class Service:
         weights = [weight for weight in self._weights(names, pod) if weight is not None]
         return min(weights)[-1] if weights else "", scores_of(weights)
 
-    def _weights(self, names: Sequence[str], pod: PendingPod) -> list[Weight | None]:
+    def _weights(self, names: Sequence[str], pod: PendingPod) -> list[NodeCost | None]:
         """Of each node as this pod may use it, while room on some is kept for nominees; None where it does not fit or nothing is known."""
         weights = self._policy.ranking(pod.request, self._ledger).weights(names)
         for place, name in enumerate(names):
             if name in self._ledger.nominees:
                 node = self._node(name, pod)
-                weights[place] = node.guarded(partial(self._policy.weigh, pod.request, node), None)
+                weights[place] = node.guarded(partial(self._policy.node_cost, pod.request, node), None)
         return weights
 
     def _node(self, name: str, pod: PendingPod) -> NodeLedger:

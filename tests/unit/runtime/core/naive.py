@@ -113,7 +113,7 @@ class Naive:
     def on(self, node: str) -> list[NaivePod]:
         return [pod for pod in self.pods.values() if pod.node == node]
 
-    def known(self, pod: NaivePod) -> dict[int, int] | None:
+    def cards_of(self, pod: NaivePod) -> dict[int, int] | None:
         """None also where no such pod can be on the cards that it names."""
         cards = self.nodes[pod.node]
         if pod.cards is None or any(index >= len(cards) or units > cards[index].units for index, units in pod.cards.items()):
@@ -125,7 +125,7 @@ class Naive:
         card = self.nodes[node][index]
         units, core, empty = card.units, self.core, True
         for pod in self.on(node):
-            cards = self.known(pod)
+            cards = self.cards_of(pod)
             if cards is not None and index not in cards:
                 continue
             empty = False
@@ -152,11 +152,11 @@ class Naive:
         return self.good_company(pod, node, index)
 
     def good_company(self, pod: NaivePod, node: str, index: int) -> bool:
-        maybe = [p for p in self.on(node) if self.known(p) is None or index in (self.known(p) or {})]
+        maybe = [p for p in self.on(node) if self.cards_of(p) is None or index in (self.cards_of(p) or {})]
         if any(p.matches(pod.selector("not-with")) or pod.matches(p.selector("not-with")) for p in maybe):
             return False
         wanted = pod.selector("same-card-as")
-        if not wanted or any(p.matches(wanted) for p in maybe if self.known(p) is not None):
+        if not wanted or any(p.matches(wanted) for p in maybe if self.cards_of(p) is not None):
             return True
         return pod.matches(wanted) and not any(p.matches(wanted) for p in self.pods.values())
 
@@ -170,11 +170,11 @@ class Naive:
         frees = sorted(self.free(node, index)[0] for index in range(len(self.nodes[node])) if self.takes(pod, node, index))
         return len(frees) - pod.whole if pod.whole else sum(frees[: pod.several]) - pod.per_card * pod.several
 
-    def sound(self) -> bool:
+    def still_valid(self) -> bool:
         """Whether no card is given twice: of what is known and held."""
         for name, cards in self.nodes.items():
             for index, card in enumerate(cards):
-                here = [pod for pod in self.on(name) if index in (self.known(pod) or {})]
+                here = [pod for pod in self.on(name) if index in (self.cards_of(pod) or {})]
                 if sum(card.units if pod.whole else pod.per_card for pod in here) > card.units or sum(pod.core for pod in here) > self.core:
                     return False
         return True
@@ -211,7 +211,7 @@ class NaiveLife:
         if self.how == how:
             self.end()
 
-    def linger(self, until: float) -> None:
+    def hold_until(self, until: float) -> None:
         if self.how and self.lingers is None:
             self.lingers = until
 

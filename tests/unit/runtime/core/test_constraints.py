@@ -329,7 +329,7 @@ def test_labels_that_a_pod_loses_bind_nobody_any_more() -> None:
     world = Cards()
     world.put("noisy", 0)
     assert world.cards("quiet", not_with="app=noisy") == [1, 2]
-    (pod,) = world.ledger.nodes["n"].holders
+    (pod,) = world.ledger.nodes["n"].pods
     world.ledger.apply(replace(pod, labels=()))
     assert world.cards("quiet", not_with="app=noisy") == [0, 1, 2]
 

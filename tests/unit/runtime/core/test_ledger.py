@@ -96,8 +96,8 @@ def test_a_card_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> N
     node = ledger.node("n")
     assert node is not None
     assert [(s.free, s.empty) for s in node.cards] == [(0, False), (15, False)]
-    assert node.leftover(whole(1)) is None
-    assert node.leftover(memory(16)) is None
+    assert node.remaining_after(whole(1)) is None
+    assert node.remaining_after(memory(16)) is None
 
 
 def test_a_card_held_whole_has_nothing_left_whatever_the_annotation_says_it_had() -> None:
@@ -202,12 +202,12 @@ def test_a_node_has_no_say_in_what_lingers_on_another() -> None:
     for name in ("n", "m"):
         ledger.set_inventory(name, inventory(16))
     ledger.apply(holder("a", memory(6), on(0, 6), "m"))
-    ledger.linger("a", 5.0)
+    ledger.hold_until("a", 5.0)
     ledger.set_node(SAYS_A)
-    assert ledger.is_lingering("a")
+    assert ledger.is_held_until("a")
     assert frees(ledger, "m") == [10]
     ledger.set_node(replace(SAYS_A, name="m"))
-    assert ledger.holder("a") is None
+    assert ledger.pod("a") is None
 
 
 @pytest.mark.parametrize("kinds", [50, 5000])
@@ -216,10 +216,10 @@ def test_a_node_that_does_not_change_remembers_so_many_kinds_of_requests(kinds: 
     ledger.set_inventory("n", inventory(16))
     policy, node = Binpack(), ledger.nodes["n"]
     for units in range(1, kinds):
-        assert (policy.weigh(memory(units), node) is None) == (units > 16)
-        node.could_hold(memory(units))
+        assert (policy.node_cost(memory(units), node) is None) == (units > 16)
+        node.fits_when_empty(memory(units))
     assert 0 < len(node.memo) <= 64
-    assert (node.leftover(memory(6)), node.leftover(memory(17))) == (10, None)
+    assert (node.remaining_after(memory(6)), node.remaining_after(memory(17))) == (10, None)
 
 
 def test_a_fault_about_a_node_is_that_nodes_alone() -> None:
@@ -227,8 +227,8 @@ def test_a_fault_about_a_node_is_that_nodes_alone() -> None:
     for name in ("n", "odd"):
         ledger.set_inventory(name, inventory(16))
     odd = ledger.nodes["odd"]
-    odd._holders = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
-    assert (odd.cards, odd.leftover(memory(6)), odd.free) == ((), None, 0)
+    odd._pods = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
+    assert (odd.cards, odd.remaining_after(memory(6)), odd.free) == ((), None, 0)
     assert odd.fault.startswith("AttributeError in ")
     ranking = Placement("binpack").ranking(memory(6), ledger)
     assert ranking.fitting(["n", "odd"]) == (["n"], {"odd"})
@@ -282,7 +282,7 @@ def test_a_fresh_list_drops_what_is_gone_and_keeps_a_binding_that_it_may_not_hav
     ledger.assume(holder("under way", memory(2), on(0, 2)))
     ledger.assume(holder("deleted", memory(4), on(0, 4)))
     ledger.replace([holder("seen", memory(8), on(0, 8))], {"seen", "under way"})
-    assert {uid for uid in ("gone", "under way", "deleted", "seen") if ledger.holder(uid)} == {"under way", "seen"}
+    assert {uid for uid in ("gone", "under way", "deleted", "seen") if ledger.pod(uid)} == {"under way", "seen"}
     assert frees(ledger) == [6]
 
 
@@ -292,14 +292,14 @@ def test_bad_and_cordoned_cards_are_not_offered_but_still_counted() -> None:
     node = ledger.node("n")
     assert node is not None
     assert (node.free, node.largest_free(), node.empty_cards()) == (8, 8, 1)
-    assert node.leftover(memory(9)) is None
+    assert node.remaining_after(memory(9)) is None
 
 
 def test_a_node_without_a_usable_card_has_nothing() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", Inventory(GIB, (card(0, 16, health="lost"),)))
     node = ledger.nodes["n"]
-    assert (node.free, node.largest_free(), node.empty_cards(), node.leftover(memory(1))) == (0, 0, 0, None)
+    assert (node.free, node.largest_free(), node.empty_cards(), node.remaining_after(memory(1))) == (0, 0, 0, None)
 
 
 def test_an_impossible_state_is_reported() -> None:
@@ -328,9 +328,9 @@ def test_all_of_a_cards_compute_may_be_held() -> None:
     ledger.apply(holder("b", compute(40), on(0, 1)))
     node = ledger.nodes["n"]
     assert (node.problems(), node.overbooked()) == ([], {})
-    assert [node.leftover(request) for request in (compute(0), compute(5), memory(14))] == [13, None, 0]
+    assert [node.remaining_after(request) for request in (compute(0), compute(5), memory(14))] == [13, None, 0]
     ledger.apply(holder("b", compute(35), on(0, 1)))
-    assert [node.leftover(request) for request in (compute(5), compute(10))] == [13, None]
+    assert [node.remaining_after(request) for request in (compute(5), compute(10))] == [13, None]
 
 
 def test_two_that_hold_a_card_whole_are_one_too_many_however_few_units_they_name() -> None:
@@ -365,7 +365,7 @@ def test_what_stays_free_beside_a_pod_on_several_cards() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 7, 3, 5))
     asking = [Request((ContainerRequest(Kind.APP, 0, "main", units=4 * cards),), cards) for cards in (1, 2, 3, 4)]
-    assert [ledger.nodes["n"].leftover(request) for request in asking] == [1, 4, 16, None]
+    assert [ledger.nodes["n"].remaining_after(request) for request in asking] == [1, 4, 16, None]
 
 
 def test_a_pod_of_which_one_card_cannot_be_may_be_anywhere() -> None:
@@ -373,12 +373,12 @@ def test_a_pod_of_which_one_card_cannot_be_may_be_anywhere() -> None:
     ledger.set_inventory("n", inventory(16, 16))
     pod = holder("a", memory(2), Allocation.of({0: {0: 1, 9: 1}}))
     ledger.apply(pod)
-    assert (ledger.nodes["n"].known(pod), frees(ledger)) == (None, [14, 14])
+    assert (ledger.nodes["n"].cards_of(pod), frees(ledger)) == (None, [14, 14])
     pod = holder("a", memory(2), on(1, 2))
     ledger.apply(pod)
-    assert (ledger.nodes["n"].known(pod), frees(ledger)) == ({1: 2}, [16, 14])
+    assert (ledger.nodes["n"].cards_of(pod), frees(ledger)) == ({1: 2}, [16, 14])
     ledger.set_inventory("n", None, "broken")
-    assert ledger.nodes["n"].known(pod) is None
+    assert ledger.nodes["n"].cards_of(pod) is None
 
 
 def test_a_pod_with_compute_alone_that_is_there_all_the_same_may_be_anywhere() -> None:
@@ -413,12 +413,12 @@ def test_what_a_node_could_hold_if_it_were_empty() -> None:
         "25": memory(25), "2 x 17": asking(34, 2), "3 x 1": asking(3, 3), "3 whole": whole(3), "more of compute": compute(55),
         "T4 17": asking(17, models=("T4",)), "2 A100": asking(2, 2, models=("A100",)), "H100": asking(1, models=("H100",)),
     }  # fmt: skip
-    assert [name for name, request in (could | cannot).items() if node.could_hold(request)] == list(could)
-    assert not any(node.leftover(request) is not None for request in could.values())
+    assert [name for name, request in (could | cannot).items() if node.fits_when_empty(request)] == list(could)
+    assert not any(node.remaining_after(request) is not None for request in could.values())
     ledger.set_inventory("n", None, "broken")
-    assert [node.could_hold(request) for request in could.values()] == [False] * len(could)
+    assert [node.fits_when_empty(request) for request in could.values()] == [False] * len(could)
     ledger.set_inventory("n", inventory(80))
-    assert node.could_hold(memory(25)), "asked anew when the cards are others"
+    assert node.fits_when_empty(memory(25)), "asked anew when the cards are others"
 
 
 def test_what_a_node_would_be_with_others_on_it() -> None:
@@ -427,14 +427,14 @@ def test_what_a_node_would_be_with_others_on_it() -> None:
     ledger.apply(holder("a", memory(6), on(0, 6)))
     ledger.apply(holder("b", memory(5), on(1, 5)))
     node = ledger.nodes["n"]
-    told = ledger.kept("key", Told)
+    told = ledger.derived("key", Told)
     fussy = replace(memory(1), rules=Rules(not_with=(("app", "noisy"),)))
-    other = node.supposing([holder("c", fussy, on(0, 1))], {"b", "x"})
+    other = node.simulate([holder("c", fussy, on(0, 1))], {"b", "x"})
     assert ([state.free for state in other.cards], frees(ledger)) == ([9, 16], [10, 11])
     assert (other.name, other.record) == ("n", node.record)
     assert [state.card.index for state in other.candidates(memory(3))] == [0]
     assert told.names == [], "it is a copy"
-    assert [state.free for state in node.supposing().cards] == [10, 11]
+    assert [state.free for state in node.simulate().cards] == [10, 11]
 
 
 def test_every_answer_is_given_anew_when_something_has_changed() -> None:
@@ -444,7 +444,7 @@ def test_every_answer_is_given_anew_when_something_has_changed() -> None:
 
     def answers() -> tuple[object, ...]:
         usable = [state.card.index for state in node.candidates(memory(20))]
-        return frees(ledger), node.free, node.largest_free(), node.empty_cards(), node.leftover(memory(20)), usable
+        return frees(ledger), node.free, node.largest_free(), node.empty_cards(), node.remaining_after(memory(20)), usable
 
     assert node.cards is node.cards, "counted once"
     empty, taken = ([16, 24], 40, 24, 2, 4, [1]), ([16, 18], 34, 18, 1, None, [])
@@ -454,7 +454,7 @@ def test_every_answer_is_given_anew_when_something_has_changed() -> None:
     ledger.apply(holder("a", memory(2), on(1, 2)))
     assert answers() == ([16, 22], 38, 22, 1, 2, [1]), "another request"
     ledger.apply(replace(holder("a", memory(2), on(1, 2)), leaving=True, priority=3))
-    assert [(pod.leaving, pod.priority) for pod in node.holders] == [(True, 3)], "this changes no sum, and is known all the same"
+    assert [(pod.leaving, pod.priority) for pod in node.pods] == [(True, 3)], "this changes no sum, and is known all the same"
     ledger.remove("a")
     assert answers() == empty
     ledger.set_inventory("n", inventory(16))
@@ -484,8 +484,8 @@ EVENTS: Final[dict[str, tuple[Callable[[Ledger], object], Callable[[NaiveLife], 
     "forget": (lambda ledger: ledger.forget("a"), lambda life: life.give_up("assumed")),
     "release": (lambda ledger: ledger.release("a"), lambda life: life.give_up("reserved")),
     "remove": (lambda ledger: ledger.remove("a"), lambda life: life.end()),
-    "linger": (lambda ledger: ledger.linger("a", 5.0), lambda life: life.linger(5.0)),
-    "linger for longer": (lambda ledger: ledger.linger("a", 8.0), lambda life: life.linger(8.0)),
+    "linger": (lambda ledger: ledger.hold_until("a", 5.0), lambda life: life.hold_until(5.0)),
+    "linger for longer": (lambda ledger: ledger.hold_until("a", 8.0), lambda life: life.hold_until(8.0)),
     "listed on n": (lambda ledger: ledger.replace([POD], {"a"}), lambda life: life.listed("n", True)),
     "listed as pending": (lambda ledger: ledger.replace([], {"a"}), lambda life: life.listed("", True)),
     "not listed": (lambda ledger: ledger.replace([], set()), lambda life: life.listed("", False)),
@@ -503,18 +503,18 @@ def test_every_history_of_one_pod(first: str) -> None:
     for history in product([first], EVENTS, EVENTS):
         ledger, life, said = Ledger(), NaiveLife(), False
         ledger.set_inventory("n", inventory(16))
-        told = ledger.kept("all", Told)
+        told = ledger.derived("all", Told)
         for event in history:
             before = frees(ledger), set(ledger.nodes)
             told.names.clear()
             done, expected = (act(on_) for act, on_ in zip(EVENTS[event], (ledger, life), strict=True))  # type: ignore[arg-type]
             said = said or event == "its node speaks"
             assert event[:4] != "time" or done is expected, history
-            found = ledger.holder("a")
+            found = ledger.pod("a")
             assert (found.node if found else "") == life.node, history
             assert (ledger.is_assumed("a"), ledger.is_reserved("a")) == (life.how == "assumed", life.how == "reserved"), history
-            assert ledger.under_way == ({"a"} if life.how in ("assumed", "reserved") else set()), history
-            assert ledger.is_lingering("a") is ("a" in ledger.lingering) is (life.lingers is not None), history
+            assert ledger.in_flight == ({"a"} if life.how in ("assumed", "reserved") else set()), history
+            assert ledger.is_held_until("a") is ("a" in ledger.held_until) is (life.lingers is not None), history
             assert ledger.expired == life.expired, history
             assert frees(ledger) == [10 if said or life.node == "n" else 16], history
             assert set(ledger.nodes) == {"n"} | {life.node} - {""}, "a node of which nobody knows anything is not kept"
@@ -529,7 +529,7 @@ def test_what_was_reserved_first_and_again_later_runs_out_later() -> None:
     ledger.reserve(holder("b", memory(2), on(0, 2)), 12.0)
     ledger.reserve(holder("a", memory(1), on(0, 1)), 14.0)
     assert ledger.expire(12.0)
-    assert (frees(ledger), ledger.expired, ledger.under_way) == ([15], 1, {"a"})
+    assert (frees(ledger), ledger.expired, ledger.in_flight) == ([15], 1, {"a"})
 
 
 def test_who_lingers_does_so_until_the_time_that_was_said_first() -> None:
@@ -537,10 +537,10 @@ def test_who_lingers_does_so_until_the_time_that_was_said_first() -> None:
     ledger.set_inventory("n", inventory(16))
     for uid in ("a", "b"):
         ledger.apply(holder(uid, memory(1), on(0, 1)))
-    ledger.linger("a", 5.0)
-    ledger.linger("a", 8.0)
-    ledger.linger("b", 6.0)
-    assert [(ledger.expire(clock), set(ledger.lingering)) for clock in (4.9, 5.0, 6.0)] == [
+    ledger.hold_until("a", 5.0)
+    ledger.hold_until("a", 8.0)
+    ledger.hold_until("b", 6.0)
+    assert [(ledger.expire(clock), set(ledger.held_until)) for clock in (4.9, 5.0, 6.0)] == [
         (False, {"a", "b"}), (True, {"b"}), (True, set()),
     ]  # fmt: skip
     assert (frees(ledger), ledger.expired) == ([16], 0), "nothing was reserved"
@@ -551,11 +551,11 @@ def test_a_list_leaves_others_as_they_are() -> None:
     ledger.set_inventory("n", inventory(16))
     for uid, put in {"a": ledger.apply, "b": ledger.assume, "c": lambda pod: ledger.reserve(pod, 1.0), "d": ledger.apply}.items():
         put(holder(uid, memory(1), on(0, 1)))
-    ledger.linger("d", 9.0)
+    ledger.hold_until("d", 9.0)
     ledger.replace([holder("e", memory(1), on(0, 1))], {"b", "c", "e"})
-    assert {found.uid for found in ledger.nodes["n"].holders} == {"b", "c", "d", "e"}
+    assert {found.uid for found in ledger.nodes["n"].pods} == {"b", "c", "d", "e"}
     ledger.replace([], {"e"})
-    assert {found.uid for found in ledger.nodes["n"].holders} == {"d"}, "neither bound any more nor under way"
+    assert {found.uid for found in ledger.nodes["n"].pods} == {"d"}, "neither bound any more nor under way"
 
 
 def test_only_the_node_that_says_so_ends_the_doubt_about_a_pod() -> None:
@@ -563,9 +563,9 @@ def test_only_the_node_that_says_so_ends_the_doubt_about_a_pod() -> None:
     ledger.set_inventory("n", inventory(16))
     for uid in ("a", "b"):
         ledger.apply(holder(uid, memory(6), on(0, 6)))
-    ledger.linger("b", 9.0)
+    ledger.hold_until("b", 9.0)
     ledger.set_node(SAYS_A)
-    assert {found.uid for found in ledger.nodes["n"].holders} == {"a", "b"}
+    assert {found.uid for found in ledger.nodes["n"].pods} == {"a", "b"}
 
 
 def test_cards_that_are_gone_or_unreadable_leave_what_else_the_node_says() -> None:
@@ -589,7 +589,7 @@ def test_refusals_of_several_nodes_end_each_at_its_time() -> None:
         ledger.set_node(NodeRecord(name, inventory(16), "", Held((), (Refusal("u", CARD_OF_N.uuid, 6, until),))))
 
     def fitting() -> set[str]:
-        return {name for name, node in ledger.nodes.items() if node.leftover(memory(6)) is not None}
+        return {name for name, node in ledger.nodes.items() if node.remaining_after(memory(6)) is not None}
 
     refuses("n", 10.0)
     assert not ledger.expire(0.0)
@@ -627,7 +627,7 @@ def test_what_is_kept_is_told_of_a_node_that_changes_and_only_then() -> None:
     ledger = Ledger()
     ledger.set_inventory("a", inventory(16))
     ledger.set_inventory("b", inventory(16))
-    told = ledger.kept("key", Told)
+    told = ledger.derived("key", Told)
     ledger.apply(holder("1", memory(4), on(0, 4), "a"))
     assert set(told.names) == {"a"}
     told.names.clear()
@@ -638,7 +638,7 @@ def test_what_is_kept_is_told_of_a_node_that_changes_and_only_then() -> None:
     ledger.remove("1")
     ledger.set_inventory("b", None)
     assert set(told.names) == {"a", "b"}
-    assert ledger.kept("key", Told) is told
+    assert ledger.derived("key", Told) is told
 
 
 def test_what_is_kept_is_told_when_a_node_is_there_no_more() -> None:
@@ -650,24 +650,24 @@ def test_what_is_kept_is_told_when_a_node_is_there_no_more() -> None:
             there.append(ledger.node(name) is not None)
 
     ledger.apply(holder("1", memory(4), on(0, 4), "a"))
-    ledger.kept("key", Looks)
+    ledger.derived("key", Looks)
     ledger.remove("1")
     assert there[-1] is False
 
 
 def test_only_the_keys_used_last_are_kept() -> None:
     ledger = Ledger()
-    often, first = ledger.kept("often", Told), ledger.kept(0, Told)
+    often, first = ledger.derived("often", Told), ledger.derived(0, Told)
     for number in range(1, 200):
-        ledger.kept(number, Told)
-        assert ledger.kept("often", Told) is often
-    assert ledger.kept(0, Told) is not first
+        ledger.derived(number, Told)
+        assert ledger.derived("often", Told) is often
+    assert ledger.derived(0, Told) is not first
 
 
 def test_32_kinds_of_answers_are_kept() -> None:
     ledger = Ledger()
-    made = [ledger.kept(number, Told) for number in range(32)]
-    assert [ledger.kept(number, Told) for number in range(32)] == made
-    ledger.kept("one more", Told)
-    assert ledger.kept(1, Told) is made[1]
-    assert ledger.kept(0, Told) is not made[0]
+    made = [ledger.derived(number, Told) for number in range(32)]
+    assert [ledger.derived(number, Told) for number in range(32)] == made
+    ledger.derived("one more", Told)
+    assert ledger.derived(1, Told) is made[1]
+    assert ledger.derived(0, Told) is not made[0]

@@ -130,7 +130,7 @@ class Events(RuleBasedStateMachine):
         while len(self.asked) > 3:
             del self.asked[next(iter(self.asked))]
         fits = self.naive.fits(pod, node)
-        assert (found.leftover(asked) is not None) == fits
+        assert (found.remaining_after(asked) is not None) == fits
         allocation = self.policy.choose(asked, found)
         assert (allocation is not None) == fits
         if allocation is None or found.inventory is None:
@@ -156,7 +156,7 @@ class Events(RuleBasedStateMachine):
     @rule(data=st.data(), happens=st.booleans())
     def settle(self, data: st.DataObject, happens: bool) -> None:
         uid = data.draw(st.sampled_from(sorted(self.tentative)))
-        holder = self.ledger.holder(uid)
+        holder = self.ledger.pod(uid)
         assert holder is not None
         how = self.tentative.pop(uid)
         if happens:
@@ -173,7 +173,7 @@ class Events(RuleBasedStateMachine):
         """By force: its processes may survive it, and then the node says so."""
         uid = data.draw(st.sampled_from(sorted(self.naive.pods)))
         pod = self.naive.pods.pop(uid)
-        known = self.naive.known(pod)
+        known = self.naive.cards_of(pod)
         if survives and known and uid not in self.tentative:
             self.naive.ghosts += [Ghost(uid, pod.node, index, units, pod.whole > 0) for index, units in known.items()]
             self.tell(pod.node)
@@ -212,7 +212,7 @@ class Events(RuleBasedStateMachine):
         for uid in [f"pod-{n}" for n in gone]:
             self.naive.pods.pop(uid, None)
             self.tentative.pop(uid, None)
-        seen = [h for uid in self.naive.pods if uid not in self.tentative and (h := self.ledger.holder(uid))]
+        seen = [h for uid in self.naive.pods if uid not in self.tentative and (h := self.ledger.pod(uid))]
         self.ledger.replace(seen, set(self.naive.pods))
 
     @rule(what=st.sampled_from(["time", "long time", "card", "node"]), node=st.sampled_from(list(SIZES)), index=st.integers(0, 3))
@@ -231,7 +231,7 @@ class Events(RuleBasedStateMachine):
         self.clock += seconds
         for uid, pod in self.naive.pods.items():
             # It counts against every card for a quarter of a minute, and then with what its node says: here that is nothing.
-            if self.naive.known(pod) is None and self.clock - self.unknown_since.setdefault(uid, self.clock) >= 15:
+            if self.naive.cards_of(pod) is None and self.clock - self.unknown_since.setdefault(uid, self.clock) >= 15:
                 pod.cards = {}
         before = {uid for uid, how in self.tentative.items() if how == "reserve"}
         self.ledger.expire(self.clock)
@@ -247,18 +247,18 @@ class Events(RuleBasedStateMachine):
             counted = [(state.free, state.core, state.empty) for state in node.cards]
             assert counted == [self.naive.free(name, index) for index in range(len(cards))]
         if not self.forged:
-            assert self.naive.sound()
+            assert self.naive.still_valid()
             assert not any(node.overbooked() for node in self.ledger.nodes.values())
-        if not self.naive.sound():
+        if not self.naive.still_valid():
             assert any(node.problems() for node in self.ledger.nodes.values())
 
     @invariant()
     def what_is_kept_of_all_nodes_is_what_a_fresh_look_says(self) -> None:
         names = [*SIZES, "nowhere"]
-        nodes = [self.ledger.nodes[name].supposing() for name in SIZES]
+        nodes = [self.ledger.nodes[name].simulate() for name in SIZES]
         for request in self.asked.values():
             for policy in self.rankings:
-                kept, fresh = policy.ranking(request, self.ledger), {node.name: policy.weigh(request, node) for node in nodes}
+                kept, fresh = policy.ranking(request, self.ledger), {node.name: policy.node_cost(request, node) for node in nodes}
                 weights = [weight for weight in fresh.values() if weight is not None]
                 fitting = names_of(weights)
                 assert kept.weights(names) == [*fresh.values(), None]
@@ -334,11 +334,14 @@ def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good:
             frees = [free for (free, _, _), usable in zip(counted, good, strict=True) if usable]
             empty = [empty for (_, _, empty), usable in zip(counted, good, strict=True) if usable]
             assert (node.free, node.largest_free(), node.empty_cards()) == (sum(frees), max(frees), sum(empty)), there
-            assert naive.sound() or node.problems(), there
+            assert naive.still_valid() or node.problems(), there
             for asked, request in asking:
                 assert request is not None
                 named = ledger.for_pod(pending(request, "x", labels_of(asked.raw["metadata"])))
                 takers = [index for index in range(2) if naive.takes(asked, "n", index)]
-                assert node.leftover(named) == naive.left(asked, "n"), (there, asked)
+                assert node.remaining_after(named) == naive.left(asked, "n"), (there, asked)
                 assert [state.card.index for state in node.candidates(named)] == (takers if naive.fits(asked, "n") else []), (there, asked)
-                assert [node.against(named, state) == "" for state in node.cards] == [index in takers for index in range(2)], (there, asked)
+                assert [node.rejection(named, state) == "" for state in node.cards] == [index in takers for index in range(2)], (
+                    there,
+                    asked,
+                )

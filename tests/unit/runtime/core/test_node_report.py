@@ -272,12 +272,12 @@ def test_a_card_that_the_node_does_not_have_is_reported() -> None:
 
 def test_a_card_that_refused_a_size_is_not_the_card_that_is_left_over() -> None:
     node = told(refused=(Refusal("u", FIRST, 6, 100.0),)).nodes["n"]
-    assert [node.leftover(memory(units)) for units in (5, 6, 16, 17)] == [11, 10, 0, None]
+    assert [node.remaining_after(memory(units)) for units in (5, 6, 16, 17)] == [11, 10, 0, None]
     node = told(refused=(Refusal("u", FIRST, 6, 100.0), Refusal("u", SECOND, 6, 100.0))).nodes["n"]
-    assert [node.leftover(memory(units)) for units in (5, 6)] == [11, None]
-    assert [node.leftover(whole(cards)) for cards in (1, 2, 3)] == [1, 0, None], "memory was refused there, not a whole card"
+    assert [node.remaining_after(memory(units)) for units in (5, 6)] == [11, None]
+    assert [node.remaining_after(whole(cards)) for cards in (1, 2, 3)] == [1, 0, None], "memory was refused there, not a whole card"
     node = told(refused=(Refusal("u", FIRST, 6, 100.0, whole=True), Refusal("u", SECOND, 6, 100.0, whole=True))).nodes["n"]
-    assert [node.leftover(request) for request in (memory(16), whole(1))] == [0, None], "and now the other way round"
+    assert [node.remaining_after(request) for request in (memory(16), whole(1))] == [0, None], "and now the other way round"
 
 
 @pytest.mark.parametrize("units", [6, 7])
@@ -313,18 +313,18 @@ def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> N
     for units, whole_, good in ((10, False, True), (11, False, False), (16, True, False)):
         ledger = told(HeldEntry(FIRST, "gone", "x/gone", units, "leaving", whole=whole_))
         ledger.apply(pod)
-        assert ledger.nodes["n"].sound(pod) is good, (units, whole_)
+        assert ledger.nodes["n"].still_valid(pod) is good, (units, whole_)
     for size, good in ((memory(10), True), (memory(11), False), (whole(1), False)):
         ledger = told()
         ledger.apply(pod)
         ledger.apply(holder("unknown", size, None))
-        assert ledger.nodes["n"].sound(pod) is good, size
+        assert ledger.nodes["n"].still_valid(pod) is good, size
     ledger = Ledger()
     ledger.set_node(NodeRecord("n", Inventory(CARDS.unit, CARDS.cards, core=100)))
     for uid, core, good in (("a", 60, True), ("b", 40, True), ("c", 5, False)):
         asked = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=core),))
         ledger.apply(holder(uid, asked, on(0, 1)))
-        assert ledger.nodes["n"].sound(holder("a", memory(1), on(0, 1))) is good, uid
+        assert ledger.nodes["n"].still_valid(holder("a", memory(1), on(0, 1))) is good, uid
 
 
 def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
@@ -351,11 +351,11 @@ def test_a_given_card_is_good_until_it_is_not_usable_or_refused_or_given_twice()
     node = ledger.nodes["n"]
 
     def sound() -> list[bool]:
-        return [node.sound(pod), node.sound(both)]
+        return [node.still_valid(pod), node.still_valid(both)]
 
     assert sound() == [True, True]
     unknown, stranger, giant = (holder("v", memory(17), allocation) for allocation in (None, on(5, 17), on(0, 17)))
-    assert [node.sound(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such card, or none as large"
+    assert [node.still_valid(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such card, or none as large"
     ledger.apply(holder("other", memory(10), on(0, 10)))
     assert sound() == [False, False]
     ledger.apply(holder("other", memory(10), on(1, 10)))

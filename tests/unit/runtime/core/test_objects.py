@@ -15,7 +15,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
-from gpushare_runtime.extender.cache import LINGER_SECONDS, Cluster
+from gpushare_runtime.extender.cache import FORCED_SECONDS, Cluster
 from unit.runtime.pods import container, inventory, pod
 
 
@@ -162,11 +162,11 @@ def test_a_running_pod_that_cannot_be_read_any_more_keeps_its_card_until_its_nod
     bad = bound(*(container(f"c{n}", mem=1) for n in range(65)))
     see(good)
     see(bad)
-    now = LINGER_SECONDS - 0.1
+    now = FORCED_SECONDS - 0.1
     see(bad)
     cluster.expire()
     assert cluster.ledger.nodes["n"].free == 8
-    now = LINGER_SECONDS
+    now = FORCED_SECONDS
     cluster.expire()
     assert cluster.ledger.nodes["n"].free == 16
     if how == "too many containers":

@@ -25,9 +25,9 @@ from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.cache import FORCED_SECONDS, UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
-from gpushare_runtime.extender.requeue import Recall
+from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import LOST, TIMEOUT, UNREACHABLE, KubeError
 from unit.runtime.extender import virtual
@@ -165,7 +165,7 @@ class World:
 
     def held(self) -> dict[str, tuple[str, Any]]:
         """Pod UID → (node, allocation) in the ledger."""
-        return {h.uid: (h.node, h.allocation) for node in self.ledger.nodes.values() for h in node.holders}
+        return {h.uid: (h.node, h.allocation) for node in self.ledger.nodes.values() for h in node.pods}
 
     def truth(self) -> Ledger:
         """A ledger from what the API server has."""
@@ -621,8 +621,8 @@ def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_card
     """Its processes may live: nobody can say before its watch has, and another pod must not get the card."""
 
     async def story(world: World) -> None:
-        strangers: list[AllocatedPod] = []
-        world.cluster.on_stranger = strangers.append
+        foreign_bindings: list[AllocatedPod] = []
+        world.cluster.on_foreign_binding = foreign_bindings.append
         world.api.add(gpu_pod("first", 12))
         await world.api.delivered()
         # The binding lands and its answer is lost; then the pod is deleted by force, and the watch is late with both.
@@ -644,9 +644,9 @@ def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_card
         world.cluster.expire()
         assert "does not fit" in await world.bind("second", "m")
         await world.api.delivered()
-        assert (set(world.held()), strangers) == ({"uid-first"}, [])
+        assert (set(world.held()), foreign_bindings) == ({"uid-first"}, [])
         # Now its node has its time to say that its processes live, as after any forced delete.
-        await asyncio.sleep(LINGER_SECONDS + 1)
+        await asyncio.sleep(FORCED_SECONDS + 1)
         world.cluster.expire()
         assert await world.bind("second", "m") == ""
 
@@ -672,8 +672,8 @@ def test_a_pod_in_doubt_is_not_called_unschedulable_and_is_woken_when_it_is_sett
     """Its own units would be in its way, and nothing would make the scheduler ask again."""
 
     async def story(world: World) -> None:
-        recall = Recall(world.cluster, Binpack(), clock=moment)
-        world.cluster.on_room = recall.room
+        recall = Requeue(world.cluster, Binpack(), clock=moment)
+        world.cluster.on_capacity_freed = recall.on_capacity_freed
         service = Service(world.ledger, Binpack(), recall.asked, clock=moment)
         raw = gpu_pod("a", 16)
         world.api.add(raw)
@@ -683,7 +683,7 @@ def test_a_pod_in_doubt_is_not_called_unschedulable_and_is_woken_when_it_is_sett
         result = service.filter(Arguments(raw, ["m"]))
         assert (result.names, result.failed) == ([], {})
         assert result.error.startswith("pod default/a is being bound to node m, and it is not known yet whether that happened")
-        recall.room()
+        recall.on_capacity_freed()
         assert recall.next() is None, "it would be asked about in vain"
         await asyncio.sleep(10)
         assert not world.held()
@@ -714,7 +714,7 @@ def test_a_pod_whose_binding_takes_long_is_not_in_its_own_way(fault: Fault) -> N
 def test_whoever_waits_is_told_of_each_unit_that_is_given_back() -> None:
     async def story(world: World) -> None:
         rooms: list[str] = []
-        world.cluster.on_room = lambda: rooms.append("room")
+        world.cluster.on_capacity_freed = lambda: rooms.append("room")
 
         def given_back() -> bool:
             found = bool(rooms)
@@ -845,7 +845,7 @@ def test_who_a_pod_is_comes_with_it_into_the_ledger(seen: bool) -> None:
         world.api.plan.append(Fault(takes=1))
         asked = asyncio.create_task(world.bind("a", "m"))
         await asyncio.sleep(0.5)
-        holder = world.ledger.holder("uid-a")
+        holder = world.ledger.pod("uid-a")
         assert holder is not None
         assert (holder.namespace, holder.name, holder.node, holder.labels, holder.priority) == ("default", "a", "m", (("app", "x"),), 7)
         assert holder.request.units == 4
@@ -930,7 +930,7 @@ async def burst(world: World, orders: list[Order]) -> None:
     looking.cancel()
     watch.cancel()
     assert not overbooked
-    truth = {h.uid: (h.node, h.allocation) for node in world.truth().nodes.values() for h in node.holders}
+    truth = {h.uid: (h.node, h.allocation) for node in world.truth().nodes.values() for h in node.pods}
     assert world.held() == truth
     assert not any(world.ledger.is_assumed(uid) for uid in truth)
 

@@ -15,7 +15,7 @@ from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
 from gpushare_runtime.core.placement.preemption import Budget
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from gpushare_runtime.extender.cache import LINGER_SECONDS, UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.cache import FORCED_SECONDS, UNSEEN_SECONDS, Cluster
 from unit.runtime.extender import virtual
 from unit.runtime.pods import inventory
 
@@ -73,7 +73,7 @@ def test_a_list_that_is_older_than_a_pod_does_not_take_what_was_just_bound() -> 
     cluster.pod_event("MODIFIED", holder("a"))
     now = UNSEEN_SECONDS
     cluster.expire()
-    assert (cluster.ledger.holder("a"), cluster.ledger.holder("b")) == (holder("a"), None), "the other was deleted in the gap"
+    assert (cluster.ledger.pod("a"), cluster.ledger.pod("b")) == (holder("a"), None), "the other was deleted in the gap"
 
 
 def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster: Cluster) -> None:
@@ -99,16 +99,16 @@ def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has
             # It says so, and later that they have ended.
             entry = HeldEntry(inventory(16).cards[0].uuid, "a", "default/a", 8, "leaving")
             cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((entry,))))
-            assert (free(cluster), cluster.ledger.holder("a")) == (8, None)
+            assert (free(cluster), cluster.ledger.pod("a")) == (8, None)
             cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
             assert free(cluster) == 16
     # Of the other it says nothing.
     told: list[bool] = []
-    cluster.on_room = lambda: told.append(True)
-    now = LINGER_SECONDS - 0.1
+    cluster.on_capacity_freed = lambda: told.append(True)
+    now = FORCED_SECONDS - 0.1
     cluster.expire()
     assert (free(cluster), told) == (8, [])
-    now = LINGER_SECONDS
+    now = FORCED_SECONDS
     cluster.expire()
     assert (free(cluster), told) == (16, [True])
 
@@ -122,7 +122,7 @@ def test_a_list_that_lacks_a_pod_frees_no_more_than_the_event_of_its_end(alive: 
     cluster.pod_event("ADDED", replace(holder("a"), alive=alive))
     cluster.replace_pods([FinishedPod("a")] if ended else [])
     assert free(cluster) == left
-    now = LINGER_SECONDS
+    now = FORCED_SECONDS
     cluster.expire()
     assert free(cluster) == 16
 
@@ -147,16 +147,16 @@ def test_a_pod_that_was_failed_while_its_containers_run_waits_for_its_node(liste
             it.cluster.pod_event("MODIFIED", record)
 
     see(FinishedPod("a", alive=True))
-    it.now += LINGER_SECONDS - 0.1
+    it.now += FORCED_SECONDS - 0.1
     see(FinishedPod("a", alive=True))
     it.cluster.expire()
-    assert it.cluster.ledger.is_lingering("a")
+    assert it.cluster.ledger.is_held_until("a")
     it.now += 0.1
     it.cluster.expire()
-    assert it.cluster.ledger.holder("a") is None
+    assert it.cluster.ledger.pod("a") is None
     it.cluster.pod_event("ADDED", replace(holder("b"), alive=True))
     see(FinishedPod("b"))
-    assert it.cluster.ledger.holder("b") is None
+    assert it.cluster.ledger.pod("b") is None
 
 
 def test_an_event_from_before_the_binding_does_not_take_the_assumption(cluster: Cluster) -> None:
@@ -217,9 +217,9 @@ class Told:
         self.now = 1000.0
         self.cluster = Cluster(clock=lambda: self.now)
         self.rooms = 0
-        self.strangers: list[str] = []
-        self.cluster.on_room = self._room
-        self.cluster.on_stranger = lambda holder: self.strangers.append(holder.uid)
+        self.foreign_bindings: list[str] = []
+        self.cluster.on_capacity_freed = self._room
+        self.cluster.on_foreign_binding = lambda holder: self.foreign_bindings.append(holder.uid)
         self.cluster.replace_nodes([NodeRecord("n", inventory(16))])
         self.told()
 
@@ -251,7 +251,7 @@ def test_who_is_told_of_what_happens_to_pods() -> None:
     ):
         it.cluster.pod_event(kind, record)
         assert it.told() == told, (kind, record)
-    assert it.strangers == ["a", "forced"]
+    assert it.foreign_bindings == ["a", "forced"]
     assert dict(it.cluster.pending) == {}
     it.cluster.replace_pods([])
     assert it.told() == (True, 1)
@@ -271,11 +271,11 @@ def test_two_schedulers_that_are_asked_about_the_same_pods_are_seen_and_no_other
         it.cluster.pod_event("MODIFIED", one)
     # Its annotation is corrected by the node later.
     it.cluster.pod_event("MODIFIED", replace(ours[0], allocation=Allocation.of({0: {1: 8}})))
-    assert it.strangers == []
+    assert it.foreign_bindings == []
     for uid in ("reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"):
         for _ in range(2):
             it.cluster.pod_event("MODIFIED", holder(uid))
-    assert it.strangers == ["reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"]
+    assert it.foreign_bindings == ["reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"]
 
 
 @pytest.mark.parametrize("forgotten", [True, False])
@@ -289,11 +289,11 @@ def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(fo
         it.cluster.replace_pods([])
         it.now += UNSEEN_SECONDS
         it.cluster.expire()
-    assert it.cluster.ledger.holder("a") is None
+    assert it.cluster.ledger.pod("a") is None
     it.now += 200
     it.cluster.expire()
     it.cluster.pod_event("MODIFIED", holder("a"))
-    assert it.strangers == (["a"] if forgotten else [])
+    assert it.foreign_bindings == (["a"] if forgotten else [])
 
 
 def test_time_goes_on_whatever_else_there_is_to_do() -> None:
@@ -304,9 +304,9 @@ def test_time_goes_on_whatever_else_there_is_to_do() -> None:
         cluster.ledger.reserve(holder("a"), 10.0)
         task = asyncio.create_task(cluster.expire_for_ever())
         await asyncio.sleep(9.9)
-        assert cluster.ledger.holder("a")
+        assert cluster.ledger.pod("a")
         await asyncio.sleep(1.2)
-        assert cluster.ledger.holder("a") is None
+        assert cluster.ledger.pod("a") is None
         task.cancel()
 
     virtual.run(scenario())
@@ -392,7 +392,7 @@ def test_what_is_only_reserved_ends_with_its_own_time_and_not_with_a_list() -> N
     ):
         it.now = now
         it.cluster.expire()
-        assert {uid for uid in ("reserved", "assumed") if it.cluster.ledger.holder(uid)} == left
+        assert {uid for uid in ("reserved", "assumed") if it.cluster.ledger.pod(uid)} == left
 
 
 def test_what_was_pending_before_a_list_and_is_not_in_it_is_gone_with_its_assumption() -> None:
@@ -400,7 +400,7 @@ def test_what_was_pending_before_a_list_and_is_not_in_it_is_gone_with_its_assump
     it.cluster.pod_event("ADDED", pending("a"))
     it.cluster.ledger.assume(holder("a"))
     it.cluster.replace_pods([])
-    assert it.cluster.ledger.holder("a") is None
+    assert it.cluster.ledger.pod("a") is None
 
 
 def test_the_policy_learns_of_each_pod_once() -> None:

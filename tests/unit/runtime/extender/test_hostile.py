@@ -30,7 +30,7 @@ from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.diagnosis import advise, largest_of
 from gpushare_runtime.extender.extender_v1 import BindArguments, PreemptArguments
 from gpushare_runtime.extender.metrics import families
-from gpushare_runtime.extender.requeue import Recall
+from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_inspect.tables import details, summary
@@ -196,7 +196,7 @@ class Extender:
         found: dict[str, Any] = orjson.loads(answer)
         if found["Error"]:
             # It is on a node already, or about to be: no node is named at all.
-            assert (found["NodeNames"], self.cluster.ledger.holder(raw["metadata"]["uid"]) is not None) == (None, True)
+            assert (found["NodeNames"], self.cluster.ledger.pod(raw["metadata"]["uid"]) is not None) == (None, True)
         else:
             assert set(found["NodeNames"]) | set(found["FailedNodes"]) == set(names)
         assert all(reason.isprintable() for reason in found["FailedNodes"].values())
@@ -281,7 +281,7 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     for node in good_nodes(nodes):
         extender.node(node)
     broken = extender.cluster.ledger.nodes["good-1"]
-    broken._holders["odd"] = None  # type: ignore[assignment]
+    broken._pods["odd"] = None  # type: ignore[assignment]
     names = [f"good-{number}" for number in range(nodes)]
     raw = pod(container(mem=20), name="p", uid="u", annotations={"gpushare.request/not-with": "a=b"})
     extender.pod(raw)
@@ -312,7 +312,7 @@ def test_a_fault_about_one_node_keeps_nobody_from_evictions_and_recalls_on_other
     """As above; with a pod nominated there, so that both look at what that leaves."""
     extender = Extender()
     ledger = extender.cluster.ledger
-    recall = Recall(extender.cluster, Placement(), clock=lambda: extender.now)
+    recall = Requeue(extender.cluster, Placement(), clock=lambda: extender.now)
     for node in good_nodes(4):
         extender.node(node)
     for number in (1, 2):
@@ -323,17 +323,17 @@ def test_a_fault_about_one_node_keeps_nobody_from_evictions_and_recalls_on_other
     raw = pod(container(mem=24), name="p", uid="u")
     raw["spec"]["priority"] = 10
     extender.pod(raw)
-    ledger.nodes["good-1"]._holders["odd"] = None  # type: ignore[assignment]
+    ledger.nodes["good-1"]._pods["odd"] = None  # type: ignore[assignment]
     proposed = {f"good-{number}": Victims((f"held-{number}",)) for number in (1, 2)}
     assert extender.service.preempt(PreemptArguments(raw, proposed)) == {"good-2": proposed["good-2"]}
     assert ledger.nodes["good-1"].fault.startswith("AttributeError in ")
     recall.asked("u", ["good-1"])
     extender.now += 1
-    recall.room()
+    recall.on_capacity_freed()
     assert recall.next() is None
     recall.asked("u", ["good-1", "good-3"])
     extender.now += 1
-    recall.room()
+    recall.on_capacity_freed()
     assert recall.next() == extender.cluster.pending["u"]
 
 

@@ -112,7 +112,7 @@ def test_filter_prioritize_bind(tmp_path: Path) -> None:
                 "Error": "pod default/a is already bound to node gpu2; it cannot be bound to node gpu1"
             }
             await extender.api.put(f"{PODS}a", {**bound, "status": {"phase": "Succeeded"}})
-            await until(lambda: not extender.cluster.ledger.nodes["gpu2"].holders)
+            await until(lambda: not extender.cluster.ledger.nodes["gpu2"].pods)
 
     asyncio.run(run())
 
@@ -270,7 +270,7 @@ def test_failures_are_a_200_with_words(tmp_path: Path, monkeypatch: pytest.Monke
             await until(lambda: extender.cluster.pending)
             extender.api.faults = [fail(403, "Forbidden", "pods/binding is forbidden")]
             assert "pods/binding is forbidden (403 Forbidden)" in (await extender.verb("bind", to("a", "gpu1")))["Error"]
-            assert not extender.cluster.ledger.nodes["gpu1"].holders
+            assert not extender.cluster.ledger.nodes["gpu1"].pods
             monkeypatch.setattr(Service, "filter", lambda *_: 1 / 0)
             assert "gpushare-extender failed (ZeroDivisionError" in (await extender.verb("filter", ask(gpu_pod("a", 1))))["Error"]
             assert (await extender.verb("bind", to("a", "gpu1")))["Error"] == ""

@@ -101,7 +101,7 @@ def test_every_field_of_a_node() -> None:
     request = Request((ContainerRequest(Kind.APP, 0, "main", units=2, core=20),))
     made.apply(AllocatedPod("u", "default", "p", "n1", request, on(0, 2), (), 7))
     made.apply(AllocatedPod("w", "another", "z", "n1", whole(1), on(1, 15)))
-    made.linger("w", 1e9)
+    made.hold_until("w", 1e9)
     broken, node = ledger_json(made, ["something is wrong"])["nodes"]
     assert ledger_json(made, ["something is wrong"])["problems"] == ["something is wrong"]
     assert ledger_json(Ledger()) == {"v": 1, "problems": [], "nodes": []}
@@ -157,7 +157,7 @@ def test_every_field_of_a_node() -> None:
         "core": 0,
         "whole": True,
         "priority": 0,
-        "state": "lingering",
+        "state": "terminating",
         "by_card": {"1": 15},
     }
     assert [(p["name"], p["state"], p["units"], p["core"], p["whole"]) for p in node["pods"][1:]] == [

@@ -18,7 +18,7 @@ from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
-from gpushare_runtime.extender.leadership import FENCE_SECONDS, LANDED_SECONDS, LICENCE_SECONDS, Fence, Lease, read_lease
+from gpushare_runtime.extender.leadership import FENCE_SECONDS, LANDED_SECONDS, LICENCE_SECONDS, Leadership, Lease, read_lease
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
@@ -86,7 +86,7 @@ class World:
         self.told: list[str] = []
         self.server, self.pods = Server(), Pods()
         self.clock = asyncio.get_running_loop().time
-        self.fence = Fence(lease, host, clock=self.clock, told=lambda holder, words: self.told.append(holder.name))
+        self.fence = Leadership(lease, host, clock=self.clock, on_foreign_binding=lambda holder, words: self.told.append(holder.name))
 
     async def opens(self, within: float = 60.0) -> float:
         """Seconds until the fence is open."""
@@ -145,7 +145,7 @@ def test_without_leader_election_only_the_former_process_counts() -> None:
     async def story(world: World) -> None:
         assert LANDED_SECONDS <= await world.opens() < LANDED_SECONDS + 0.1
         assert world.server.looks == 0
-        assert world.fence.licence() == float("inf")
+        assert world.fence.send_window() == float("inf")
 
     play(story, lease="")
 
@@ -153,7 +153,7 @@ def test_without_leader_election_only_the_former_process_counts() -> None:
 def test_another_leads_then_this_one() -> None:
     async def story(world: World) -> None:
         await asyncio.sleep(20)
-        assert world.fence.licence() == 0
+        assert world.fence.send_window() == 0
         assert "is held by one_1, and this extender serves the scheduler of host two" in world.fence.problem()
         world.server.lease = Lease("uid", "", 0)
         await asyncio.sleep(1)
@@ -164,7 +164,7 @@ def test_another_leads_then_this_one() -> None:
         # Who asks makes it look at once.
         assert FENCE_SECONDS <= await world.opens() < FENCE_SECONDS + 0.1
         assert world.pods.asked[before:] == ["200"]
-        assert 0 < world.fence.licence() <= LICENCE_SECONDS
+        assert 0 < world.fence.send_window() <= LICENCE_SECONDS
 
     play(story, host="two")
 
@@ -196,7 +196,7 @@ def test_the_licence_ends_with_the_looks() -> None:
         await world.opens()
         world.server.silent = True
         await asyncio.sleep(LICENCE_SECONDS + 0.51)
-        assert world.fence.licence() <= 0
+        assert world.fence.send_window() <= 0
         await asyncio.sleep(2)
         assert "cannot be read, so that it is not known whether another scheduler is active" in world.fence.problem()
         assert "no answer in time" in world.fence.problem()
@@ -222,7 +222,7 @@ def test_no_such_lease_is_one_scheduler_without_election() -> None:
         world.server.lease = None
         # It may have been deleted a moment before the start, with Bindings of its holder under way.
         assert FENCE_SECONDS <= await world.opens() < FENCE_SECONDS + 0.1
-        assert 0 < world.fence.licence() <= LICENCE_SECONDS
+        assert 0 < world.fence.send_window() <= LICENCE_SECONDS
         # Somebody begins to elect.
         world.server.lease = Lease("uid", "two_1", 0)
         await asyncio.sleep(1)
@@ -255,10 +255,10 @@ class Moments:
 
     def __init__(self, lease: str = LEASE) -> None:
         self.now = 100.0
-        self.fence = Fence(lease, "one", clock=lambda: self.now)
+        self.fence = Leadership(lease, "one", clock=lambda: self.now)
 
     def look(self, holder: str, transitions: int = 0, uid: str = "uid", *, took: float = 0.0, coordinated: bool = False) -> None:
-        self.fence.looked(Lease(uid, holder, transitions, coordinated) if uid else None, self.now - took)
+        self.fence.observe(Lease(uid, holder, transitions, coordinated) if uid else None, self.now - took)
 
     def answer(self) -> str:
         """In a word what it says now."""
@@ -269,16 +269,16 @@ class Moments:
 
 def test_a_licence_lasts_two_seconds_from_the_beginning_of_the_look() -> None:
     it = Moments()
-    assert (it.fence.licence() <= 0, it.answer()) == (True, "unread")
+    assert (it.fence.send_window() <= 0, it.answer()) == (True, "unread")
     it.look("one_1", took=0.5)
-    assert it.fence.licence() == 1.5
+    assert it.fence.send_window() == 1.5
     it.now += 1.5
-    assert (it.fence.licence(), it.answer()) == (0.0, "unread")
+    assert (it.fence.send_window(), it.answer()) == (0.0, "unread")
     it.now -= 0.01
     assert it.answer() == "wait"
     # Another one's ends at once, whoever held it before.
     it.look("two_1", 1)
-    assert (it.fence.licence(), it.answer()) == (0.0, "held")
+    assert (it.fence.send_window(), it.answer()) == (0.0, "held")
 
 
 def test_a_wait_is_over_when_the_last_binding_of_another_has_landed() -> None:
@@ -290,7 +290,7 @@ def test_a_wait_is_over_when_the_last_binding_of_another_has_landed() -> None:
         it.look("one_1")
         assert it.answer() == answer
     alone = Moments("")
-    assert (alone.answer(), alone.fence.licence()) == ("wait", float("inf"))
+    assert (alone.answer(), alone.fence.send_window()) == ("wait", float("inf"))
     assert f"in {LANDED_SECONDS:.1f} s; kube-scheduler tries again" in alone.fence.problem()
     alone.now += LANDED_SECONDS
     assert alone.answer() == "compare"
@@ -371,7 +371,7 @@ def test_deleting_the_lease_does_not_open_an_extender_that_was_open() -> None:
         await world.opens()
         world.server.lease = None
         assert FENCE_SECONDS <= await world.shut_then_open() < FENCE_SECONDS + 1.2
-        assert 0 < world.fence.licence() <= LICENCE_SECONDS
+        assert 0 < world.fence.send_window() <= LICENCE_SECONDS
         assert len(world.pods.asked) == 2, "the pods are compared again"
 
     play(story)
@@ -389,7 +389,7 @@ def test_what_is_said_of_a_lease_that_is_not_ours() -> None:
     it.look("one_1")
     it.now += 60
     assert "is active: no answer for too long; expected" in it.fence.problem()
-    it.fence.looked(None, it.now)
+    it.fence.observe(None, it.now)
     assert it.answer() == "wait"
     it.now += 60
     assert "is active: no answer for too long; expected" in it.fence.problem()
@@ -458,8 +458,8 @@ def test_without_an_answer_nobody_is_active_and_strangers_are_nobodys() -> None:
         for number in range(30):
             record = PodReader()(bound(f"p{number}", f"uid-{number}"))
             assert isinstance(record, AllocatedPod)
-            world.fence.stranger(record)
-        assert (world.fence.strangers, len(world.told)) == (30, 30)
+            world.fence.foreign_binding(record)
+        assert (world.fence.foreign_bindings, len(world.told)) == (30, 30)
         assert [words.split()[1] for words in world.fence.problems()] == [f"default/p{number}" for number in range(10, 30)]
         assert "the same lease (leader election is off) on all" in world.fence.problems()[0]
 
@@ -476,7 +476,7 @@ def bound(name: str, uid: str) -> dict[str, Any]:
 def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None:
     async def story(world: World) -> None:
         cluster, read = Cluster(), PodReader()
-        cluster.on_stranger = world.fence.stranger
+        cluster.on_foreign_binding = world.fence.foreign_binding
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
 
         def see(name: str) -> None:
@@ -497,10 +497,10 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
         record = read(unmanaged)
         assert record is not None
         cluster.pod_event("ADDED", record)
-        assert world.fence.strangers == 0
+        assert world.fence.foreign_bindings == 0
         see("from-another")
         see("from-another")
-        assert world.fence.strangers == 1
+        assert world.fence.foreign_bindings == 1
         assert world.told == ["from-another"]
         (words,) = world.fence.problems()
         assert "pod default/from-another was bound to node n with cards by somebody else" in words
@@ -530,11 +530,11 @@ def test_no_binding_is_sent_without_a_licence_and_its_card_is_free_again() -> No
         record = PodReader()(raw)
         assert record is not None
         cluster.pod_event("ADDED", record)
-        binder = Binder(api, cluster, Binpack(), licence=lambda: left)  # type: ignore[arg-type]
+        binder = Binder(api, cluster, Binpack(), send_window=lambda: left)  # type: ignore[arg-type]
         with pytest.raises(BindError, match="not sent, since this host's scheduler is not known to be the active one any more"):
             await binder.bind(BindArguments("default", "p", "u", "n"))
         assert api.sent == []
-        assert cluster.ledger.holder("u") is None
+        assert cluster.ledger.pod("u") is None
         left = 0.7
         await binder.bind(BindArguments("default", "p", "u", "n"))
         assert api.sent == [0.7]

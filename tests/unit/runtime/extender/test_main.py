@@ -137,12 +137,12 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                 async with asyncio.timeout(20):
                     while not seen >= {b"READY=1", b"WATCHDOG=1"}:
                         seen.add(await loop.sock_recv(systemd, 100))
-                fence = "not asked yet"
+                leadership = "not asked yet"
                 async with asyncio.timeout(60):
-                    while fence:
+                    while leadership:
                         async with session.get(f"{url}/healthz") as response:
                             assert response.status == 200
-                            fence = (await response.json())["fence"]
+                            leadership = (await response.json())["leadership"]
                         # Also, so that the watchdog's messages do not fill the socket.
                         await loop.sock_recv(systemd, 100)
 
@@ -306,31 +306,31 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
 
     budgets = {"Reflector.run of /apis/policy/v1/poddisruptionbudgets"} if preempt else set()
     assert running.keys() == budgets | {
-        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "Cluster.expire_for_ever", "Recall.run",
-        "Fence.run", "_when_synced", "_follow_tls", "MetricsServer.run", "keep_alive",
+        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "Cluster.expire_for_ever", "Requeue.run",
+        "Leadership.run", "_when_synced", "_follow_tls", "MetricsServer.run", "keep_alive",
     }  # fmt: skip
-    cluster, recall, fence = (running[name]["self"] for name in ("Cluster.expire_for_ever", "Recall.run", "Fence.run"))
+    cluster, requeue, leadership = (running[name]["self"] for name in ("Cluster.expire_for_ever", "Requeue.run", "Leadership.run"))
     [endpoints] = answering
     service, binder = endpoints._service, endpoints._binder
-    assert running["Reflector.run of /api/v1/pods"]["self"] is running["Fence.run"]["pods"]
+    assert running["Reflector.run of /api/v1/pods"]["self"] is running["Leadership.run"]["pods"]
     assert running["_when_synced"]["cluster"] is cluster
-    assert endpoints._fence is fence
-    assert fence.lease == "kube-system/x"
+    assert endpoints._fence is leadership
+    assert leadership.lease == "kube-system/x"
     # What all of them know is one and the same.
-    assert recall._cluster is binder._cluster is endpoints._cluster is cluster
+    assert requeue._cluster is binder._cluster is endpoints._cluster is cluster
     assert service._ledger is cluster.ledger
-    assert service._policy is recall._policy is binder._policy
+    assert service._policy is requeue._policy is binder._policy
     assert service._most == 7
-    assert service._asked == recall.asked
+    assert service._asked == requeue.asked
     cluster.replace_budgets([read_budget({"metadata": {"namespace": "default", "name": "b"}})])
     assert [budget.name for budget in service._budgets()] == ["b"]
-    assert cluster.on_room == recall.room
-    assert cluster.on_stranger == fence.stranger
-    assert binder._licence == fence.licence
-    monkeypatch.setattr(fence, "problem", lambda: problem)
-    assert recall._active()
+    assert cluster.on_capacity_freed == requeue.on_capacity_freed
+    assert cluster.on_foreign_binding == leadership.foreign_binding
+    assert binder._send_window == leadership.send_window
+    monkeypatch.setattr(leadership, "problem", lambda: problem)
+    assert requeue._active()
     problem = "another host's scheduler is the active one"
-    assert not recall._active()
+    assert not requeue._active()
 
 
 def test_a_cache_that_nobody_has_confirmed_for_minutes_is_not_answered_from() -> None:

@@ -36,7 +36,7 @@ def test_cards_pods_and_what_is_wrong() -> None:
     cluster.ledger.reserve(holder("c", memory(1), on(0, 1)), 20.0)
     cluster.ledger.reserve(holder("d", memory(1), on(0, 1)), 20.0)
     cluster.ledger.apply(holder("e", memory(9), on(0, 9)))
-    cluster.ledger.linger("e", 30.0)
+    cluster.ledger.hold_until("e", 30.0)
     cluster.pod_event("ADDED", PendingPod("w", "default", "w", memory(40)))
     cluster.pod_event("ADDED", PendingPod("y", "default", "y", memory(1), nominated="n"))
     cluster.pod_event("ADDED", InvalidPod("x", "default", "x", "asks for nonsense"))

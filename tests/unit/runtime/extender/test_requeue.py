@@ -21,7 +21,7 @@ from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender import requeue
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments
-from gpushare_runtime.extender.requeue import MOST_REFUSED, SAMPLED_FROM, Recall
+from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, SAMPLED_FROM, Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.core.test_ledger import holder, memory, on
@@ -38,11 +38,11 @@ class Clock:
         return self.now
 
 
-def full(*waiting: str) -> tuple[Cluster, Recall, Service]:
+def full(*waiting: str) -> tuple[Cluster, Requeue, Service]:
     """One card of 16, held by "old"; the waiting pods ask for 6 each and were refused in this order."""
     cluster = Cluster()
-    recall = Recall(cluster, Binpack(), clock=Clock())
-    cluster.on_room = recall.room
+    recall = Requeue(cluster, Binpack(), clock=Clock())
+    cluster.on_capacity_freed = recall.on_capacity_freed
     service = Service(cluster.ledger, Binpack(), recall.asked)
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     cluster.pod_event("ADDED", holder("old", memory(16), on(0, 16)))
@@ -76,20 +76,20 @@ def test_of_many_alike_one_answer_is_enough_also_while_somebody_is_nominated(mon
 
 def test_who_comes_and_goes_without_any_room_is_forgotten() -> None:
     cluster, now = Cluster(), [100.0]
-    recall = Recall(cluster, Binpack(), clock=lambda: now[0])
-    for number in range(3 * MOST_REFUSED):
+    recall = Requeue(cluster, Binpack(), clock=lambda: now[0])
+    for number in range(3 * MOST_UNSCHEDULABLE):
         now[0] += 0.01
         recall.asked(f"gone-{number}", ["n"])
-    assert len(recall._refused) < MOST_REFUSED + 2 * UNSEEN_SECONDS / 0.01
+    assert len(recall._refused) < MOST_UNSCHEDULABLE + 2 * UNSEEN_SECONDS / 0.01
     # Who waits is not forgotten, however many they are, and whom no watch may have shown yet is neither.
-    for number in range(2 * MOST_REFUSED):
+    for number in range(2 * MOST_UNSCHEDULABLE):
         cluster.pod_event("ADDED", PendingPod(f"p{number}", "default", f"p{number}", memory(6)))
         recall.asked(f"p{number}", ["n"])
     now[0] += 2 * UNSEEN_SECONDS
-    for number in range(4 * MOST_REFUSED):
+    for number in range(4 * MOST_UNSCHEDULABLE):
         recall.asked(f"new-{number}", ["n"])
-    assert recall._refused.keys() >= {f"p{number}" for number in range(2 * MOST_REFUSED)}
-    assert recall._refused.keys() >= {f"new-{number}" for number in range(4 * MOST_REFUSED)}
+    assert recall._refused.keys() >= {f"p{number}" for number in range(2 * MOST_UNSCHEDULABLE)}
+    assert recall._refused.keys() >= {f"new-{number}" for number in range(4 * MOST_UNSCHEDULABLE)}
 
 
 def test_the_longest_waiting_that_fits_is_recalled_once_for_this_room() -> None:
@@ -125,14 +125,14 @@ def test_a_card_that_comes_is_room_as_well() -> None:
 def test_the_end_of_a_pod_that_held_nothing_wakes_nobody() -> None:
     cluster, _, _ = full("waiting")
     woken = []
-    cluster.on_room = lambda: woken.append(True)
+    cluster.on_capacity_freed = lambda: woken.append(True)
     cluster.pod_event("DELETED", PendingPod("x", "default", "x", memory(1)))
     assert woken == []
 
 
 def test_each_new_room_recalls_again_and_a_refusal_after_it_does_not() -> None:
     cluster, now = Cluster(), [100.0]
-    recall = Recall(cluster, Binpack(), clock=lambda: now[0])
+    recall = Requeue(cluster, Binpack(), clock=lambda: now[0])
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     cluster.node_event("ADDED", NodeRecord("too-small", inventory(1)))
     pods = [PendingPod("a", "default", "a", memory(6)), InvalidPod("unreadable", "default", "unreadable", "")]
@@ -141,7 +141,7 @@ def test_each_new_room_recalls_again_and_a_refusal_after_it_does_not() -> None:
         recall.asked(pod_.uid, ["n"])
     assert recall.next() is None, "there has been no room since"
     # At the same moment nobody knows which was first.
-    recall.room()
+    recall.on_capacity_freed()
     assert [recall.next(), recall.next()] == [pods[0], None]
     # Made anew under its UID it is another one, when no watch can be so late any more.
     now[0] += UNSEEN_SECONDS
@@ -149,28 +149,28 @@ def test_each_new_room_recalls_again_and_a_refusal_after_it_does_not() -> None:
     assert recall.next() is None
     cluster.pod_event("ADDED", pods[0])
     recall.asked("a", ["n"])
-    recall.room()
+    recall.on_capacity_freed()
     assert [recall.next(), recall.next()] == [pods[0], None]
     now[0] += 1
-    recall.room()
+    recall.on_capacity_freed()
     assert [recall.next(), recall.next()] == [pods[0], None]
     now[0] += 1
     recall.asked("a", ["n"])
     assert recall.next() is None
-    recall.room()
+    recall.on_capacity_freed()
     assert recall.next() == pods[0]
     # What is gone is forgotten, also under its UID.
     now[0] += UNSEEN_SECONDS
     cluster.pod_event("DELETED", pods[0])
     assert recall.next() is None
     cluster.pod_event("ADDED", pods[0])
-    recall.room()
+    recall.on_capacity_freed()
     assert recall.next() is None
 
 
 def test_a_pod_that_wants_other_company_is_not_recalled_for_room_beside_strangers() -> None:
     cluster = Cluster()
-    recall = Recall(cluster, Binpack(), clock=lambda: 100.0)
+    recall = Requeue(cluster, Binpack(), clock=lambda: 100.0)
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     lonely = pod(container(mem=4), uid="lonely", labels={"app": "x"}, annotations={"gpushare.request/not-with": "app=y"})
     held = pod(
@@ -182,7 +182,7 @@ def test_a_pod_that_wants_other_company_is_not_recalled_for_room_beside_stranger
         assert record is not None
         cluster.pod_event("ADDED", record)
     recall.asked("lonely", ["n"])
-    recall.room()
+    recall.on_capacity_freed()
     assert recall.next() is None
     # Nor is who others do not want to be beside.
     wary = Request(memory(4).containers, rules=Rules(not_with=(("app", "x"),)))
@@ -190,10 +190,10 @@ def test_a_pod_that_wants_other_company_is_not_recalled_for_room_beside_stranger
     cluster.pod_event("MODIFIED", FinishedPod("held"))
     cluster.pod_event("ADDED", PendingPod("unwanted", "default", "unwanted", memory(4), (("app", "x"),)))
     recall.asked("unwanted", ["n"])
-    recall.room()
+    recall.on_capacity_freed()
     assert recall.next() is None
     cluster.pod_event("MODIFIED", FinishedPod("wary"))
-    recall.room()
+    recall.on_capacity_freed()
     assert [pod.uid for pod in (recall.next(), recall.next()) if pod] == ["lonely", "unwanted"]
 
 
@@ -215,14 +215,14 @@ class Server:
         return [path.split("/")[-2] for _, path, _ in self.patches]
 
 
-def recalling(story: Callable[[Cluster, Recall, Service, Server], Awaitable[None]], **options: Any) -> None:
+def recalling(story: Callable[[Cluster, Requeue, Service, Server], Awaitable[None]], **options: Any) -> None:
     """Run a story in virtual time on the node n of one card of 16, which may have room for whoever waits, with both tasks running."""
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time
         cluster, server = Cluster(clock=clock), Server()
-        recall = Recall(cluster, Binpack(), clock=clock, **options)
-        cluster.on_room = recall.room
+        recall = Requeue(cluster, Binpack(), clock=clock, **options)
+        cluster.on_capacity_freed = recall.on_capacity_freed
         service = Service(cluster.ledger, Binpack(), recall.asked, clock=clock)
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
         tasks = [asyncio.create_task(recall.run(server)), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def recalling(story: Callable[[Cluster, Recall, Service, Server], Awaitable[None
     virtual.run(run())
 
 
-def waits(cluster: Cluster, recall: Recall, uid: str, *nodes: str) -> None:
+def waits(cluster: Cluster, recall: Requeue, uid: str, *nodes: str) -> None:
     cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(6)))
     recall.asked(uid, nodes or ["n"])
 
@@ -242,13 +242,13 @@ def waits(cluster: Cluster, recall: Recall, uid: str, *nodes: str) -> None:
 def test_when_the_pods_are_touched() -> None:
     """A second after the room, each second another one, and nothing while nothing has changed."""
 
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         for uid in "ab":
             waits(cluster, recall, uid)
         await asyncio.sleep(4)
         assert server.patches == []
         server.errors = {1: KubeError(409, "Conflict", "the next one has its turn all the same")}
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(10)
         assert server.touched == ["a", "b"]
         assert [when for when, _, _ in server.patches] == pytest.approx([10, 11])
@@ -257,11 +257,11 @@ def test_when_the_pods_are_touched() -> None:
 
 
 def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         for uid in "abc":
             waits(cluster, recall, uid)
         server.errors = {1: KubeError(0, "Timeout", "t"), 2: KubeError(503, "ServiceUnavailable", "s"), 3: KubeError(403, "Forbidden", "f")}
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(60)
         assert server.touched == ["a", "b", "c", "a", "b"]
 
@@ -271,16 +271,16 @@ def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
 def test_who_is_refused_again_lets_the_others_pass_and_nobody_is_kept_from_expiring() -> None:
     """x fits by memory and is refused again and again; there is room somewhere each second."""
 
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         for uid in "xy":
             waits(cluster, recall, uid)
         cluster.ledger.reserve(holder("r", memory(2), on(0, 2)), asyncio.get_running_loop().time() + 10)
         for _ in range(60):
-            recall.room()
+            recall.on_capacity_freed()
             await asyncio.sleep(0.5)
             for uid in server.touched[-1:]:
                 recall.asked(uid, ["n"])
-        assert cluster.ledger.holder("r") is None
+        assert cluster.ledger.pod("r") is None
         assert min(server.touched.count(uid) for uid in "xy") >= 10
 
     recalling(story)
@@ -289,7 +289,7 @@ def test_who_is_refused_again_lets_the_others_pass_and_nobody_is_kept_from_expir
 def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
     """Others are ruled out for the pod by what only the scheduler knows, such as a taint."""
 
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         for name in ("tainted", "later"):
             waits(cluster, recall, f"on-{name}", name)
         cluster.node_event("ADDED", NodeRecord("elsewhere", inventory(16)))
@@ -304,13 +304,13 @@ def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
 
 
 def test_of_samples_of_many_nodes_all_count_and_of_few_the_last() -> None:
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         few, many = [f"f{n}" for n in range(SAMPLED_FROM - 1)], [f"m{n}" for n in range(SAMPLED_FROM)]
         waits(cluster, recall, "sampled", "n", *many)
         waits(cluster, recall, "all", "n", *few[1:])
         recall.asked("sampled", many)
         recall.asked("all", few)
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(10)
         assert server.touched == ["sampled"]
 
@@ -320,18 +320,18 @@ def test_of_samples_of_many_nodes_all_count_and_of_few_the_last() -> None:
 def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpushare_runtime.extender.requeue._MOST_NAMES", 4)
 
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         waits(cluster, recall, "a", "x", "y")
         waits(cluster, recall, "b", "y", "x")
         waits(cluster, recall, "c", "x", "z")
         waits(cluster, recall, "d", "x", "u")
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["d"], "anywhere will do"
         # What nobody waits for any more makes place.
         recall.asked("c", ())
         waits(cluster, recall, "e", "x", "v")
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["d", "d"]
 
@@ -339,10 +339,10 @@ def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest
 
 
 def test_who_has_got_an_answer_since_is_not_woken() -> None:
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         waits(cluster, recall, "a")
         assert ask(service, "a") == ["n"]
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(10)
         assert server.touched == []
 
@@ -350,12 +350,12 @@ def test_who_has_got_an_answer_since_is_not_woken() -> None:
 
 
 def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has() -> None:
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         recall.asked("late", ["n"])
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(5)
         cluster.pod_event("ADDED", PendingPod("late", "default", "late", memory(6)))
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["late"]
 
@@ -363,11 +363,11 @@ def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has() -> None:
 
 
 def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else() -> None:
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         waits(cluster, recall, "other")
         cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(12), (), 5, "n"))
         recall.asked("vip", ["n"])
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["vip"]
         cluster.pod_event("DELETED", cluster.pending["vip"])
@@ -380,9 +380,9 @@ def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else() -> None:
 def test_a_former_leader_leaves_its_pods_to_the_new_one() -> None:
     leads = [False]
 
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         waits(cluster, recall, "a")
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(60)
         assert server.touched == []
         leads[0] = True
@@ -393,9 +393,9 @@ def test_a_former_leader_leaves_its_pods_to_the_new_one() -> None:
 
 
 def test_the_pending_pod_is_touched_and_nothing_but_an_annotation() -> None:
-    async def story(cluster: Cluster, recall: Recall, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
         waits(cluster, recall, "first")
-        recall.room()
+        recall.on_capacity_freed()
         await asyncio.sleep(5)
         [(_, path, body)] = server.patches
         assert path == "/api/v1/namespaces/default/pods/first/status"

@@ -20,7 +20,7 @@ from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPo
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, PreemptArguments
-from gpushare_runtime.extender.requeue import Recall
+from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.core.test_ledger import holder, memory, on
@@ -81,7 +81,7 @@ def test_what_is_not_bound_in_time_is_free_again_and_somebody_is_told() -> None:
     world = World(n=(16,))
     told: list[bool] = []
     world.schedule("a", 16)
-    world.cluster.on_room = lambda: told.append(True)
+    world.cluster.on_capacity_freed = lambda: told.append(True)
     world.now += RESERVED_SECONDS - 1
     world.cluster.expire()
     assert (world.filter("b", 16), told) == ([], [])
@@ -131,7 +131,7 @@ def test_an_attempt_that_has_failed_keeps_nothing() -> None:
         assert isinstance(record, PendingPod)
         return record
 
-    world.cluster.on_room = lambda: rooms.append("room")
+    world.cluster.on_capacity_freed = lambda: rooms.append("room")
     world.cluster.pod_event("ADDED", pending(""))
     for message, kept in (("", True), ("no volume", False), ("no volume", True), ("no quorum", False), ("", True)):
         world.schedule("a", 16)
@@ -158,8 +158,8 @@ def test_a_refused_pod_is_recalled_when_a_reservation_runs_out(monkeypatch: pyte
     async def run() -> None:
         clock = asyncio.get_running_loop().time
         cluster = Cluster(clock=clock)
-        recall = Recall(cluster, Placement(), clock=clock)
-        cluster.on_room = recall.room
+        recall = Requeue(cluster, Placement(), clock=clock)
+        cluster.on_capacity_freed = recall.on_capacity_freed
         service = Service(cluster.ledger, Placement(), recall.asked, clock=clock)
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
         tasks = [asyncio.create_task(recall.run(Server())), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
@@ -285,7 +285,7 @@ def bind(world: World, uid: str, node: str) -> dict[str, str]:
 def test_bind_takes_what_was_reserved_and_the_node_changes_once() -> None:
     world = World(n=(16, 24), m=(80,))
     assert world.schedule("a", 4) == "n"
-    reserved = world.ledger.holder("a")
+    reserved = world.ledger.pod("a")
     node = world.ledger.node("n")
     assert node is not None
     assert reserved is not None
@@ -308,7 +308,7 @@ def test_bind_elsewhere_gives_the_reservation_back() -> None:
 def test_bind_elsewhere_chooses_the_card_there() -> None:
     world = World(n=(4, 16), m=(80, 80))
     assert world.schedule("a", 8) == "n"
-    reserved = world.ledger.holder("a")
+    reserved = world.ledger.pod("a")
     assert reserved is not None
     assert reserved.allocation == on(1, 8)
     assert bind(world, "a", "m")[protocol.ANNOTATION_INDEX] == "0"

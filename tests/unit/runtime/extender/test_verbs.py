@@ -163,11 +163,11 @@ def test_a_pod_that_fits_nowhere_is_told_of_and_one_that_fits_is_not(ledger: Led
 def test_what_is_reserved_is_what_the_scheduler_will_take(ledger: Ledger) -> None:
     service = Service(ledger, Binpack(), clock=lambda: 100.0)
     service.filter(args(container(mem=16), uid="several"))
-    assert ledger.holder("several") is None, "it asks which is best"
+    assert ledger.pod("several") is None, "it asks which is best"
     service.filter(args(container(mem=20)))
-    assert not any(node.holders for node in ledger.nodes.values()), "a pod without a UID cannot be told apart"
+    assert not any(node.pods for node in ledger.nodes.values()), "a pod without a UID cannot be told apart"
     service.filter(args(container(mem=20), uid="one", labels={"app": "x"}))
-    one = ledger.holder("one")
+    one = ledger.pod("one")
     assert one is not None
     assert (one.namespace, one.name, one.node, one.labels, one.priority) == ("default", "p", "gpu2", (("app", "x"),), 0)
     assert one.allocation == Allocation.of({0: {1: 20}})
@@ -178,7 +178,7 @@ def test_what_is_reserved_is_what_the_scheduler_will_take(ledger: Ledger) -> Non
     assert ledger.is_reserved("several")
     # Asked again, also where it fits nowhere now, it keeps nothing.
     service.prioritize(args(container(mem=25), uid="several"))
-    assert ledger.holder("several") is None
+    assert ledger.pod("several") is None
 
 
 def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_n
     assert Service(ledger, Binpack()).filter(both).names == ["gpu2", "gpu3"]
     assert service.filter(both).names == ["gpu3"], "of equals the smaller node"
     assert service.prioritize(both)["gpu3"] == 10
-    held = ledger.holder("b")
+    held = ledger.pod("b")
     assert held is not None
     assert held.node == "gpu3"
 
@@ -246,7 +246,7 @@ def test_preempt_counts_the_budgets_of_the_moment_and_forgets_the_pods_own_reser
     ledger.reserve(AllocatedPod("a", "default", "a", "gpu2", memory(16), Allocation.of({0: {0: 16}})), 1e9)
     proposed = {"gpu1": Victims(("gpu1-0-16",)), "plain": Victims(("x",))}
     assert service.preempt(PreemptArguments(raw, proposed)) == {"gpu1": proposed["gpu1"]}
-    assert (asked, ledger.holder("a")) == ([True], None)
+    assert (asked, ledger.pod("a")) == ([True], None)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class NoFit(NamedTuple):
 def no_fit(request: Request, node: NodeLedger) -> NoFit:
     """Of a node where it does not fit."""
     words = _guarded(_group, request, node)
-    return NoFit(words, not node.guarded(partial(node.could_hold, request), True), node.fault)
+    return NoFit(words, not node.guarded(partial(node.fits_when_empty, request), True), node.fault)
 
 
 def refusals(request: Request, refused: Mapping[str, NoFit], node_of: Callable[[str], NodeLedger]) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _most(request: Request, node: NodeLedger) -> str:
 
 def _kept_back(request: Request, node: NodeLedger) -> str:
     """Cards that have the room, and why they are not given all the same."""
-    whys = [node.against(request, state) for state in node.cards]
+    whys = [node.rejection(request, state) for state in node.cards]
     parts = [f"{_cards(whys.count(why))} {text}" for why, text in _KEPT_BACK.items() if why in whys]
     return f"; {', '.join(parts)}" if parts else ""
 

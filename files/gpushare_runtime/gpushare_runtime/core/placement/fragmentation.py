@@ -33,7 +33,7 @@ Free = tuple[tuple[int, bool], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Popular:
+class TypicalRequests:
     """What pods ask for; compared by identity, since it is looked up often. kinds: with how often each was seen."""
 
     version: int = 0
@@ -44,7 +44,7 @@ class Workload:
     """Counts the requests of each pod once, as told. Its picture changes when the counts have grown by a quarter."""
 
     def __init__(self) -> None:
-        self.popular = Popular()
+        self.popular = TypicalRequests()
         self._counts: dict[Kind, int] = {}
         self._total = 0
         self._due = _FIRST_VERSION
@@ -66,11 +66,11 @@ class Workload:
             self._due = 0
         if self._total >= self._due or not self.popular.kinds:
             ordered = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
-            self.popular = Popular(self.popular.version + 1, tuple(ordered[:_KINDS]))
+            self.popular = TypicalRequests(self.popular.version + 1, tuple(ordered[:_KINDS]))
             self._due = max(_FIRST_VERSION, self._total + self._total // 4)
 
 
-def growth(
+def fragmentation_increase(
     request: Request, usable: Sequence[CardState], candidates: Sequence[CardState], workload: Workload, choices: int = CHOICES
 ) -> tuple[int, Sequence[CardState]]:
     """(by how much the node's fragmentation grows, the cards by which it grows least): unit × pods seen.
@@ -78,7 +78,7 @@ def growth(
     Equal choices go to the fuller cards, then to the smaller, then to the lowest indexes. candidates: enough for the request;
     choices: how many choices of cards are tried, beginning with the fullest.
     """
-    popular = workload.popular if workload.popular.kinds else Popular(-1, ((_kind(request), 1),))
+    popular = workload.popular if workload.popular.kinds else TypicalRequests(-1, ((_kind(request), 1),))
     now = fragmentation(tuple(sorted((s.free, s.empty) for s in usable)), popular)
     ordered = sorted(candidates, key=lambda s: (s.free, s.card.units, s.card.index))
     best: tuple[int, Sequence[CardState]] | None = None
@@ -100,7 +100,7 @@ def growth(
 
 # Of nodes of 64 cards these are 90 MiB, of 8 cards a tenth.
 @lru_cache(maxsize=16_384)
-def fragmentation(cards: Free, popular: Popular) -> int:
+def fragmentation(cards: Free, popular: TypicalRequests) -> int:
     """Free units that are of no use, summed over all pods seen. cards: the usable ones of one node."""
     frees = [free for free, _ in cards]
     empties = [free for free, empty in cards if empty]

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
-from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, growth
-from gpushare_runtime.core.placement.ranking import Ranking, Weight, scores_of
+from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, fragmentation_increase
+from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.request import Request
 
 MANY_NODES: Final = 500
@@ -29,7 +29,7 @@ class Policy(Protocol):
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """Node name → 0 … 10: the best exactly one gets 10, the others at most 9. Nodes where it does not fit get 0."""
 
-    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
         """What the node is ranked by, None if it does not fit."""
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
@@ -40,7 +40,7 @@ class Rule(ABC):
     """One way to place, by what it costs: the cheapest wins, ties go to `tie`, then to the lowest name or index."""
 
     @abstractmethod
-    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
         """As many of the candidates as the request needs."""
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Rule(ABC):
     def key(self, request: Request) -> Hashable:
         """What a node remembers the cost by until it changes."""
 
-    def tie(self, node: NodeLedger) -> int:
+    def tie_break(self, node: NodeLedger) -> int:
         """Of two nodes that cost the same, the one with less of this is better."""
         return node.free
 
@@ -60,14 +60,14 @@ class Rule(ABC):
         candidates = node.candidates(request)
         if not candidates:
             return None
-        return allocate(request, [(state.card.index, state.card.units) for state in self.pick(request, node, candidates)])
+        return allocate(request, [(state.card.index, state.card.units) for state in self.choose_cards(request, node, candidates)])
 
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """As `Policy.rank`."""
-        weights = {node.name: self.weigh(request, node) for node in nodes}
+        weights = {node.name: self.node_cost(request, node) for node in nodes}
         return {**dict.fromkeys(weights, 0), **scores_of([weight for weight in weights.values() if weight])}
 
-    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
         """As `Policy.weigh`."""
         key = self.key(request)
         cost: int | None
@@ -76,23 +76,23 @@ class Rule(ABC):
         except KeyError:
             cost = self.cost(request, node)
             node.remember(key, cost)
-        return None if cost is None else (cost, self.tie(node), node.name)
+        return None if cost is None else (cost, self.tie_break(node), node.name)
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
         """As `Policy.ranking`."""
-        return ledger.kept(self.key(request), lambda: Ranking(ledger.nodes, lambda node: self.weigh(request, node)))
+        return ledger.derived(self.key(request), lambda: Ranking(ledger.nodes, lambda node: self.node_cost(request, node)))
 
 
 class Binpack(Rule):
     """Fill the fullest card, and the fullest node, that still takes the pod; whole cards are the smallest that are empty."""
 
-    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
         if request.cards:
             return _smallest(request, candidates)
         return sorted(candidates, key=lambda s: (s.free, s.card.index))[: request.cards_per_pod]
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        return node.leftover(request)
+        return node.remaining_after(request)
 
     def key(self, request: Request) -> Hashable:
         # As in NodeLedger.leftover: filter has asked already.
@@ -102,18 +102,18 @@ class Binpack(Rule):
 class Spread(Rule):
     """Take the emptiest card, and the node with the smallest part of its memory in use."""
 
-    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
         if request.cards:
             return _smallest(request, candidates)
         return sorted(candidates, key=lambda s: (-s.free, s.card.index))[: request.cards_per_pod]
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        return None if node.leftover(request) is None else _use(node)
+        return None if node.remaining_after(request) is None else _use(node)
 
     def key(self, request: Request) -> Hashable:
         return "spread", request.key
 
-    def tie(self, node: NodeLedger) -> int:
+    def tie_break(self, node: NodeLedger) -> int:
         return -node.free
 
 
@@ -132,10 +132,10 @@ class Fgd(Rule):
         self._costs: dict[Hashable, int] = {}
         self._hasty = Fgd(workload, FEW_CHOICES) if choices > FEW_CHOICES else self
 
-    def pick(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
         if request.cards:
             return _smallest(request, candidates)
-        return growth(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
+        return fragmentation_increase(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
         if len(ledger.nodes) > MANY_NODES and self._hasty is not self:
@@ -150,7 +150,7 @@ class Fgd(Rule):
         if not candidates:
             return None
         if request.cards:
-            candidates = self.pick(request, node, candidates)
+            candidates = self.choose_cards(request, node, candidates)
         # Many nodes are alike, and cost the same.
         fits = {state.card.index for state in candidates}
         usable = tuple(node.usable)
@@ -158,7 +158,7 @@ class Fgd(Rule):
         if alike not in self._costs:
             if len(self._costs) >= _REMEMBERED:
                 self._costs.clear()
-            self._costs[alike] = growth(request, usable, candidates, self._workload, self._choices)[0]
+            self._costs[alike] = fragmentation_increase(request, usable, candidates, self._workload, self._choices)[0]
         return self._costs[alike]
 
 
@@ -181,9 +181,9 @@ class Placement:
         """As `Policy.rank`."""
         return (self._rules.get(request.rules.placement) or self._nodes).rank(request, nodes)
 
-    def weigh(self, request: Request, node: NodeLedger) -> Weight | None:
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
         """As `Policy.weigh`."""
-        return (self._rules.get(request.rules.placement) or self._nodes).weigh(request, node)
+        return (self._rules.get(request.rules.placement) or self._nodes).node_cost(request, node)
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
         """As `Policy.ranking`."""

@@ -97,22 +97,22 @@ def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -
     here = ledger.nominees.get(node.name)
     if not here:
         return node
-    nominees = [n for n in here.values() if n.uid != pod.uid and n.priority >= pod.priority and not ledger.holder(n.uid)]
+    nominees = [n for n in here.values() if n.uid != pod.uid and n.priority >= pod.priority and not ledger.pod(n.uid)]
     if not nominees:
         return node
     asked = [replace(n, request=ledger.for_pod(n)) for n in sorted(nominees, key=lambda n: (-n.priority, n.uid))]
     key = "nominees", tuple((n.uid, n.labels, n.request.key) for n in asked)
-    return node.remembered(key, lambda: node.supposing(add=places(policy, node, asked)))
+    return node.remembered(key, lambda: node.simulate(add=places(policy, node, asked)))
 
 
 def places(policy: Policy, node: NodeLedger, nominees: Iterable[PendingPod]) -> list[AllocatedPod]:
     """Where they will be once the pods that are leaving are gone, each in its turn; on no known card where even that is not enough."""
-    after = node.supposing(without={holder.uid for holder in node.holders if holder.leaving})
+    after = node.simulate(without={holder.uid for holder in node.pods if holder.leaving})
     found = []
     for nominee in nominees:
         holder = nominee.allocated(node.name, policy.choose(nominee.request, after))
         found.append(holder)
-        after = after.supposing(add=[holder])
+        after = after.simulate(add=[holder])
     return found
 
 
@@ -148,15 +148,15 @@ class Preemption:
     def _on_node(self, pod: PendingPod, node: NodeLedger, proposed: Victims) -> Victims | None:
         seen = seen_by(self.ledger, self.policy, node, pod)
         # Who is leaving by itself need not be evicted.
-        gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.holders if holder.leaving)}
-        if seen.supposing(without=gone).leftover(pod.request) is not None:
+        gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.pods if holder.leaving)}
+        if seen.simulate(without=gone).remaining_after(pod.request) is not None:
             return proposed
-        lesser = [h for h in node.holders if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]
+        lesser = [h for h in node.pods if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]
         cards = _Cards(seen, pod.request, gone.union(h.uid for h in lesser))
         if not cards.enough:
             return None
-        earlier = [h for h in node.holders if h.uid in proposed.uids]
-        more = self._fewest(node, cards, lesser, {card for h in earlier for card in node.known(h) or ()})
+        earlier = [h for h in node.pods if h.uid in proposed.uids]
+        more = self._fewest(node, cards, lesser, {card for h in earlier for card in node.cards_of(h) or ()})
         added = violations([*earlier, *more], self.budgets)[len(earlier) :]
         return Victims((*proposed.uids, *(h.uid for h in more)), proposed.violations + sum(added))
 
@@ -167,7 +167,7 @@ class Preemption:
         """
         ordered = sorted(lesser, key=lambda h: (-h.priority, h.uid))
         protected = dict(zip((h.uid for h in ordered), violations(ordered, self.budgets), strict=True))
-        beside = {h.uid: not opened.isdisjoint(node.known(h) or ()) for h in ordered}
+        beside = {h.uid: not opened.isdisjoint(node.cards_of(h) or ()) for h in ordered}
         spared = {
             holder.uid
             for holder in sorted(ordered, key=lambda h: (not protected[h.uid], -h.priority, beside[h.uid], h.uid))
@@ -187,7 +187,7 @@ class _Cards:
     """
 
     def __init__(self, node: NodeLedger, request: Request, without: Collection[str]) -> None:
-        self._node, self._request = node.supposing(without=without), request
+        self._node, self._request = node.simulate(without=without), request
         self._least = request.cards or request.cards_per_pod
         self._open = {state.card.index: state for state in self._node.candidates(request)}
         self._said = {entry.uid for entry in node.record.held.entries}
@@ -201,7 +201,7 @@ class _Cards:
         """Whether it fits also beside this pod; if not, that one stays away."""
         self._node.put(holder)
         states = self._beside(holder)
-        closed = [index for index, state in states.items() if self._node.against(self._request, state)]
+        closed = [index for index, state in states.items() if self._node.rejection(self._request, state)]
         if len(self._open) - len(closed) < self._least:
             self._node.drop(holder.uid)
             return False
@@ -212,7 +212,7 @@ class _Cards:
 
     def _beside(self, holder: AllocatedPod) -> dict[int, CardState]:
         """What is left then of the cards that it changes, as far as they matter."""
-        known = self._node.known(holder)
+        known = self._node.cards_of(holder)
         if known is None or holder.uid in self._said:
             # On whichever card, or where its node has counted it all along: seldom, so from the whole node.
             return {state.card.index: state for state in self._node.cards if state.card.index in self._open}

@@ -17,13 +17,13 @@ T = TypeVar("T")
 BEST_SCORE: Final = 10
 """kube-scheduler's extenders score from 0 to this."""
 
-Weight = tuple[int, int, str]
+NodeCost = tuple[int, int, str]
 """(cost, tie, name) of a node that takes the request: the least is the best."""
 
 _cost = itemgetter(0)
 
 
-def scores_of(weights: Sequence[Weight], most: int | None = None) -> dict[str, int]:
+def scores_of(weights: Sequence[NodeCost], most: int | None = None) -> dict[str, int]:
     """Node name → 1 … 10: the best exactly one gets 10, the others at most 9; nodes that get 0 are left out.
 
     most: the highest cost, where some of those that cost it are not in `weights`.
@@ -42,7 +42,7 @@ def scores_of(weights: Sequence[Weight], most: int | None = None) -> dict[str, i
     return scores
 
 
-def names_of(weights: Sequence[Weight]) -> list[str]:
+def names_of(weights: Sequence[NodeCost]) -> list[str]:
     """The nodes that these are the weights of."""
     return [weight[-1] for weight in weights]
 
@@ -53,11 +53,11 @@ class Ranking:
     nodes: those of the ledger, as they are at any time; weigh: of one of them, None where the request does not fit.
     """
 
-    def __init__(self, nodes: Mapping[str, NodeLedger], weigh: Callable[[NodeLedger], Weight | None]) -> None:
+    def __init__(self, nodes: Mapping[str, NodeLedger], weigh: Callable[[NodeLedger], NodeCost | None]) -> None:
         self._nodes = nodes
         self._weigh = weigh
-        self._weights: dict[str, Weight | None] = {}
-        self._order: list[Weight] = []
+        self._weights: dict[str, NodeCost | None] = {}
+        self._order: list[NodeCost] = []
         self._unfit: set[str] = set()
         self._stale: set[str] = set()
         self._notes: dict[str, object] = {}
@@ -67,7 +67,7 @@ class Ranking:
         if name in self._weights:
             self._stale.add(name)
 
-    def weights(self, names: Sequence[str]) -> list[Weight | None]:
+    def weights(self, names: Sequence[str]) -> list[NodeCost | None]:
         """Of each of these, in their order; None also where nothing is known of one."""
         self._all_known(names)
         return list(map(self._weights.get, names))

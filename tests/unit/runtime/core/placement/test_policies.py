@@ -21,9 +21,9 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.placement import fragmentation as fragmentation_module
 from gpushare_runtime.core.placement import policies, ranking
 from gpushare_runtime.core.placement.fragmentation import Kind as Kind_
-from gpushare_runtime.core.placement.fragmentation import Popular, Workload, fragmentation
+from gpushare_runtime.core.placement.fragmentation import TypicalRequests, Workload, fragmentation
 from gpushare_runtime.core.placement.policies import Binpack, Fgd, Placement
-from gpushare_runtime.core.placement.ranking import Ranking, Weight, scores_of
+from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import holder, memory, on, whole
@@ -144,7 +144,7 @@ def test_each_policy_between_the_cards_of_a_node() -> None:
 def test_memory_on_several_cards_needs_that_many_with_room() -> None:
     found = node([(16, 0), (16, 4), (16, 14)])
     assert Placement().choose(asking(10, 2), found) == Allocation.of({0: {0: 5, 1: 5}})
-    assert found.leftover(asking(10, 2)) == (16 - 5) + (12 - 5)
+    assert found.remaining_after(asking(10, 2)) == (16 - 5) + (12 - 5)
     assert Placement().choose(asking(9, 3), found) is None
     assert Placement().choose(asking(6, 3), found) == Allocation.of({0: {0: 2, 1: 2, 2: 2}})
 
@@ -162,7 +162,7 @@ def test_the_pods_own_word_between_nodes() -> None:
     for word, first in (("binpack", "b"), ("spread", "a"), ("", "b")):
         request = asking(4, placement=word)
         assert max(Placement("binpack").rank(request, cluster.nodes.values()).items(), key=lambda item: item[1]) == (first, 10)
-        weights = [Placement("binpack").weigh(request, found) for found in cluster.nodes.values()]
+        weights = [Placement("binpack").node_cost(request, found) for found in cluster.nodes.values()]
         assert min(weight for weight in weights if weight)[-1] == first
 
 
@@ -208,7 +208,10 @@ def test_the_nodes_label_names_its_cards_where_they_are_alike() -> None:
     for name, models in (("alike", ("GPU-X", "GPU-X")), ("mixed", ("GPU-X", "GPU-Y"))):
         cards = tuple(card(i, 16, model=model) for i, model in enumerate(models))
         cluster.set_node(NodeRecord(name, Inventory(GIB, cards), model="Tesla-V100-SXM2-16GB"))
-    assert {name: found.leftover(asking(4, models=("V100",))) for name, found in cluster.nodes.items()} == {"alike": 12, "mixed": None}
+    assert {name: found.remaining_after(asking(4, models=("V100",))) for name, found in cluster.nodes.items()} == {
+        "alike": 12,
+        "mixed": None,
+    }
 
 
 def test_fgd_spares_what_others_need() -> None:
@@ -250,9 +253,9 @@ KINDS = st.lists(
 def test_what_is_of_no_use_to_one_kind_of_pod(kind: Kind_, useless: int) -> None:
     """On a card with 3 units free, and an empty one of 8."""
     cards = ((3, False), (8, True))
-    assert fragmentation(cards, Popular(1, ((kind, 1),))) == useless
-    assert fragmentation(cards, Popular(1, ((kind, 4), ((1, 1, 0), 5)))) == 4 * useless
-    assert fragmentation((), Popular(1, ((kind, 1),))) == 0
+    assert fragmentation(cards, TypicalRequests(1, ((kind, 1),))) == useless
+    assert fragmentation(cards, TypicalRequests(1, ((kind, 4), ((1, 1, 0), 5)))) == 4 * useless
+    assert fragmentation((), TypicalRequests(1, ((kind, 1),))) == 0
 
 
 @given(FREES, KINDS)
@@ -264,7 +267,7 @@ def test_fragmentation_is_what_the_paper_defines(cards: list[tuple[int, bool]], 
         if len(useful) >= (whole_cards or several):
             lost -= sum(useful)
         expected += count * lost
-    assert fragmentation(tuple(sorted(cards)), Popular(1, tuple(kinds))) == expected
+    assert fragmentation(tuple(sorted(cards)), TypicalRequests(1, tuple(kinds))) == expected
 
 
 @given(CARDS, st.integers(1, 30), st.integers(1, 3), st.lists(st.integers(1, 40), max_size=20))
@@ -324,8 +327,8 @@ def test_nodes_that_cost_the_same() -> None:
 
 
 def test_spread_counts_thousandths() -> None:
-    assert Placement("spread").weigh(memory(1), node([(16, 15)])) == (937, -1, "n")
-    assert Placement("spread").weigh(whole(1), node([(0, 0)])) == (1000, 0, "n"), "a card that is smaller than one unit"
+    assert Placement("spread").node_cost(memory(1), node([(16, 15)])) == (937, -1, "n")
+    assert Placement("spread").node_cost(whole(1), node([(0, 0)])) == (1000, 0, "n"), "a card that is smaller than one unit"
 
 
 def test_spread_counts_the_usable_cards_alone() -> None:
@@ -357,7 +360,7 @@ def test_fgds_costs_are_those_of_the_cards_that_will_do() -> None:
         cluster.apply(holder(name, memory(6), on(1, 6), name))
     policy = Placement("fgd", workload=workload)
     only = asking(4, models=("A100",))
-    costs = {name: weight[0] for name, found in cluster.nodes.items() if (weight := policy.weigh(only, found))}
+    costs = {name: weight[0] for name, found in cluster.nodes.items() if (weight := policy.node_cost(only, found))}
     assert costs == {"a": 0, "b": 8 * 6}, "what is left of 10 is 6, of no use to 8"
 
 
@@ -366,12 +369,12 @@ def test_fgd_looks_again_when_its_picture_of_the_workload_is_another() -> None:
     workload.observe([memory(8)] * 8)
     cluster, policy = ledger(a=[(16, 8)]), Placement("fgd", workload=workload)
     found = cluster.nodes["a"]
-    assert policy.weigh(memory(2), found) == (8 * 6, 8, "a"), "6 are of no use to 8"
+    assert policy.node_cost(memory(2), found) == (8 * 6, 8, "a"), "6 are of no use to 8"
     workload.observe([memory(1)] * 92)
     assert workload.version == 2
-    assert policy.weigh(memory(2), found) == (8 * 6, 8, "a")
+    assert policy.node_cost(memory(2), found) == (8 * 6, 8, "a")
     workload.observe([memory(8)] * 92)
-    assert policy.weigh(memory(2), found) == (100 * 6, 8, "a")
+    assert policy.node_cost(memory(2), found) == (100 * 6, 8, "a")
 
 
 def test_each_policy_remembers_each_kind_of_request_apart() -> None:
@@ -384,19 +387,19 @@ def test_each_policy_remembers_each_kind_of_request_apart() -> None:
     for _ in range(2):
         for policy in policies:
             for request in asked:
-                assert policy.weigh(request, cluster.nodes["n"]) == policy.weigh(request, cluster.nodes["n"].supposing())
+                assert policy.node_cost(request, cluster.nodes["n"]) == policy.node_cost(request, cluster.nodes["n"].simulate())
 
 
 def test_fgd_weighs_whole_cards_by_those_that_it_gives() -> None:
     found = node([(80, 0), (24, 0), (16, 1), (16, 0)])
     # Now 15 of 135 are of no use to two whole cards; of what is left without 24 + 16 all 95.
-    assert Placement("fgd").weigh(whole(2), found) == (80, 135, "n")
+    assert Placement("fgd").node_cost(whole(2), found) == (80, 135, "n")
 
 
 def test_fgd_knows_that_a_card_in_use_is_not_empty() -> None:
     workload = Workload()
     workload.observe([whole(1)] * 8)
-    assert Placement("fgd", workload=workload).weigh(memory(6), node([(16, 0)])) == (8 * 10, 16, "n")
+    assert Placement("fgd", workload=workload).node_cost(memory(6), node([(16, 0)])) == (8 * 10, 16, "n")
 
 
 def test_before_anything_is_known_fgd_expects_more_of_the_same() -> None:
@@ -476,17 +479,17 @@ def test_old_requests_count_half_after_many() -> None:
 class Weighed:
     """A ranking of four nodes by what is given for each, and how often each was weighed."""
 
-    def __init__(self, weights: dict[str, Weight | None]) -> None:
+    def __init__(self, weights: dict[str, NodeCost | None]) -> None:
         self.current = dict(weights)
         self.nodes = {name: NodeLedger(name) for name in weights}
         self.asked: list[str] = []
         self.ranking = Ranking(self.nodes, self._weigh)
 
-    def _weigh(self, found: NodeLedger) -> Weight | None:
+    def _weigh(self, found: NodeLedger) -> NodeCost | None:
         self.asked.append(found.name)
         return self.current[found.name]
 
-    def change(self, name: str, weight: Weight | None) -> None:
+    def change(self, name: str, weight: NodeCost | None) -> None:
         self.current[name] = weight
         self.ranking.forget(name)
 
@@ -512,9 +515,9 @@ def some_of(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("last", [(1, 9, "d"), (5, 2, "d"), None])
-def test_a_ranking_says_what_a_fresh_look_says_of_any_names(last: Weight | None) -> None:
+def test_a_ranking_says_what_a_fresh_look_says_of_any_names(last: NodeCost | None) -> None:
     """All orders of all subsets of four nodes and of one that nobody knows: at once, and after any one node has changed or gone."""
-    start: dict[str, Weight | None] = {"a": (3, 8, "a"), "b": (5, 7, "b"), "c": None, "d": last}
+    start: dict[str, NodeCost | None] = {"a": (3, 8, "a"), "b": (5, 7, "b"), "c": None, "d": last}
     kept = Weighed(start)
     for names in some_of([*start, "nowhere"]):
         Weighed(start).check(names)
@@ -564,11 +567,11 @@ def test_what_is_noted_of_a_node_is_kept_as_long_as_its_weight() -> None:
 
 def test_of_thousands_of_nodes_only_those_that_score_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """They lie in order, at the first question and after any change: nothing is sorted, and what scores nothing is left out."""
-    start: dict[str, Weight | None] = {f"n{cost}": (cost, 0, f"n{cost}") for cost in range(3)}
+    start: dict[str, NodeCost | None] = {f"n{cost}": (cost, 0, f"n{cost}") for cost in range(3)}
     start |= {f"full{number}": (90, 0, f"full{number}") for number in range(30)}
     looked_at: list[int] = []
 
-    def counting(weights: Sequence[Weight], most: int | None = None) -> dict[str, int]:
+    def counting(weights: Sequence[NodeCost], most: int | None = None) -> dict[str, int]:
         looked_at.append(len(weights))
         return scores_of(weights, most)
 

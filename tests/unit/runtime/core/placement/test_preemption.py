@@ -154,7 +154,7 @@ def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
     assert node is not None
 
     def fits(without: set[str]) -> bool:
-        return node.supposing(without=without).leftover(memory(40 + units)) is not None
+        return node.simulate(without=without).remaining_after(memory(40 + units)) is not None
 
     assert (found is not None) == (bool(proposed) and fits(set(lower)))
     if found is not None:
@@ -204,16 +204,16 @@ def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | No
     assert node is not None
 
     def fits(without: set[str]) -> bool:
-        return node.supposing(without=without).leftover(request) is not None
+        return node.simulate(without=without).remaining_after(request) is not None
 
-    gone = proposed | {"new"} | {h.uid for h in node.holders if h.leaving}
+    gone = proposed | {"new"} | {h.uid for h in node.pods if h.leaving}
     if fits(gone):
         return proposed
-    lesser = {h.uid: h for h in node.holders if h.priority < 10 and h.uid not in gone}
+    lesser = {h.uid: h for h in node.pods if h.priority < 10 and h.uid not in gone}
     if not fits(gone | lesser.keys()):
         return None
-    opened = {card for h in node.holders if h.uid in proposed for card in node.known(h) or ()}
-    for h in sorted(lesser.values(), key=lambda h: (-h.priority, not opened.isdisjoint(node.known(h) or ()), h.uid)):
+    opened = {card for h in node.pods if h.uid in proposed for card in node.cards_of(h) or ()}
+    for h in sorted(lesser.values(), key=lambda h: (-h.priority, not opened.isdisjoint(node.cards_of(h) or ()), h.uid)):
         if fits(gone | lesser.keys() - {h.uid}):
             del lesser[h.uid]
     return proposed | lesser.keys()
@@ -225,7 +225,7 @@ def test_whatever_is_on_the_node_the_victims_are_those_of_a_naive_count(crowd: t
     ledger, request = crowd
     node = ledger.node("n")
     assert node is not None
-    proposed = data.draw(st.sets(st.sampled_from(sorted(h.uid for h in node.holders if h.priority < 10) or ["none"]), min_size=1))
+    proposed = data.draw(st.sets(st.sampled_from(sorted(h.uid for h in node.pods if h.priority < 10) or ["none"]), min_size=1))
     found = evicted(ledger, request, *sorted(proposed))
     assert (None if found is None else set(found.uids)) == naive(ledger, request, proposed)
 
@@ -248,8 +248,8 @@ def test_a_card_with_somebody_who_wants_no_such_neighbour_needs_another_victim()
 def test_a_node_is_copied_as_often_however_many_pods_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """kube-scheduler waits a second for the answer about a hundred nodes."""
     copies: list[NodeLedger] = []
-    supposing = NodeLedger.supposing
-    monkeypatch.setattr(NodeLedger, "supposing", lambda self, *args, **options: (copies.append(self), supposing(self, *args, **options))[1])
+    simulate = NodeLedger.simulate
+    monkeypatch.setattr(NodeLedger, "simulate", lambda self, *args, **options: (copies.append(self), simulate(self, *args, **options))[1])
 
     def cost(count: int) -> int:
         copies.clear()
