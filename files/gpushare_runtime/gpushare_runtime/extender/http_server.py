@@ -57,11 +57,11 @@ Answer = tuple[bytes, str]
 
 
 class Endpoints:
-    """One handler for all paths. not_ready: why no verb may be answered yet, "" when it may; fence: None where one extender runs
+    """One handler for all paths. not_ready: why no verb may be answered yet, "" when it may; leadership: None where one extender runs
     alone and has begun with everything known."""
 
     def __init__(
-        self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], fence: Leadership | None = None
+        self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], leadership: Leadership | None = None
     ) -> None:
         self.meters: Final = Meters()
         self._last_filter_call: datetime | None = None
@@ -69,7 +69,7 @@ class Endpoints:
         self._service = service
         self._binder = binder
         self._not_ready = not_ready
-        self._fence = fence
+        self._leadership = leadership
         self._read: tuple[bytes, extender_v1.Arguments] | None = None
         self._verbs: dict[str, Callable[[bytes], Awaitable[Answer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
@@ -115,7 +115,7 @@ class Endpoints:
         return not why, {
             "synced": not why,
             "not_ready": why,
-            "fence": self._fence.problem() if self._fence else "",
+            "leadership": self._leadership.problem() if self._leadership else "",
             "version": __version__,
             "nodes": sum(1 for node in nodes if node.inventory),
             "pods": sum(len(node.pods) for node in nodes),
@@ -133,11 +133,11 @@ class Endpoints:
         """What the verbs did, and whether they may be answered."""
         yield single("gpushare_extender_ready", "gauge", "1 if the caches are complete and the token works.", not self._not_ready())
         yield from self.meters.families()
-        yield from self._fence.families() if self._fence else ()
+        yield from self._leadership.families() if self._leadership else ()
 
     def _closed(self) -> str:
         """Why no verb may be answered now, "" when it may."""
-        return self._not_ready() or (self._fence.asked() if self._fence else "")
+        return self._not_ready() or (self._leadership.asked() if self._leadership else "")
 
     async def _filter(self, body: bytes) -> Answer:
         self._last_filter_call = datetime.now(timezone.utc)
@@ -217,7 +217,7 @@ class Endpoints:
         """What to show of the ledger at a path."""
         ledger = self._cluster.ledger
         if path == _LEDGER:
-            return lambda: inspect_api.ledger_json(ledger, self._fence.problems() if self._fence else [])
+            return lambda: inspect_api.ledger_json(ledger, self._leadership.problems() if self._leadership else [])
         if path == _INSPECT:
             return lambda: inspect_api.inspect(ledger)
         head, _, node = path.rpartition("/")

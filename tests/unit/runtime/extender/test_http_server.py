@@ -192,7 +192,7 @@ def test_healthz_and_no_answer_before_the_caches_are_complete(tmp_path: Path) ->
             assert health == {
                 "synced": True,
                 "not_ready": "",
-                "fence": "",
+                "leadership": "",
                 "version": __version__,
                 "nodes": 2,
                 "pods": 0,

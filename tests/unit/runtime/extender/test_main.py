@@ -314,7 +314,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
     service, binder = endpoints._service, endpoints._binder
     assert running["Reflector.run of /api/v1/pods"]["self"] is running["Leadership.run"]["pods"]
     assert running["_when_synced"]["cluster"] is cluster
-    assert endpoints._fence is leadership
+    assert endpoints._leadership is leadership
     assert leadership.lease == "kube-system/x"
     # What all of them know is one and the same.
     assert requeue._cluster is binder._cluster is endpoints._cluster is cluster
