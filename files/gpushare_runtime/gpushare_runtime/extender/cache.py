@@ -48,7 +48,7 @@ class Cluster:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.ledger: Final = Ledger(lambda: self.on_capacity_freed())
+        self.ledger: Final = Ledger(self._capacity_freed)
         self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
         self.on_capacity_freed: Callable[[], None] = lambda: None
@@ -56,6 +56,10 @@ class Cluster:
         self._pending: dict[str, PendingPod | InvalidPod] = {}
         self._budgets: dict[tuple[str, str], Budget] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
+
+    def _capacity_freed(self) -> None:
+        # Who is told is set after the ledger is there.
+        self.on_capacity_freed()
 
     @property
     def pending(self) -> Mapping[str, PendingPod | InvalidPod]:
