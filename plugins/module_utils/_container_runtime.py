@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, masked
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation, Plan, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import (
@@ -19,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_se
     check_program,
     find_unit,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction
 
@@ -47,7 +47,7 @@ class Result(NamedTuple):
     diff: List[Dict[str, str]]
 
 
-def converge(wanted: Wanted, check: bool, run: Run = _command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
+def converge(wanted: Wanted, check: bool, run: Run = command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
     """Do it, or with `check` say what would be done. Refused if nothing was changed; TransactionError if it was put back."""
     entries = [entry for entry in Transaction(OWNER).journal.entries() if entry.owner == OWNER]
     if wanted.state == "absent" and not entries:

@@ -15,8 +15,8 @@ import copy
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toml import Path, parse
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toml_edit import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, parse
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import (
     append,
     drop,
     remove,

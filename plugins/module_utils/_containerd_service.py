@@ -16,7 +16,6 @@ import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import (
     Refused,
     Runtimes,
@@ -26,7 +25,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd im
     socket_address,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Containerd, Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service
 
 # argv and seconds to what it answered.

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 _PCI = "/sys/bus/pci/devices"
 _NVIDIA = "0x10de"

@@ -14,10 +14,10 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host, RunningProcess, flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import from_argv
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._yaml_scalars import scalars
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
 _RANCHER_SAYS = re.compile(r"(?:k3s|rke2) version (v[0-9][^\s]*)")

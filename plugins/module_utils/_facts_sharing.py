@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import MEMORY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 _CHECKPOINT = "kubelet_internal_checkpoint"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).

@@ -15,7 +15,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import PROGRAM_FOLDERS, Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import PROGRAM_FOLDERS, Host
 
 _SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _PYTHON_NAME = re.compile(r"python3(?:\.([0-9]{1,3}))?")

@@ -19,7 +19,7 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import (
     FileState,
     digest,
     read_state,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
 
 # (argv, standard input) to (exit status, standard output, standard error).
 Run = Callable[[List[str], Optional[str]], Tuple[int, str, str]]
@@ -70,8 +70,8 @@ def for_module(module: Any) -> Kubectl:
 
     name = module.params["kubectl"]
     # Where preflight looks, too: sudo's own search path leaves folders out.
-    program = _host.Host().program(name)
+    program = host.Host().program(name)
     if program is None:
-        where = "" if name.startswith("/") else f" in {', '.join(_host.PROGRAM_FOLDERS)}"
+        where = "" if name.startswith("/") else f" in {', '.join(host.PROGRAM_FOLDERS)}"
         module.fail_json(msg=f"there is no program {name[:80]}{where}: install kubectl, or name its path in gpushare_kubectl")
     return Kubectl(run, str(program), module.params["kubeconfig"])

@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_kuberne
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_managers import Manager, managers, registered
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import Sharing, sharing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_system import Kernel, Python, System, kernel, pythons, system
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 #: What can be gathered apart from what the node is called. "cards" is the one that asks the driver and can take seconds.
 SUBSETS = ("system", "cards", "runtimes", "managers")

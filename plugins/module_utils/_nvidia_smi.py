@@ -15,8 +15,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 ARGUMENTS = ("-q", "-x")
 #: Seconds; a host with many cards and no persistence daemon initialises each of them first.

@@ -13,7 +13,7 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, read_state, remove, replace, state_digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, remove, replace, state_digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import (
     VERSION,
     Entry,

@@ -13,7 +13,7 @@ import difflib
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 ERROR, WARNING = "error", "warning"
 #: Of the API server: the scheduler's configuration is written as kubescheduler.config.k8s.io/v1.

@@ -14,7 +14,7 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest, read_state, remove, sync_folder
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, sync_folder
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 
 # argv to (exit status, standard output, standard error).

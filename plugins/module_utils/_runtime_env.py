@@ -18,7 +18,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import relabel
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import relabel
 
 # argv to (exit status, standard output, standard error).
 Run = Callable[[List[str]], Tuple[int, str, str]]

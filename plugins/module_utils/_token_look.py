@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Callable, Optional
 from urllib.parse import urlsplit
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeconfig import where
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import Token, read_token
 

@@ -20,7 +20,7 @@ import time
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host, flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import LINK, MARKER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS, VARIABLE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import read_token

@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import Run, arguments_of, find_unit
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import recorded
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 KUBELET_SOCKET = "kubelet.sock"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")

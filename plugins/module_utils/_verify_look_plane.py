@@ -14,7 +14,7 @@ import posixpath
 from typing import Any, Dict, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import config_paths
 
 _HEALTH_SECONDS = 5.0

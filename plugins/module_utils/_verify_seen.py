@@ -14,9 +14,10 @@ import posixpath
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _command, _verify_look, _verify_look_node, _verify_look_plane
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify_look, _verify_look_node, _verify_look_plane
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_managers import managers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts, gather
 
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
@@ -79,7 +80,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "registered": _verify_look_node.registered(host, root),
         "managers": [asdict(one) for one in managers(host, root, places.install_dir) if one.active],
         "container_runtime": _verify_look_node.container_runtime(
-            host, facts.kubelet.endpoint, places.runtime_unit, places.runtime_config, _command.run
+            host, facts.kubelet.endpoint, places.runtime_unit, places.runtime_config, command.run
         )
         if configured
         else None,

@@ -86,11 +86,11 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
 
@@ -106,7 +106,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with _lock.for_module(module):
+    with lock.for_module(module):
         os.umask(0o022)
         try:
             result = converge(Wanted(**module.params), module.check_mode)

@@ -99,7 +99,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _nvidia_smi
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import compare
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import gather
 
 # Above this many, one list is cheaper than one request for each name.

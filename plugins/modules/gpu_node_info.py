@@ -206,7 +206,7 @@ sharing:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import SUBSETS, gather
 
 

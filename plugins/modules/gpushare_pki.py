@@ -55,7 +55,8 @@ not_after:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock, _pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     installed = os.access(params["program"], os.X_OK)
     if not installed and not module.check_mode:
         module.fail_json(msg=f"{params['program']} is not there; expected the runtime: run the role gpushare.kubernetes.runtime first")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         # A unit that does not exist yet cannot be reloaded; it reads the files when it starts.
         unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
         argv = _pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)

@@ -101,7 +101,7 @@ notes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, RemoveError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
@@ -122,7 +122,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with _lock.for_module(module, module.params["root"]):
+    with lock.for_module(module, module.params["root"]):
         layout = Layout(**{key: value for key, value in module.params.items() if key in Layout._fields})
         services = module.params["what"] == "services"
 

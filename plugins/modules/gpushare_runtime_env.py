@@ -110,8 +110,8 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import (
     Artifact,
     Environments,
@@ -175,7 +175,7 @@ def main() -> None:
     given = module.params["artifact"]
     if given is None:
         module.fail_json(msg="gpushare_runtime_env was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
         environments = Environments(module.params["root"])
 

@@ -103,9 +103,9 @@ restarted:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._companions import Companions, Together
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, SystemdError, read_environ
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
@@ -144,7 +144,7 @@ def main() -> None:
     params = module.params
     if params["kubeconfig_content"] is None and not os.path.exists(params["kubeconfig_path"]) and not module.check_mode:
         module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         os.umask(0o022)
         wanted = Wanted(**{key: params[key] for key in _OF_FILES})
         health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])

@@ -140,7 +140,9 @@ standby:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _host, _kubectl, _lock, _scheduler_change
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _scheduler_change
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
@@ -174,12 +176,12 @@ def main() -> None:
     module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
     if module.params["plan"] is None:
         module.fail_json(msg="kube_scheduler_extender was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         os.umask(0o022)
         params, plan = module.params, module.params["plan"]
         where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
         host, kubectl = Host(os.uname().nodename, params["node_name"], *where), _kubectl.for_module(module)
-        tools = _scheduler_change.Tools(kubectl, module.run_command, _host.Host().program("ctr"), module.tmpdir)
+        tools = _scheduler_change.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
         try:
             if "files" not in plan:
                 found = _scheduler_change.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])

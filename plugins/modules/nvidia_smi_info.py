@@ -96,7 +96,7 @@ problem:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _nvidia_smi
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
 def main() -> None:

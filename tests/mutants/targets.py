@@ -67,14 +67,14 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
-    "module_utils/_files.py": ("plugins/test_files.py", "plugins/test_transaction.py"),
+    "module_utils/_host/files.py": ("plugins/test_files.py", "plugins/test_transaction.py"),
     "module_utils/_transaction.py": ("plugins/test_transaction.py",),
     "module_utils/_journal.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
     "module_utils/_pending.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
     "module_utils/_daemon_files.py": ("plugins/test_daemon_files.py",),
-    "module_utils/_yaml_scalars.py": ("plugins/test_yaml_scalars.py",),
-    "module_utils/_toml.py": ("plugins/test_toml.py",),
-    "module_utils/_toml_edit.py": ("plugins/test_toml.py",),
+    "module_utils/_formats/yaml_scalars.py": ("plugins/test_yaml_scalars.py",),
+    "module_utils/_formats/toml.py": ("plugins/test_toml.py",),
+    "module_utils/_formats/toml_edit.py": ("plugins/test_toml.py",),
     "module_utils/_containerd.py": _CONTAINERD,
     "module_utils/_containerd_files.py": _CONTAINERD,
     "module_utils/_containerd_service.py": _CONTAINERD,

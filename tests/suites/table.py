@@ -16,7 +16,7 @@ RUNTIME = "files/gpushare_runtime/gpushare_runtime"
 UTILS = "plugins/module_utils"
 PLUGIN_UTILS = "plugins/plugin_utils"
 # Installing stands on these, whatever is installed.
-HOST_CORE = tuple(f"{UTILS}/_{name}.py" for name in ("command", "files", "health", "host", "journal", "pending", "systemd", "transaction"))
+HOST_CORE = (f"{UTILS}/_host/*", *(f"{UTILS}/_{name}.py" for name in ("health", "journal", "pending", "systemd", "transaction")))
 # What a daemon on the hosts needs to be there at all.
 INSTALL = (
     "files/gpushare_runtime/*.*",
@@ -218,7 +218,7 @@ SUITES = (
             "roles/container_runtime/*",
             f"{UTILS}/_container*",
             f"{UTILS}/_cri.py",
-            f"{UTILS}/_toml*",
+            f"{UTILS}/_formats/toml*",
             "plugins/modules/container_runtime.py",
             *HOST_CORE,
             "tests/hosts/*container_runtime*",
@@ -239,7 +239,7 @@ SUITES = (
             f"{UTILS}/_kube*",
             f"{UTILS}/_candidate.py",
             f"{UTILS}/_companions.py",
-            f"{UTILS}/_yaml*",
+            f"{UTILS}/_formats/yaml*",
             f"{PLUGIN_UTILS}/_scheduler*",
             f"{PLUGIN_UTILS}/_yaml*",
             "plugins/*/kube_scheduler_extender.py",

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import SELINUX
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import SELINUX
 
 LABEL = b"system_u:object_r:etc_t:s0"
 

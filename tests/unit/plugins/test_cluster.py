@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _host, _kubeconfig, _kubelet
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _kubeconfig, _kubelet
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError, for_module
 
 
@@ -142,7 +143,7 @@ def test_kubectl_is_looked_for_where_preflight_looks(tmp_path: Path, monkeypatch
     program = tmp_path / "local/kubectl"
     program.parent.mkdir()
     program.touch(mode=0o755)
-    monkeypatch.setattr(_host, "PROGRAM_FOLDERS", (str(tmp_path), str(program.parent)))
+    monkeypatch.setattr(host, "PROGRAM_FOLDERS", (str(tmp_path), str(program.parent)))
     for name in ("kubectl", str(program)):
         module = Module(name)
         for_module(module).text(["version"])

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import run
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import run
 
 
 def test_an_answer() -> None:

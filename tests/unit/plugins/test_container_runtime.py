@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd_service, _cri, _journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Result, Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
 from unit.plugins.containerds import model

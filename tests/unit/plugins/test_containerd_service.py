@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd_service, _cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import (
@@ -20,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_se
     check_program,
     find_unit,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 from unit.plugins.containerds import model
 

@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest, read_state, remove, replace, state_digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import files
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import (
+    FileState,
+    digest,
+    read_state,
+    remove,
+    replace,
+    state_digest,
+)
 
 from unit.plugins.attributes import LABEL, Attributes
 
@@ -193,7 +200,7 @@ def test_where_the_folder_is_a_filesystem_of_its_own_a_file_is_staged_in_it(path
 
 def test_what_is_removed_is_gone_on_the_disk_as_well(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(_files, "sync_folder", synced.append)
+    monkeypatch.setattr(files, "sync_folder", synced.append)
     remove(str(path))
     remove(str(path))
     assert not path.exists()
@@ -208,24 +215,24 @@ def selinux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     log.touch()
     (tmp_path / "enforce").write_text("0")
-    monkeypatch.setattr(_files, "SELINUX_ON", str(tmp_path / "enforce"))
-    monkeypatch.setattr(_files, "RESTORECON", ("/nonexistent", str(program)))
+    monkeypatch.setattr(files, "SELINUX_ON", str(tmp_path / "enforce"))
+    monkeypatch.setattr(files, "RESTORECON", ("/nonexistent", str(program)))
     return log
 
 
 def test_a_new_file_gets_the_label_of_its_place(selinux: Path, tmp_path: Path) -> None:
     new = tmp_path / "etc/systemd/x.service"
-    _files.replace(str(new), b"x", 0o644, os.getuid(), os.getgid(), None)
-    _files.relabel(str(tmp_path / "opt"), recursive=True)
+    files.replace(str(new), b"x", 0o644, os.getuid(), os.getgid(), None)
+    files.relabel(str(tmp_path / "opt"), recursive=True)
     assert selinux.read_text() == f"{new}\n-R {tmp_path}/opt\n"
 
 
 def test_labels_that_cannot_be_set_are_said(selinux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken").touch()
     with pytest.raises(OSError, match="restorecon failed with exit status 1: no policy"):
-        _files.relabel("/etc/x")
-    monkeypatch.setattr(_files, "RESTORECON", ())
+        files.relabel("/etc/x")
+    monkeypatch.setattr(files, "RESTORECON", ())
     with pytest.raises(OSError, match="no restorecon"):
-        _files.relabel("/etc/x")
-    monkeypatch.setattr(_files, "SELINUX_ON", str(tmp_path / "none"))
-    _files.relabel("/etc/x")
+        files.relabel("/etc/x")
+    monkeypatch.setattr(files, "SELINUX_ON", str(tmp_path / "none"))
+    files.relabel("/etc/x")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import (
     FOLDER,
     Entry,

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 
 ROOT = Path(__file__).resolve().parents[3]
 HOLDER = """
@@ -39,8 +39,8 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(tmp_path: Path) -> N
     process = holder(path)
     try:
         with (
-            pytest.raises(_lock.LockedError, match=r"another run is changing this host \(gpushare_service of alice\)"),
-            _lock.held("x", str(path), 0),
+            pytest.raises(lock.LockedError, match=r"another run is changing this host \(gpushare_service of alice\)"),
+            lock.held("x", str(path), 0),
         ):
             pytest.fail("two have it")
     finally:
@@ -54,7 +54,7 @@ def test_a_run_that_was_killed_holds_nobody_up(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert path.exists()
-    with _lock.held("bob", str(path), 0):
+    with lock.held("bob", str(path), 0):
         assert path.read_text() == "bob"
     assert not path.exists(), "a trace on the host"
 
@@ -71,15 +71,15 @@ def test_who_waits_gets_it_when_the_first_is_done(tmp_path: Path) -> None:
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "has it\n"
     assert time.monotonic() - began < 10
-    with pytest.raises(_lock.LockedError):
-        _lock.held("x", str(path), 0).__enter__()
+    with pytest.raises(lock.LockedError):
+        lock.held("x", str(path), 0).__enter__()
     waiting.kill()
     waiting.wait()
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "passwd")
-    with pytest.raises(OSError, match="symbolic links"), _lock.held("x", str(tmp_path / "lock"), 0):
+    with pytest.raises(OSError, match="symbolic links"), lock.held("x", str(tmp_path / "lock"), 0):
         pass
     assert not (tmp_path / "passwd").exists()
 

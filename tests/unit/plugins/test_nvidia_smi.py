@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi import (
     MigDevice,
     Process,
@@ -21,7 +22,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi im
     parse,
     report,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._versions import numbers
 from hypothesis import given
 from hypothesis import strategies as st
 

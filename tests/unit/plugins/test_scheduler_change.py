@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _journal, _kube_scheduler, _scheduler_change, _scheduler_service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeadm_config import PATH

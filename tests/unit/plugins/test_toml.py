@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import tomllib
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toml import TomlError, loads, parse
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toml_edit import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads, parse
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import (
     append,
     drop,
     remove,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._yaml_scalars import scalars
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -16,7 +16,7 @@ import json
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toml import Header, Item, Parsed, Path, TomlError, parse
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Header, Item, Parsed, Path, TomlError, parse
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 

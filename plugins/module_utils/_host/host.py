@@ -17,8 +17,8 @@ import stat
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._command import run as run_command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import run as run_command
 
 #: Where the programs of a node are, in the order of a root shell; k3s and RKE2 keep theirs in the last ones.
 PROGRAM_FOLDERS = (
