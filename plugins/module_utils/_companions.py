@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Dict, Mapping, Optional
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS, Daemon, Run, SystemdError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service, Transaction
 
 _PROPERTIES = "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload"
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, masked
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation, Plan, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import (
@@ -19,8 +21,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_se
     find_unit,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction
 
 OWNER = "container_runtime"
 

@@ -20,11 +20,11 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Change, Refused, Runtimes, dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 
 DROP_IN = "zz-gpushare.toml"
 FOLDER = "conf.d"

@@ -16,6 +16,7 @@ import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import (
     Refused,
     Runtimes,
@@ -27,7 +28,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Containerd, Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service
 
 # argv and seconds to what it answered.
 Run = Callable[[List[str], float], Outcome]

@@ -14,8 +14,8 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, sync_folder
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 
 # argv to (exit status, standard output, standard error).
 Run = Callable[[List[str]], Tuple[int, str, str]]

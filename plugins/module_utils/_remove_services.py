@@ -17,8 +17,8 @@ import socket
 from typing import Dict, List
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import remove, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import (
     Layout,
     Plan,

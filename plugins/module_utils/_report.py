@@ -14,7 +14,7 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import FOLDER, Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Run, fate, read_or_none
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import KUBECTL_PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import UNITS, properties

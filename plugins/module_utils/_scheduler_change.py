@@ -11,12 +11,12 @@ import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _kube_scheduler, _kubeadm_config, _scheduler_proof
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Expected, Host, SchedulerService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction, TransactionError
 
 OWNER = "scheduler"
 FOLDER = "folder:"

@@ -17,9 +17,9 @@ import re
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Service
 
 # argv to (exit status, standard output, standard error).
 Run = Callable[[List[str]], Tuple[int, str, str]]

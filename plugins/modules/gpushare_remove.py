@@ -101,8 +101,8 @@ notes:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, RemoveError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services

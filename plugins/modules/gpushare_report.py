@@ -69,7 +69,7 @@ report:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._report import report, words
 

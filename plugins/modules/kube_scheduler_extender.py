@@ -141,11 +141,11 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _scheduler_change
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
 OPTIONS = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},

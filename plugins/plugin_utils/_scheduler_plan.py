@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _kubeadm_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml_splice import dump, lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"

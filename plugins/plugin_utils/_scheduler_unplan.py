@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _kubeadm_config, _scheduler_undo
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import PERCENTAGE, Change, Found, Plan, UnreadFile, build
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml_splice import splice
 

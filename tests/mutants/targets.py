@@ -68,9 +68,9 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_host/files.py": ("plugins/test_files.py", "plugins/test_transaction.py"),
-    "module_utils/_transaction.py": ("plugins/test_transaction.py",),
-    "module_utils/_journal.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
-    "module_utils/_pending.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
+    "module_utils/_change/transaction.py": ("plugins/test_transaction.py",),
+    "module_utils/_change/journal.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
+    "module_utils/_change/journal.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
     "module_utils/_daemon_files.py": ("plugins/test_daemon_files.py",),
     "module_utils/_formats/yaml_scalars.py": ("plugins/test_yaml_scalars.py",),
     "module_utils/_formats/toml.py": ("plugins/test_toml.py",),

@@ -16,7 +16,7 @@ RUNTIME = "files/gpushare_runtime/gpushare_runtime"
 UTILS = "plugins/module_utils"
 PLUGIN_UTILS = "plugins/plugin_utils"
 # Installing stands on these, whatever is installed.
-HOST_CORE = (f"{UTILS}/_host/*", *(f"{UTILS}/_{name}.py" for name in ("health", "journal", "pending", "systemd", "transaction")))
+HOST_CORE = (f"{UTILS}/_host/*", f"{UTILS}/_change/*", *(f"{UTILS}/_{name}.py" for name in ("health", "systemd")))
 # What a daemon on the hosts needs to be there at all.
 INSTALL = (
     "files/gpushare_runtime/*.*",

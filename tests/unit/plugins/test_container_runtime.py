@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd_service, _cri, _journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd_service, _cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Result, Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
 from unit.plugins.containerds import model
 
@@ -89,7 +90,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host(tmp_path / "host")
-    monkeypatch.setattr(_journal, "FOLDER", str(host.folder / "journal"))
+    monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
     monkeypatch.setattr(_cri, "status", host.status)
     monkeypatch.setattr(_containerd_service, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(_containerd_service, "STEADY_SECONDS", 0.01)
@@ -267,11 +268,11 @@ def test_a_containerd_that_is_unwell_with_what_may_be_our_change_is_gone_on_with
 
 
 def test_what_others_have_recorded_is_none_of_ours(host: Host) -> None:
-    _journal.Journal("/").record("/theirs", "scheduler", None, b"x")
+    journal.Journal("/").record("/theirs", "scheduler", None, b"x")
     assert host.converge("absent").notes == ["nothing of ours is recorded on this host"]
     host.converge()
     host.converge("absent")
-    assert [entry.path for entry in _journal.Journal("/").entries()] == ["/theirs"]
+    assert [entry.path for entry in journal.Journal("/").entries()] == ["/theirs"]
 
 
 def test_a_program_that_works_is_no_warning(host: Host) -> None:

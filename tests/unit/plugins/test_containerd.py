@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, dump_section, stripped
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import DROP_IN, Installation, Plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

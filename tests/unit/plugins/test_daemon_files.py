@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _journal, _pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._companions import Companions, Together
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, health_of, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health, SystemdError
@@ -253,7 +254,7 @@ def test_killed_anywhere_the_next_run_converges(wanted: Wanted, tmp_path: Path, 
     for victim in [None, *range(100)]:
         folder = tmp_path / f"units-{victim}"
         folder.mkdir()
-        monkeypatch.setattr(_journal, "FOLDER", str(tmp_path / f"journal-{victim}").lstrip("/"))
+        monkeypatch.setattr(journal, "FOLDER", str(tmp_path / f"journal-{victim}").lstrip("/"))
         systemd = Systemd(folder)
         one = replace(wanted, kubeconfig_path=str(tmp_path / f"kubeconfig-{victim}"), seed_path=str(tmp_path / f"seed-{victim}"))
         passed: list[str] = []
@@ -285,7 +286,7 @@ def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
 ) -> None:
     folder = tmp_path / "units"
     folder.mkdir()
-    monkeypatch.setattr(_journal, "FOLDER", str(tmp_path / "journal").lstrip("/"))
+    monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal").lstrip("/"))
     systemd = Systemd(folder)
     assert converge(wanted, systemd)
     unit = folder / "gpushare-x.service"

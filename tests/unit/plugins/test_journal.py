@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import (
     FOLDER,
     Entry,
     Journal,
     JournalError,
+    Pending,
+    Saved,
     entry_of,
     fields_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._pending import Pending, Saved
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from hypothesis import given
 from hypothesis import strategies as st
 

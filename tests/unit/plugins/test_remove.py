@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Plan, RemoveError, fate, shown
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction
 
 from unit.plugins.fake_root import FakeRoot
 

@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import FOLDER, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._report import report, table, words
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Transaction
 
 from unit.plugins.fake_root import FakeRoot
 

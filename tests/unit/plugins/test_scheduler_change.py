@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _journal, _kube_scheduler, _scheduler_change, _scheduler_service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_change, _scheduler_service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeadm_config import PATH
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_change import Refused
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
 from unit.plugins.control_plane import CLUSTER, ControlPlane, now, parsed
 from unit.plugins.scheduler_files import MANIFEST
@@ -30,7 +31,7 @@ from unit.plugins.scheduler_files import MANIFEST
 @pytest.fixture
 def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
     plane = ControlPlane(tmp_path / "plane")
-    monkeypatch.setattr(_journal, "FOLDER", str(plane.folder / "journal"))
+    monkeypatch.setattr(journal, "FOLDER", str(plane.folder / "journal"))
     for module in (_scheduler_change, _scheduler_service):
         monkeypatch.setattr(module, "fetch_json", plane.health)
     monkeypatch.setattr(_scheduler_service, "POLL_SECONDS", 0.01)

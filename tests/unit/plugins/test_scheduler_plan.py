@@ -12,8 +12,8 @@ import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler as core
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubeadm_config as kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
 

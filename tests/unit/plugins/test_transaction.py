@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Outcome, Service, Transaction, TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import FOLDER, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import Outcome, Service, Transaction, TransactionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

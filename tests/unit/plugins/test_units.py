@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import Environments, Interpreter
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
 
 from gpushare_runtime.device_plugin import main as plugin
 from gpushare_runtime.extender import main as extender
@@ -237,7 +237,7 @@ class Host(Systemd):
 
 
 def test_a_release_whose_plugin_exits_is_put_back_with_its_code(units: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_journal, "FOLDER", str(tmp_path / "journal"))
+    monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal"))
     host = Host(tmp_path / "root")
     host.build("0.1.0-aaaaaaaaaaaa", "echo 0.1.0")
     host.install(unit(units, "plain", "device-plugin"))

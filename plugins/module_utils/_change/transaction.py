@@ -16,9 +16,8 @@ from __future__ import annotations
 import os
 from typing import Callable, Dict, List, NamedTuple, Optional
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._pending import Pending, Saved
 
 
 class TransactionError(Exception):
