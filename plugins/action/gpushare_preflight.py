@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _preflight, _preflight_values
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR, Judgement, Reason
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node

@@ -15,7 +15,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi import Problem, SmiCard, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Problem, SmiCard, SmiReport
 
 MEMORY = "aliyun.com/gpu-mem"
 CARDS = "aliyun.com/gpu-count"

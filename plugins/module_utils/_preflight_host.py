@@ -13,9 +13,9 @@ import posixpath
 from dataclasses import dataclass
 from typing import Mapping, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._memory_units import judge_unit
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import Judgement, Reasons
 
 #: Family of a distribution to the versions that this release knows. Older ones are refused, others are warned of.

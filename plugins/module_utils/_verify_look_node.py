@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd im
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import Run, arguments_of, find_unit
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import recorded
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import recorded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 KUBELET_SOCKET = "kubelet.sock"

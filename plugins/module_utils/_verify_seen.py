@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify_look, _verify_look_node, _verify_look_plane
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_managers import managers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import managers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts, gather
 
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 PARTS = ("containers", "extender")

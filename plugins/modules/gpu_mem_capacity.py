@@ -97,10 +97,11 @@ differences:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import compare
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import gather
 
 # Above this many, one list is cheaper than one request for each name.
 MANY = 20
@@ -114,7 +115,7 @@ def reports(module: AnsibleModule) -> dict:
     found = {}
     for name, values in module.params["nodes"].items():
         try:
-            found[name] = _nvidia_smi.SmiReport.from_dict(values)
+            found[name] = nvidia_smi.SmiReport.from_dict(values)
         except (KeyError, TypeError) as error:
             seen = f"{str(values)[:200]!r} ({type(error).__name__} {error})"
             module.fail_json(msg=f"nodes.{name} must be what nvidia_smi_info returned on that host; found {seen}")

@@ -206,8 +206,8 @@ sharing:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import SUBSETS, gather
 
 
 def main() -> None:

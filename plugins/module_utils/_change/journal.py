@@ -145,8 +145,6 @@ def entry_of(fields: Dict[str, Any]) -> Entry:
     return Entry(fields["path"], fields["owner"], original, (first, second), fields["others"])
 
 
-
-
 class Saved(NamedTuple):
     """One path before the change: the file (None: there was none), and what the journal said of it (None: nothing)."""
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _kubeconfig, _kubelet
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _kubeconfig
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError, for_module
 
@@ -91,7 +92,7 @@ def test_the_certificate_authority_is_the_clusters_own() -> None:
     ],
 )
 def test_the_node_is_called_as_kubelet_calls_it(argv: list[str], name: str, root: str) -> None:
-    assert _kubelet.from_argv(1, argv, "Host") == _kubelet.Kubelet(1, name, root)
+    assert kubernetes.from_argv(1, argv, "Host") == kubernetes.Kubelet(1, name, root)
 
 
 IMAGE = "registry.k8s.io/kube-scheduler:v1.36.3"

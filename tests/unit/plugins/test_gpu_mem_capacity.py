@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Problem, SmiCard, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import (
     AnnotationError,
     compare,
@@ -17,7 +18,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capac
     quantity,
     unit_mib,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi import Problem, SmiCard, SmiReport
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_cards import PciCard
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_kubernetes import runtime_of
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_managers import Manager
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_system import Python
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import PciCard
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import runtime_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, NodeFacts, gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import SUBSETS, NodeFacts, gather
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,9 +12,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import (
     MigDevice,
     Process,
     SmiOutputError,
@@ -22,6 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._nvidia_smi im
     parse,
     report,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
 

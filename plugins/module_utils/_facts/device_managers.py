@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import recorded
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import recorded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess
 
 # The original's socket has the name of ours, so that ours can take its place; only ours has the second one.

@@ -12,9 +12,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _nvidia_smi
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_cards import Driver, Pci, PciCard, driver, pci
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_kubernetes import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi as facts_nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers, registered
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciCard, driver, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, sharing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import (
     ControlPlane,
     Distribution,
     KubeletFacts,
@@ -24,9 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_kuberne
     kubelet,
     runtimes,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_managers import Manager, managers, registered
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_sharing import Sharing, sharing
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts_system import Kernel, Python, System, kernel, pythons, system
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel, Python, System, kernel, pythons, system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 #: What can be gathered apart from what the node is called. "cards" is the one that asks the driver and can take seconds.
@@ -54,7 +54,7 @@ class NodeFacts:
     disk: Optional[Disk] = None
     pci: Optional[Pci] = None
     driver: Optional[Driver] = None
-    nvidia_smi: Optional[_nvidia_smi.SmiReport] = None
+    nvidia_smi: Optional[facts_nvidia_smi.SmiReport] = None
     runtimes: Optional[Tuple[Runtime, ...]] = None
     managers: Optional[Tuple[Manager, ...]] = None
     registered: Optional[Dict[str, int]] = None
@@ -88,7 +88,7 @@ class NodeFacts:
             disk=one("disk", Disk),
             pci=None if buses is None else Pci(tuple(PciCard(**card) for card in buses["cards"]), tuple(buses["switches"])),
             driver=one("driver", Driver),
-            nvidia_smi=_nvidia_smi.SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
+            nvidia_smi=facts_nvidia_smi.SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
             runtimes=many("runtimes", Runtime),
             managers=many("managers", Manager),
             registered=values.get("registered"),
@@ -118,9 +118,9 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     )
 
 
-def _cards(host: Host) -> _nvidia_smi.SmiReport:
-    outcome = host.ask(host.program("nvidia-smi"), _nvidia_smi.ARGUMENTS, _nvidia_smi.TIMEOUT)
-    return _nvidia_smi.report(outcome, driver_container=bool(host.names(_nvidia_smi.CONTAINER)))
+def _cards(host: Host) -> facts_nvidia_smi.SmiReport:
+    outcome = host.ask(host.program("nvidia-smi"), facts_nvidia_smi.ARGUMENTS, facts_nvidia_smi.TIMEOUT)
+    return facts_nvidia_smi.report(outcome, driver_container=bool(host.names(facts_nvidia_smi.CONTAINER)))
 
 
 def _tuples(values: Mapping[str, Any]) -> Dict[str, Any]:

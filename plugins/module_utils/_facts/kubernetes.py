@@ -17,10 +17,10 @@ from typing import Dict, List, Optional, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess, flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import from_argv
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
 _RANCHER_SAYS = re.compile(r"(?:k3s|rke2) version (v[0-9][^\s]*)")
+DEFAULT_ROOT = "/var/lib/kubelet"
 _DEFAULT_CONFIG = "/var/lib/kubelet/config.yaml"
 _FLAG_FILES = (
     ("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
@@ -45,6 +45,15 @@ class Runtime:
     socket: Optional[str]
     running: bool
     config_files: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kubelet:
+    """What a kubelet's arguments mean. pid is None when none runs: then the other values are kubelet's defaults."""
+
+    pid: Optional[int]
+    node_name: str
+    root_dir: str
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,12 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
     )
 
 
+def from_argv(pid: Optional[int], argv: List[str], hostname: str) -> Kubelet:
+    """What these arguments mean; kubelet lowers the case of its node's name."""
+    name = flag(argv, "hostname-override") or hostname
+    return Kubelet(pid, name.strip().lower(), flag(argv, "root-dir") or DEFAULT_ROOT)
+
+
 def runtime_of(endpoint: Optional[str]) -> Optional[str]:
     """Which runtime listens on this socket."""
     if endpoint is None:
@@ -202,7 +217,7 @@ def _k3s(host: Host, found: Distribution) -> KubeletFacts:
         binary=binary,
         node_name=(name or host.hostname).strip().lower(),
         node_name_overridden=name is not None,
-        root="/var/lib/kubelet",
+        root=DEFAULT_ROOT,
         config=None,
         endpoint=endpoint,
         runtime=runtime_of(endpoint),
