@@ -9,10 +9,9 @@ Private to this collection.
 
 from __future__ import annotations
 
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
-# argv to (exit status, standard output, standard error).
-Run = Callable[[List[str]], Tuple[int, str, str]]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 
 CONTAINER = "gpushare-scheduler-candidate"
 

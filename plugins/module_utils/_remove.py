@@ -17,9 +17,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, sync_folder
 
-# argv to (exit status, standard output, standard error).
-Run = Callable[[List[str]], Tuple[int, str, str]]
-
 STAGED = ".gpushare-staged-"
 _SECRET_ENDS = (".key", ".token", ".kubeconfig")
 

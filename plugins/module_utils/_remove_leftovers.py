@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Plan, fate
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import PROVEN_ELSEWHERE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import LINK, is_environment
 
 KUBECTL_PLUGIN = "kubectl-inspect-gpushare"
 _CURES = {

@@ -11,7 +11,7 @@ import time
 from typing import Dict, List, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _remove_cluster
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import LABEL, MANAGER, Named, NodeTraces
 
 POLL_SECONDS = 2.0

@@ -18,18 +18,19 @@ from typing import Dict, List
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import remove, replace
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import (
     Layout,
     Plan,
     RemoveError,
-    Run,
     fate,
     read_or_none,
     shown,
     shown_content,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import VARIABLE
 
 # The timer first: it would start the service.
 UNITS = ("gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.service", "gpushare-device-plugin.service")
@@ -151,9 +152,7 @@ class _Unit(object):
 
 def properties(run: Run, unit: str) -> Dict[str, str]:
     """What systemd knows of a unit; {} where there is no systemd."""
-    names = "--property=LoadState,ActiveState,UnitFileState,FragmentPath,DropInPaths,NeedDaemonReload"
-    _status, out, _err = run(["systemctl", "show", unit, names])
-    return {key: value for key, _equals, value in (line.partition("=") for line in out.splitlines())}
+    return show(run, unit, "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "NeedDaemonReload")
 
 
 def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:

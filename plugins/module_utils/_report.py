@@ -15,10 +15,11 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Run, fate, read_or_none
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, fate, read_or_none
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import KUBECTL_PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import UNITS, properties
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import MARKER, Environments, is_environment
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
 AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"

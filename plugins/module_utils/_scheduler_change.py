@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _kube_scheduler, _kubeadm_config, _scheduler_proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Expected, Host, SchedulerService
 
 OWNER = "scheduler"
 FOLDER = "folder:"
-# argv to (exit status, standard output, standard error).
-Run = Callable[[List[str]], Tuple[int, str, str]]
 CLUSTER = ["configmap", "--namespace", _kubeadm_config.NAMESPACE, _kubeadm_config.NAME]
 
 

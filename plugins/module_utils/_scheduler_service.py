@@ -18,9 +18,9 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Ty
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 
 T = TypeVar("T")
 POLL_SECONDS = 0.5

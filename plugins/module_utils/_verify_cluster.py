@@ -15,8 +15,7 @@ from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Opt
 from urllib.parse import urlencode
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import (
     ANNOTATION,
     CARDS,
     MEMORY,
@@ -24,7 +23,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capac
     published,
     quantity,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
 
 #: Above this many, one list is cheaper than one request for each name.
 MANY_NODES = 20

@@ -20,10 +20,11 @@ import time
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, MARKER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import LINK, MARKER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS, VARIABLE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import read_token
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, parsed, show_command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import read_token
 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
 _GENERATION = re.compile(rf"^Environment={VARIABLE}=(\S+)$", re.MULTILINE)
@@ -36,8 +37,8 @@ _NAMED = 5
 def unit(host: Host, name: str) -> Dict[str, Any]:
     """A systemd service: its state, and the generations (see _systemd) of its file and of its process; None where there is none."""
     file = f"{name}.service"
-    outcome = host.ask(host.program("systemctl"), ["show", file, "--property=" + ",".join(_PROPERTIES)], _ASK_SECONDS)
-    properties = dict(line.split("=", 1) for line in (outcome.out if outcome else "").splitlines() if "=" in line)
+    outcome = host.ask(host.program("systemctl"), show_command(file, *_PROPERTIES)[1:], _ASK_SECONDS)
+    properties = parsed(outcome.out if outcome else "")
     content = host.text(f"{UNITS}/{file}")
     wanted = _GENERATION.search(content or "")
     pid = int(properties.get("MainPID") or 0)

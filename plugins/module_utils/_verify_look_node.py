@@ -15,8 +15,11 @@ import socket
 import struct
 from typing import Any, Callable, Dict, List, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import recorded
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import (
     Refused,
     Runtimes,
     dump_section,
@@ -24,10 +27,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd im
     running_runtimes,
     socket_address,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import Run, arguments_of, find_unit
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import recorded
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import arguments_of, find_unit
 
 KUBELET_SOCKET = "kubelet.sock"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -81,7 +82,7 @@ def registered(host: Host, kubelet_root: str) -> Dict[str, Dict[str, int]]:
         return {}
 
 
-def container_runtime(host: Host, endpoint: Optional[str], unit_name: str, config: str, run: Run) -> Dict[str, Any]:
+def container_runtime(host: Host, endpoint: Optional[str], unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
     """containerd: its default runtime in the files and in the process, and what the process lacks of the files."""
     found: Dict[str, Any] = {"problem": "", "file_default": "", "running_default": "", "lacks": "", "unit": unit_name}
     try:
@@ -91,10 +92,10 @@ def container_runtime(host: Host, endpoint: Optional[str], unit_name: str, confi
         wanted = Runtimes.of(dump_section(dump))
         found["file_default"] = wanted.default
         address = (endpoint or "").replace("unix://", "") or unit.address or socket_address(dump)
-        running = running_runtimes(_cri.status(host.outside(address)).config)
+        running = running_runtimes(cri.status(host.outside(address)).config)
         found["running_default"] = running.default
         found["lacks"] = not_running(wanted, running) or ""
-    except (Refused, _cri.CriError, OSError, ValueError) as error:
+    except (Refused, cri.CriError, OSError, ValueError) as error:
         found["problem"] = str(error)
     return found
 
@@ -103,8 +104,8 @@ def images(host: Host, endpoint: Optional[str]) -> List[str]:
     """Images on the node that run without a command and do no harm: those of the pod sandbox. endpoint: kubelet's; any runtime's."""
     address = host.outside((endpoint or "/run/containerd/containerd.sock").replace("unix://", ""))
     try:
-        return pause_images(_cri.call(address, "/runtime.v1.ImageService/ListImages", b"", 10.0))
-    except (OSError, EOFError, ValueError, LookupError, _cri.CriError):
+        return pause_images(cri.call(address, "/runtime.v1.ImageService/ListImages", b"", 10.0))
+    except (OSError, EOFError, ValueError, LookupError, cri.CriError):
         return []
 
 
@@ -112,11 +113,11 @@ def pause_images(reply: bytes) -> List[str]:
     """From a runtime.v1.ListImagesResponse: names of pause images, those first that the runtime has pinned."""
     pinned: List[str] = []
     others: List[str] = []
-    for number, image in _cri.fields(reply):
+    for number, image in cri.fields(reply):
         if number != 1 or not isinstance(image, bytes):
             continue
         names, held = [], False
-        for key, value in _cri.fields(image):
+        for key, value in cri.fields(image):
             if key == 2 and isinstance(value, bytes):
                 names.append(value.decode("utf-8", "replace"))
             held = held or (key == 8 and bool(value))

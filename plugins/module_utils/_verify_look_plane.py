@@ -13,7 +13,7 @@ import hashlib
 import posixpath
 from typing import Any, Dict, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import config_paths
 

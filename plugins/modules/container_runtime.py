@@ -88,10 +88,10 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
 
 
 def main() -> None:

@@ -97,10 +97,10 @@ differences:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import compare
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import compare
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 # Above this many, one list is cheaper than one request for each name.
@@ -125,7 +125,7 @@ def reports(module: AnsibleModule) -> dict:
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            cluster_kubectl.ARGUMENTS,
             nodes={"type": "dict"},
             unit={"type": "str", "default": ""},
             timeout={"type": "int", "default": 0},
@@ -133,14 +133,14 @@ def main() -> None:
         ),
         supports_check_mode=True,
     )
-    kubectl = _kubectl.for_module(module)
+    kubectl = cluster_kubectl.for_module(module)
     wanted = reports(module)
     names = sorted(wanted) if len(wanted) <= MANY else []
     deadline = time.monotonic() + module.params["timeout"]
     while True:
         try:
             nodes = kubectl.items(["get", "nodes", *names, "--ignore-not-found"]) if wanted else []
-        except _kubectl.KubectlError as error:
+        except cluster_kubectl.KubectlError as error:
             module.fail_json(msg=str(error))
         comparison = compare(wanted, nodes, module.params["unit"])
         if comparison.ok or time.monotonic() >= deadline:

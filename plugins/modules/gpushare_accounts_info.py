@@ -42,18 +42,18 @@ without_node:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import plugin_accounts
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS), supports_check_mode=True)
-    kubectl = _kubectl.for_module(module)
+    module = AnsibleModule(argument_spec=dict(cluster_kubectl.ARGUMENTS), supports_check_mode=True)
+    kubectl = cluster_kubectl.for_module(module)
     try:
         # Raw, because kubectl leaves out who has made an object.
         paths = ("/api/v1/namespaces/kube-system/serviceaccounts", "/api/v1/nodes")
         accounts, nodes = (json.loads(kubectl.text(["get", "--raw", path]))["items"] for path in paths)
-    except _kubectl.KubectlError as error:
+    except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **plugin_accounts(accounts, nodes))
 

@@ -71,15 +71,15 @@ seeds:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import daemons_of, identify
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeconfig import NoClusterError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import NoClusterError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of, identify
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            kubectl.ARGUMENTS,
             namespace={"type": "str", "default": "kube-system"},
             accounts={"type": "dict", "required": True},
             tokens={"type": "dict", "default": {}, "no_log": False},
@@ -90,8 +90,8 @@ def main() -> None:
     params = module.params
     try:
         daemons = daemons_of(params["accounts"], params["tokens"])
-        found = identify(_kubectl.for_module(module), params["namespace"], daemons, params["server"], time.time(), not module.check_mode)
-    except (_kubectl.KubectlError, NoClusterError) as error:
+        found = identify(kubectl.for_module(module), params["namespace"], daemons, params["server"], time.time(), not module.check_mode)
+    except (kubectl.KubectlError, NoClusterError) as error:
         module.fail_json(msg=str(error))
     except TypeError as error:
         module.fail_json(msg=f"a value of tokens is not what gpushare_token_info returns: {error}")

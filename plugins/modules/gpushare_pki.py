@@ -55,9 +55,9 @@ not_after:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 
 def main() -> None:
@@ -76,10 +76,10 @@ def main() -> None:
     with lock.for_module(module):
         # A unit that does not exist yet cannot be reloaded; it reads the files when it starts.
         unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
-        argv = _pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)
+        argv = pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)
         try:
-            found = _pki.ask(module.run_command, argv) if installed else _pki.missing(params["path"])
-        except _pki.PkiError as error:
+            found = pki.ask(module.run_command, argv) if installed else pki.missing(params["path"])
+        except pki.PkiError as error:
             module.fail_json(msg=str(error))
         module.exit_json(changed=bool(found.changed), files=found.changed, not_after=found.not_after, diff=found.diff())
 

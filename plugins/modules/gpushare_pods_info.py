@@ -44,20 +44,20 @@ pods:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import gpu_pods
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec=dict(_kubectl.ARGUMENTS, nodes={"type": "list", "elements": "str"}),
+        argument_spec=dict(kubectl.ARGUMENTS, nodes={"type": "list", "elements": "str"}),
         supports_check_mode=True,
     )
     nodes = module.params["nodes"]
     selector = "--field-selector=spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
     try:
-        pods = _kubectl.for_module(module).items(["get", "pods", "--all-namespaces", selector])
-    except _kubectl.KubectlError as error:
+        pods = kubectl.for_module(module).items(["get", "pods", "--all-namespaces", selector])
+    except kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, pods=gpu_pods(pods, None if nodes is None else set(nodes)))
 

@@ -75,14 +75,14 @@ removed:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_probe import Probes, name, probe_pod
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            kubectl.ARGUMENTS,
             state={"type": "str", "choices": ["present", "absent"], "default": "present"},
             nodes={"type": "dict", "default": {}},
             resource={"type": "str", "default": "aliyun.com/gpu-mem"},
@@ -94,7 +94,7 @@ def main() -> None:
     params = module.params
     if module.check_mode:
         module.exit_json(changed=bool(params["nodes"]) and params["state"] == "present", removed=[])
-    probes = Probes(_kubectl.for_module(module))
+    probes = Probes(kubectl.for_module(module))
     try:
         removed = probes.remove(params["timeout"])
         result = {"changed": bool(removed), "removed": removed}
@@ -104,7 +104,7 @@ def main() -> None:
             ]
             placed = probes.place(wanted, params["timeout"])
             result.update(changed=True, pods={node: placed[name(node)] for node in params["nodes"]})
-    except _kubectl.KubectlError as error:
+    except kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
 

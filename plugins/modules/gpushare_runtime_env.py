@@ -110,9 +110,7 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import (
     Artifact,
     Environments,
     RuntimeEnvError,
@@ -120,6 +118,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env i
     find_python,
     pip_steps,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
 def install(module: AnsibleModule, run, environments: Environments, name: str, python) -> None:

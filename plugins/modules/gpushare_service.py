@@ -104,10 +104,15 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._companions import Companions, Together
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
+    Companions,
+    Daemon,
+    SystemdError,
+    Together,
+    read_environ,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, SystemdError, read_environ
 
 ARGUMENTS = {
     "name": {"type": "str", "required": True},

@@ -50,7 +50,7 @@ own:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token_look import ask_api_server, own_token
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import ask_api_server, own_token
 
 
 def main() -> None:

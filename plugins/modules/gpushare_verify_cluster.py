@@ -63,13 +63,14 @@ seen:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _verify_cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify_cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            cluster_kubectl.ARGUMENTS,
             nodes={"type": "list", "elements": "str", "required": True},
             schedulers={"type": "list", "elements": "str", "default": []},
             objects={"type": "list", "elements": "dict", "default": []},
@@ -77,7 +78,7 @@ def main() -> None:
         ),
         supports_check_mode=True,
     )
-    params, kubectl = module.params, _kubectl.for_module(module)
+    params, kubectl = module.params, cluster_kubectl.for_module(module)
     deadline = time.monotonic() + params["settle"]
     try:
         nodes = _verify_cluster.nodes(kubectl, params["nodes"])
@@ -91,7 +92,7 @@ def main() -> None:
             "objects": _verify_cluster.objects(kubectl, params["objects"]),
             "accounts": _verify_cluster.accounts(kubectl),
         }
-    except _kubectl.KubectlError as error:
+    except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, seen=seen)
 

@@ -140,9 +140,10 @@ standby:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _scheduler_change
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _scheduler_change
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
@@ -173,14 +174,14 @@ OPTIONS = {
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(cluster_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
     if module.params["plan"] is None:
         module.fail_json(msg="kube_scheduler_extender was run without its action plugin; call it by its full name gpushare.kubernetes.…")
     with lock.for_module(module):
         os.umask(0o022)
         params, plan = module.params, module.params["plan"]
         where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
-        host, kubectl = Host(os.uname().nodename, params["node_name"], *where), _kubectl.for_module(module)
+        host, kubectl = Host(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
         tools = _scheduler_change.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
         try:
             if "files" not in plan:
@@ -195,7 +196,14 @@ def main() -> None:
             result = _scheduler_change.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
             for warning in result.pop("warnings"):
                 module.warn(warning)
-        except (_scheduler_change.Refused, TransactionError, JournalError, _kubectl.KubectlError, OSError, UnicodeDecodeError) as error:
+        except (
+            _scheduler_change.Refused,
+            TransactionError,
+            JournalError,
+            cluster_kubectl.KubectlError,
+            OSError,
+            UnicodeDecodeError,
+        ) as error:
             module.fail_json(msg=str(error))
         module.exit_json(changed=True, **result)
 

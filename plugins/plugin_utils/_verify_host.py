@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import LEAST_LEFT, Token
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import LEAST_LEFT, Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
 
 SITE = "run site.yml again"

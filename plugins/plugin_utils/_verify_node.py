@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import CARDS, MEMORY, compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import CARDS, MEMORY, compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit

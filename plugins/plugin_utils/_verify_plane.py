@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import CARDS, MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import CARDS, MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import ANNOTATION, AnnotationError, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import ANNOTATION, AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_containers import ALLOCATION, INDEX
 
 HELD = "gpushare/held"

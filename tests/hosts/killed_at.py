@@ -9,8 +9,8 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
 
 victim, state = sys.argv[1:]
 

@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _scheduler_change
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
 
 PKI = "/etc/gpushare/pki"

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 _CHECKPOINT = "kubelet_internal_checkpoint"

@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import Callable, List, Optional, Tuple
 
 _AFTER_KILL = 1.0
 
@@ -40,6 +40,14 @@ class Outcome:
     def words(self) -> str:
         """All that it printed, on one line, without what would not help a reader."""
         return " ".join((self.out + " " + self.err).split())[:500]
+
+
+#: Acts on a host, as AnsibleModule.run_command does: argv to (exit status, standard output, standard error).
+Run = Callable[[List[str]], Tuple[int, str, str]]
+#: The same, with what it reads from its standard input.
+RunWithInput = Callable[[List[str], Optional[str]], Tuple[int, str, str]]
+#: Asks a question that must be answered within so many seconds.
+RunWithin = Callable[[List[str], float], Outcome]
 
 
 def run(argv: List[str], timeout: float) -> Outcome:

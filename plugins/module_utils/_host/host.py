@@ -15,9 +15,9 @@ import posixpath
 import re
 import stat
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import run as run_command
 
 #: Where the programs of a node are, in the order of a root shell; k3s and RKE2 keep theirs in the last ones.
@@ -86,7 +86,7 @@ def flag(argv: Sequence[str], name: str) -> Optional[str]:
 class Host:
     """One host. root: "/" or the folder that stands for it; every path given or returned is as the host sees it."""
 
-    def __init__(self, root: str = "/", timeout: float = 20.0, run: Callable[[List[str], float], Outcome] = run_command) -> None:
+    def __init__(self, root: str = "/", timeout: float = 20.0, run: RunWithin = run_command) -> None:
         self.root = root
         self._timeout = timeout
         self._run = run

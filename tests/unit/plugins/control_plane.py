@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_change
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import Extender
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _cluster_objects, _kubeconfig
+from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import objects
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, for_module
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError, for_module
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import kubeconfig
 
 
 class Answers:
@@ -48,38 +50,38 @@ def test_kubectl_is_called_with_its_kubeconfig_and_a_bound() -> None:
 def test_only_what_the_server_would_change_counts() -> None:
     live = role(["get"], resourceVersion="7", uid="u", managedFields=[{}], creationTimestamp="t", annotations={"of": "others"})
     same = role(["get"], resourceVersion="8", annotations={"of": "others"})
-    assert _cluster_objects.changes([live], [same]) == []
-    (change,) = _cluster_objects.changes([live], [role(["get", "list"], annotations={"of": "others"})])
+    assert objects.changes([live], [same]) == []
+    (change,) = objects.changes([live], [role(["get", "list"], annotations={"of": "others"})])
     assert change.title == "ClusterRole x"
-    (new,) = _cluster_objects.changes([], [same])
+    (new,) = objects.changes([], [same])
     assert new.before is None
 
 
 def test_the_values_of_a_secret_are_in_no_diff() -> None:
     secret = {"kind": "Secret", "metadata": {"name": "x", "namespace": "kube-system"}, "data": {"token": "c2VjcmV0"}}
-    (change,) = _cluster_objects.changes([], [secret])
+    (change,) = objects.changes([], [secret])
     assert change.title == "Secret kube-system/x"
-    assert "c2VjcmV0" not in json.dumps(_cluster_objects.diff([change]))
+    assert "c2VjcmV0" not in json.dumps(objects.diff([change]))
 
 
 def test_the_api_server_is_the_one_of_the_administrator() -> None:
-    assert _kubeconfig.api_server({"clusters": [{"cluster": {"server": "https://api:6443"}}]}) == "https://api:6443"
-    with pytest.raises(_kubeconfig.NoClusterError, match="gpushare_api_server"):
-        _kubeconfig.api_server({"clusters": None})
+    assert kubeconfig.api_server({"clusters": [{"cluster": {"server": "https://api:6443"}}]}) == "https://api:6443"
+    with pytest.raises(kubeconfig.NoClusterError, match="gpushare_api_server"):
+        kubeconfig.api_server({"clusters": None})
 
 
 def test_a_daemons_kubeconfig_says_where_the_cluster_is_and_holds_no_secret() -> None:
-    made = _kubeconfig.daemon_kubeconfig("https://api:6443", "PEM\n")
-    assert _kubeconfig.where(made) == ("https://api:6443", "PEM\n")
+    made = kubeconfig.daemon_kubeconfig("https://api:6443", "PEM\n")
+    assert kubeconfig.where(made) == ("https://api:6443", "PEM\n")
     assert json.loads(made)["users"] == [{"name": "daemon", "user": {}}]
-    assert [_kubeconfig.where(text) for text in (None, "", "apiVersion: v1", '{"clusters": []}')] == [None] * 4
+    assert [kubeconfig.where(text) for text in (None, "", "apiVersion: v1", '{"clusters": []}')] == [None] * 4
 
 
 def test_the_certificate_authority_is_the_clusters_own() -> None:
-    assert _kubeconfig.root_ca({"data": {"ca.crt": "PEM"}}) == "PEM"
+    assert kubeconfig.root_ca({"data": {"ca.crt": "PEM"}}) == "PEM"
     for missing in (None, {}, {"data": {}}):
-        with pytest.raises(_kubeconfig.NoClusterError, match=r"kube-root-ca\.crt"):
-            _kubeconfig.root_ca(missing)
+        with pytest.raises(kubeconfig.NoClusterError, match=r"kube-root-ca\.crt"):
+            kubeconfig.root_ca(missing)
 
 
 @pytest.mark.parametrize(

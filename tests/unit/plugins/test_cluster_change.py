@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
 
 Json = dict[str, Any]
 
@@ -18,7 +18,7 @@ NOT_FOUND = "Error from server (NotFound): the server could not find the request
 
 
 class ApiServer:
-    """kubectl with a cluster behind it: objects by kind and name, which apply and delete change. served: kinds by group and version."""
+    """kubectl with a cluster behind it: objects by kind and name, which apply changes. served: kinds by group and version."""
 
     def __init__(self, *objects: Json, served: dict[str, list[str]] | None = None) -> None:
         self.objects = {self.key(item): copy.deepcopy(item) for item in objects}
@@ -39,16 +39,12 @@ class ApiServer:
             return 0, json.dumps({"resources": [{"kind": kind} for kind in self.served[version]]}), ""
         if words[0] == "get":
             found = [self.objects[self.key(item)] for item in given if self.key(item) in self.objects]
-        elif words[0] == "apply":
+        else:
+            assert words[0] == "apply"
             found = given
             if "--dry-run=server" not in words:
                 self.writes.append("apply")
                 self.objects.update({self.key(item): item for item in given})
-        else:
-            found = []
-            self.writes.append(f"delete {' '.join(item['metadata']['name'] for item in given)}")
-            for item in given:
-                del self.objects[self.key(item)]
         return 0, json.dumps({"kind": "List", "items": found}), ""
 
     def converge(self, wanted: Wanted, *, check_mode: bool = False) -> Json:
@@ -61,31 +57,17 @@ def thing(name: str, kind: str = "ConfigMap", version: str = "v1", **content: An
 
 def test_a_second_run_writes_nothing() -> None:
     api = ApiServer()
-    wanted = Wanted(apply=[thing("a", data={"k": "v"})], delete=[thing("old")])
+    wanted = Wanted(apply=[thing("a", data={"k": "v"})])
     assert api.converge(wanted)["objects"] == ["ConfigMap a"]
     assert api.converge(wanted) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
     assert api.writes == ["apply"]
 
 
-def test_only_what_is_there_is_deleted_and_only_by_name() -> None:
-    api = ApiServer(thing("old", data={"k": "v"}), thing("others"))
-    result = api.converge(Wanted(delete=[thing("old"), thing("gone")]))
-    assert (result["objects"], api.writes) == (["ConfigMap old"], ["delete old"])
-    assert result["diff"][0]["after"] == ""
-    assert list(api.objects) == [("ConfigMap", "others")]
-
-
-def test_check_mode_tells_both_and_writes_nothing() -> None:
-    api = ApiServer(thing("old"))
-    result = api.converge(Wanted(apply=[thing("a")], delete=[thing("old")]), check_mode=True)
-    assert result["objects"] == ["ConfigMap a", "ConfigMap old"]
+def test_check_mode_tells_it_and_writes_nothing() -> None:
+    api = ApiServer()
+    result = api.converge(Wanted(apply=[thing("a")]), check_mode=True)
+    assert result["objects"] == ["ConfigMap a"]
     assert (result["changed"], api.writes) == (True, [])
-
-
-def test_what_is_superseded_goes_after_what_replaces_it() -> None:
-    api = ApiServer(thing("old"))
-    api.converge(Wanted(apply=[thing("new")], delete=[thing("old")]))
-    assert api.writes == ["apply", "delete old"]
 
 
 def test_an_object_that_may_not_be_made_is_left_out_and_named() -> None:
@@ -143,23 +125,18 @@ def apply(manager: str) -> list[str]:
 
 def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     api = Recorder(thing("old"))
-    result = api.converge(Wanted(apply=[thing("new")], delete=[thing("old"), thing("gone")], timeout=7, field_manager="m"))
+    result = api.converge(Wanted(apply=[thing("new")], field_manager="m"))
     assert api.asked == [
         LOOK,
         [*apply("m"), "--dry-run=server", "-o", "json"],
         apply("m"),
-        LOOK,
-        ["delete", "--ignore-not-found", "--wait", "--timeout=7s", "-f", "-"],
     ]
-    assert (result["changed"], result["objects"], result["skipped"]) == (True, ["ConfigMap new", "ConfigMap old"], [])
+    assert (result["changed"], result["objects"], result["skipped"]) == (True, ["ConfigMap new"], [])
     api.asked.clear()
     assert api.converge(Wanted()) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
     assert api.asked == []
     api.converge(Wanted(apply=[thing("new")]))
     assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
-    api.asked.clear()
-    api.converge(Wanted(delete=[thing("new")]))
-    assert api.asked[1][3] == "--timeout=60s"
 
 
 def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
@@ -167,14 +144,6 @@ def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
     wanted = Wanted(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
     assert api.converge(wanted)["objects"] == ["Node gpu1"]
     assert api.writes == ["apply"]
-
-
-def test_what_cannot_be_there_is_not_deleted_and_is_named_only_where_nothing_is_applied() -> None:
-    api = ApiServer(thing("old"), served={"v1": ["ConfigMap"]})
-    result = api.converge(Wanted(apply=[thing("a")], delete=[POLICY, thing("old")], skip_unserved=True))
-    assert (result["objects"], result["skipped"], api.writes) == (["ConfigMap a", "ConfigMap old"], [], ["apply", "delete old"])
-    result = api.converge(Wanted(delete=[POLICY], skip_unserved=True))
-    assert (result["changed"], result["skipped"]) == (False, ["ValidatingAdmissionPolicy p"])
 
 
 @pytest.mark.parametrize("words", [NOT_FOUND, "Error from server (NotFound): x", "error: the server could not find the requested resource"])

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd_service, _cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_service, cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused, dump_section
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
 
 from unit.plugins.containerds import model
 
@@ -67,15 +67,15 @@ class Host:
             return Outcome(argv, 0 if self.start() else 1, err="Job failed")
         return Outcome(argv, 0, "level=error msg=no\n" if argv[0] == "journalctl" else "")
 
-    def status(self, _address: str, _timeout: float) -> _cri.Status:
+    def status(self, _address: str, _timeout: float) -> cri.Status:
         default = self.running.read_text()
         if not default:
-            raise _cri.CriError("the container runtime does not answer")
+            raise cri.CriError("the container runtime does not answer")
         options = {"BinaryName": str(self.program)}
         runtimes = {name: {"runtimeType": "io.containerd.runc.v2", "options": {}} for name in ("runc", "nvidia")}
         runtimes["nvidia"]["options"] = options
         names = ("runc", "nvidia") if default == "nvidia" else ("runc",)
-        return _cri.Status(
+        return cri.Status(
             {"RuntimeReady": (True, "")},
             {"containerd": {"defaultRuntimeName": default, "runtimes": {name: runtimes[name] for name in names}}},
         )
@@ -91,9 +91,9 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host(tmp_path / "host")
     monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
-    monkeypatch.setattr(_cri, "status", host.status)
-    monkeypatch.setattr(_containerd_service, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(_containerd_service, "STEADY_SECONDS", 0.01)
+    monkeypatch.setattr(cri, "status", host.status)
+    monkeypatch.setattr(containerd_service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(containerd_service, "STEADY_SECONDS", 0.01)
     return host
 
 
@@ -188,10 +188,10 @@ def test_a_containerd_that_is_unwell_without_us_is_left_alone(host: Host) -> Non
 
 
 def test_a_containerd_that_does_not_answer_is_left_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(address: str, _timeout: float) -> _cri.Status:
-        raise _cri.CriError(f"the container runtime at {address} does not answer: timed out")
+    def silent(address: str, _timeout: float) -> cri.Status:
+        raise cri.CriError(f"the container runtime at {address} does not answer: timed out")
 
-    monkeypatch.setattr(_cri, "status", silent)
+    monkeypatch.setattr(cri, "status", silent)
     before = host.tree()
     with pytest.raises(Refused, match=r"does not answer: timed out; nothing was changed: see `journalctl -u containerd.service`"):
         host.converge()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import tomllib
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, dump_section, stripped
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import DROP_IN, Installation, Plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused, dump_section, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -378,7 +378,7 @@ def test_a_runtime_that_an_administrator_added_on_1x_keeps_runc_beside_it(folder
     ],
 )
 def test_secrets_are_masked_in_what_is_shown(text: str) -> None:
-    shown = _containerd.masked(text)
+    shown = containerd_config.masked(text)
     assert "geheim" not in shown
     assert '"(hidden)"' in shown
     assert shown.count("\n") == text.count("\n")
@@ -386,13 +386,13 @@ def test_secrets_are_masked_in_what_is_shown(text: str) -> None:
 
 def test_what_is_no_secret_is_shown() -> None:
     text = 'passwords = "a"\n# auth\nauthor = "b"\n[auth]\nusername = "c"\n'
-    assert _containerd.masked(text) == text
+    assert containerd_config.masked(text) == text
 
 
 def test_a_refusal_tells_no_secret() -> None:
     secret = {"registry": {"configs": {"a": {"auth": {"password": "geheim"}}}}, "enable_selinux": True}
     dump = {"plugins": {OLD: {"containerd": {}, **secret}}}
-    found = _containerd.differences(dump, {"plugins": {OLD: {"containerd": {}}}})
+    found = containerd_config.differences(dump, {"plugins": {OLD: {"containerd": {}}}})
     assert found == [
         f"plugins.{OLD}.enable_selinux: expected True, found None",
         f"plugins.{OLD}.registry.configs.a.auth.password: expected another value than was found",
@@ -408,39 +408,39 @@ def test_a_refusal_tells_no_secret() -> None:
     ],
 )
 def test_the_release_is_read_as_distributions_print_it(printed: str, release: tuple[int, int]) -> None:
-    assert _containerd.release(printed) == release
+    assert containerd_config.release(printed) == release
 
 
 def test_another_program_is_not_taken_for_containerd() -> None:
     with pytest.raises(Refused, match=r"found one that calls itself 'k3s version v1.30.4\+k3s1"):
-        _containerd.release("k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n")
+        containerd_config.release("k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n")
 
 
 class TestRunningProcess:
     """What the CRI status of a process says, held against the files."""
 
-    WANTED = _containerd.Runtimes("nvidia", {"nvidia": {"runtime_type": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True}}})
+    WANTED = containerd_config.Runtimes("nvidia", {"nvidia": {"runtime_type": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True}}})
 
-    def status(self, **options: Any) -> _containerd.Runtimes:
+    def status(self, **options: Any) -> containerd_config.Runtimes:
         entry = {"runtimeType": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True, "Root": "", **options}, "sandboxMode": "x"}
-        return _containerd.running_runtimes({"containerd": {"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": entry}}})
+        return containerd_config.running_runtimes({"containerd": {"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": entry}}})
 
     def test_the_same(self) -> None:
-        assert _containerd.not_running(self.WANTED, self.status()) is None
+        assert containerd_config.not_running(self.WANTED, self.status()) is None
 
     def test_another_default(self) -> None:
-        reason = _containerd.not_running(self.WANTED, self.status()._replace(default="runc"))
+        reason = containerd_config.not_running(self.WANTED, self.status()._replace(default="runc"))
         assert reason == "its default runtime is 'runc', expected 'nvidia'"
 
     def test_another_cgroup_driver(self) -> None:
-        assert "'SystemdCgroup': False" in str(_containerd.not_running(self.WANTED, self.status(SystemdCgroup=False)))
+        assert "'SystemdCgroup': False" in str(containerd_config.not_running(self.WANTED, self.status(SystemdCgroup=False)))
 
     def test_an_old_entry_that_is_still_there(self) -> None:
-        without = _containerd.Runtimes("runc", {"runc": {"runtime_type": "t"}})
-        running = _containerd.running_runtimes(
+        without = containerd_config.Runtimes("runc", {"runc": {"runtime_type": "t"}})
+        running = containerd_config.running_runtimes(
             {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"runtimeType": "t", "options": None}, "nvidia": {}}}}
         )
-        assert "its runtime nvidia is" in str(_containerd.not_running(without, running))
+        assert "its runtime nvidia is" in str(containerd_config.not_running(without, running))
 
 
 # The files that belong to a configuration, and the copy of them that a change is tried on.
@@ -618,7 +618,7 @@ def test_what_is_missing_is_said_in_full_where_there_is_no_entry_and_as_a_differ
     ]:
         section = {"default_runtime_name": name, "runtimes": runtimes}
         before = copy.deepcopy(section)
-        assert _containerd.needed(section, "/b") == wanted, (name, sorted(runtimes))
+        assert containerd_config.needed(section, "/b") == wanted, (name, sorted(runtimes))
         assert section == before
 
 
@@ -636,7 +636,7 @@ def test_what_is_missing_is_said_in_full_where_there_is_no_entry_and_as_a_differ
 )
 def test_a_default_that_runc_does_not_run_is_refused(name: str, runtimes: dict[str, Any] | None, words: str) -> None:
     with pytest.raises(Refused, match=words):
-        _containerd.needed({"default_runtime_name": name, "runtimes": runtimes}, BINARY)
+        containerd_config.needed({"default_runtime_name": name, "runtimes": runtimes}, BINARY)
 
 
 def test_a_dump_without_a_cri_plugin_is_refused() -> None:
@@ -645,9 +645,9 @@ def test_a_dump_without_a_cri_plugin_is_refused() -> None:
     assert dump_section({"plugins": {OLD: {"containerd": {"a": 1}}, NEW: {"containerd": {"b": 1}}}}) == {"b": 1}
     for name in ("cri", OLD, NEW):
         with pytest.raises(Refused, match=f"^disabled_plugins of containerd's configuration has {name}, so"):
-            _containerd.check_enabled({"disabled_plugins": ["other", name]})
-    _containerd.check_enabled({"disabled_plugins": ["io.containerd.snapshotter.v1.zfs"]})
-    _containerd.check_enabled({"disabled_plugins": None})
+            containerd_config.check_enabled({"disabled_plugins": ["other", name]})
+    containerd_config.check_enabled({"disabled_plugins": ["io.containerd.snapshotter.v1.zfs"]})
+    containerd_config.check_enabled({"disabled_plugins": None})
 
 
 @pytest.mark.parametrize(
@@ -662,16 +662,16 @@ def test_a_dump_without_a_cri_plugin_is_refused() -> None:
 )
 def test_the_version_of_a_file_decides(data: dict[str, int], newest: int, found: int | str) -> None:
     if isinstance(found, int):
-        assert _containerd.file_version("/c", data, newest) == found
+        assert containerd_config.file_version("/c", data, newest) == found
     else:
         with pytest.raises(Refused, match=f"^/c has configuration {found}"):
-            _containerd.file_version("/c", data, newest)
+            containerd_config.file_version("/c", data, newest)
 
 
 def test_the_socket_is_the_one_of_the_configuration() -> None:
     new = {"plugins": {"io.containerd.server.v1.grpc": {"address": "/new"}}}
     old = {"grpc": {"address": "/old"}}
-    found = [_containerd.socket_address(one) for one in ({**new, **old}, {"plugins": {}, **old}, {})]
+    found = [containerd_config.socket_address(one) for one in ({**new, **old}, {"plugins": {}, **old}, {})]
     assert found == ["/new", "/old", "/run/containerd/containerd.sock"]
 
 
@@ -682,12 +682,12 @@ def dump_of(containerd: Any, **more: Any) -> dict[str, Any]:
 def test_two_dumps_differ_where_what_they_mean_differs() -> None:
     runtimes = {"runc": {"runtime_type": "t", "zero": 0, "options": {"off": False}}}
     same = dump_of({"runtimes": {"runc": {"runtime_type": "t"}}}, imports=["a"], empty={})
-    assert _containerd.differences(dump_of({"runtimes": runtimes}), same) == []
-    assert _containerd.differences(dump_of({"runtimes": None}), dump_of({})) == []
+    assert containerd_config.differences(dump_of({"runtimes": runtimes}), same) == []
+    assert containerd_config.differences(dump_of({"runtimes": None}), dump_of({})) == []
     wanted = dump_of({"a": 1, "b": True, "c": {"d": 1}, "e": []}, top={"x": 1})
     found = dump_of({"a": 2, "b": 1, "c": "d", "e": [1]}, more="y")
     path = f"plugins.{NEW}.containerd"
-    assert _containerd.differences(wanted, found) == [
+    assert containerd_config.differences(wanted, found) == [
         "more: expected None, found 'y'",
         f"{path}.a: expected 1, found 2",
         f"{path}.b: expected True, found 1",
@@ -702,24 +702,24 @@ def test_two_dumps_differ_where_what_they_mean_differs() -> None:
     ("count", "words"), [(1, "0"), (5, "0; 1; 2; 3; 4"), (6, "0; 1; 2; 3; 4; and 1 more"), (9, "0; 1; 2; 3; 4; and 4 more")]
 )
 def test_no_more_than_five_differences_are_told(count: int, words: str) -> None:
-    assert _containerd.describe([str(number) for number in range(count)]) == words
+    assert containerd_config.describe([str(number) for number in range(count)]) == words
 
 
 def test_a_runtime_that_a_file_would_hide_is_spelled_out() -> None:
     before = {"runtimes": {"b": {"runtime_type": "io.containerd.runc.v2", "zero": 0}, "a": {"runtime_type": "wasm"}, "kept": {}}}
-    assert _containerd.lost(before, {"runtimes": {"kept": {"x": 1}}}) == [
+    assert containerd_config.lost(before, {"runtimes": {"kept": {"x": 1}}}) == [
         (("runtimes", "a", "runtime_type"), "wasm"),
         (("runtimes", "b", "runtime_type"), "io.containerd.runc.v2"),
         (("runtimes", "b", "options", "SystemdCgroup"), False),
     ]
     entry = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
-    assert _containerd.spelled_out(entry) == entry
+    assert containerd_config.spelled_out(entry) == entry
 
 
 def test_what_taking_our_part_out_may_change_is_the_default_and_our_runtime() -> None:
     before = dump_of({"default_runtime_name": "nvidia", "runtimes": {"nvidia": {"a": 1}, "runc": {}}, "x": 1})
     for runtimes in ({"runc": {"changed": 1}}, {"nvidia": {"theirs": 1}}, None):
-        found = _containerd.undone(before, dump_of({"default_runtime_name": "runc", "runtimes": runtimes, "x": 2}))
+        found = containerd_config.undone(before, dump_of({"default_runtime_name": "runc", "runtimes": runtimes, "x": 2}))
         wanted = {"runc": {}, **{name: one for name, one in (runtimes or {}).items() if name == "nvidia"}}
         assert found == dump_of({"default_runtime_name": "runc", "runtimes": wanted, "x": 1})
     assert dump_section(before)["default_runtime_name"] == "nvidia"
@@ -767,7 +767,7 @@ NVIDIA = f'[{section(2)}.containerd.runtimes.nvidia]\nruntime_type = "old"\n'
     ],
 )
 def test_exactly_our_part_is_taken_out_of_a_file(text: str, original: str, reverted: str | None) -> None:
-    assert _containerd.reverted(text, original, BUILTIN, ["/p"]) == reverted
+    assert containerd_config.reverted(text, original, BUILTIN, ["/p"]) == reverted
 
 
 @st.composite

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd_service, _cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_service, cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import (
     ContainerdService,
     RestartError,
     Unit,
     check_program,
     find_unit,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 from unit.plugins.containerds import model
 
@@ -49,20 +49,20 @@ class Host:
             return self.restart
         return Outcome(argv, 0, self.journal if argv[0] == "journalctl" else "")
 
-    def status(self, _address: str, _timeout: float) -> _cri.Status:
+    def status(self, _address: str, _timeout: float) -> cri.Status:
         if self.silent:
-            raise _cri.CriError("the container runtime does not answer")
+            raise cri.CriError("the container runtime does not answer")
         entry = {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": ""}}
-        return _cri.Status(dict(self.conditions), {"containerd": {"defaultRuntimeName": self.default, "runtimes": {"runc": entry}}})
+        return cri.Status(dict(self.conditions), {"containerd": {"defaultRuntimeName": self.default, "runtimes": {"runc": entry}}})
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host()
-    monkeypatch.setattr(_cri, "status", host.status)
-    monkeypatch.setattr(_containerd_service, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(_containerd_service, "STEADY_SECONDS", 0.05)
-    monkeypatch.setattr(_containerd_service, "arguments_of", lambda _pid: [])
+    monkeypatch.setattr(cri, "status", host.status)
+    monkeypatch.setattr(containerd_service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(containerd_service, "STEADY_SECONDS", 0.05)
+    monkeypatch.setattr(containerd_service, "arguments_of", lambda _pid: [])
     return host
 
 
@@ -211,8 +211,8 @@ def test_a_host_without_systemd_is_refused() -> None:
 
 
 def test_what_systemd_says_is_asked_and_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_containerd_service.time, "time", lambda: 5000.0)
-    monkeypatch.setattr(_containerd_service.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(containerd_service.time, "time", lambda: 5000.0)
+    monkeypatch.setattr(containerd_service.time, "monotonic", lambda: 1000.0)
     host.properties["ExecMainStartTimestampMonotonic"] = "250000000"
     assert unit(host) == Unit(
         "containerd.service", "active", "process", 7, 4250.0, "/usr/bin/containerd", ["--config", "/srv/c.toml", "$OPTIONS"]
@@ -226,8 +226,8 @@ def test_what_systemd_says_is_asked_and_read(host: Host, monkeypatch: pytest.Mon
 
 
 def test_the_arguments_of_a_process_are_those_it_was_started_with() -> None:
-    assert _containerd_service.arguments_of(os.getpid()) == Path("/proc/self/cmdline").read_text().split("\0")[:-1]
-    assert _containerd_service.arguments_of(2**22 + 1) == []
+    assert containerd_service.arguments_of(os.getpid()) == Path("/proc/self/cmdline").read_text().split("\0")[:-1]
+    assert containerd_service.arguments_of(2**22 + 1) == []
 
 
 def test_the_program_of_the_unit_is_the_one_that_is_asked(host: Host) -> None:
@@ -263,11 +263,11 @@ def test_where_it_listens_is_what_its_command_line_or_its_configuration_says(
 ) -> None:
     asked: list[tuple[str, float]] = []
 
-    def status(address: str, timeout: float) -> _cri.Status:
+    def status(address: str, timeout: float) -> cri.Status:
         asked.append((address, timeout))
         return host.status(address, timeout)
 
-    monkeypatch.setattr(_cri, "status", status)
+    monkeypatch.setattr(cri, "status", status)
     (tmp_path / "config.toml").write_text("version = 2\n")
     installation = Installation(model("1.7.24"), str(tmp_path / "config.toml"))
     ContainerdService(unit(host), installation, host.run, 0.3)
@@ -292,7 +292,7 @@ def test_what_was_not_ready_before_need_not_be_but_the_runtime_must(host: Host, 
 def test_the_journal_is_asked_for_since_the_restart_and_told_by_its_last_complaints(
     host: Host, service: ContainerdService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_containerd_service.time, "time", lambda: 4711.9)
+    monkeypatch.setattr(containerd_service.time, "time", lambda: 4711.9)
     service.restart()
     host.journal = "".join(f"level=info {number}\nlevel=error {number}\n" for number in range(20))
     assert service.journal() == "\n".join(f"level=error {number}" for number in range(8, 20))
@@ -313,8 +313,8 @@ def test_health_is_one_process_that_stays(host: Host, service: ContainerdService
         host.silent = clock[0] < 100.15
         host.properties["MainPID"] = "8" if clock[0] >= 100.175 else "7"
 
-    monkeypatch.setattr(_containerd_service.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(_containerd_service.time, "sleep", sleep)
+    monkeypatch.setattr(containerd_service.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(containerd_service.time, "sleep", sleep)
     host.silent = True
     assert service.healthy() is None
     assert 100.225 < seen[-1] < 100.275

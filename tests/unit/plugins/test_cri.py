@@ -14,7 +14,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 
 
 def field(number: int, value: bytes | int) -> bytes:
@@ -75,7 +75,7 @@ def test_the_status_of_a_real_server_is_read(serve: Callable[..., str]) -> None:
         asked.append(request)
         return status_response({"containerd": {"defaultRuntimeName": "nvidia"}})
 
-    status = _cri.status(serve(v1=answer))
+    status = cri.status(serve(v1=answer))
     assert asked == [field(1, 1)]
     assert status.config == {"containerd": {"defaultRuntimeName": "nvidia"}}
     assert status.conditions == {
@@ -86,17 +86,17 @@ def test_the_status_of_a_real_server_is_read(serve: Callable[..., str]) -> None:
 
 def test_a_long_answer_comes_whole(serve: Callable[..., str]) -> None:
     config = {"registry": {str(number): "x" * 100 for number in range(20_000)}}
-    assert _cri.status(serve(v1=lambda _request, _context: status_response(config))).config == config
+    assert cri.status(serve(v1=lambda _request, _context: status_response(config))).config == config
 
 
 def test_before_v1_there_was_v1alpha2(serve: Callable[..., str]) -> None:
-    assert _cri.status(serve(v1alpha2=lambda _request, _context: status_response({"old": True}))).config == {"old": True}
+    assert cri.status(serve(v1alpha2=lambda _request, _context: status_response({"old": True}))).config == {"old": True}
 
 
 def test_a_server_without_the_service_is_named(serve: Callable[..., str]) -> None:
     address = serve()
-    with pytest.raises(_cri.CriError, match=rf"{address} refused /runtime.v1.RuntimeService/Status: its CRI plugin is not loaded"):
-        _cri.status(address)
+    with pytest.raises(cri.CriError, match=rf"{address} refused /runtime.v1.RuntimeService/Status: its CRI plugin is not loaded"):
+        cri.status(address)
 
 
 def test_an_error_of_the_server_is_one(serve: Callable[..., str]) -> None:
@@ -104,21 +104,21 @@ def test_an_error_of_the_server_is_one(serve: Callable[..., str]) -> None:
         context.abort(grpc.StatusCode.UNAVAILABLE, "server is not initialized yet")
         raise AssertionError
 
-    with pytest.raises(_cri.CriError, match="refused"):
-        _cri.status(serve(v1=fail))
+    with pytest.raises(cri.CriError, match="refused"):
+        cri.status(serve(v1=fail))
 
 
 @pytest.mark.parametrize(
     "message", [b"\x0b", b"\xff", field(2, 5), field(2, field(1, b"config") + field(2, b"{")), field(1, field(1, field(1, b"\xff")))]
 )
 def test_an_answer_that_is_no_status_is_an_error(serve: Callable[..., str], message: bytes) -> None:
-    with pytest.raises(_cri.CriError, match="no CRI status"):
-        _cri.status(serve(v1=lambda _request, _context: message))
+    with pytest.raises(cri.CriError, match="no CRI status"):
+        cri.status(serve(v1=lambda _request, _context: message))
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    with pytest.raises(_cri.CriError, match=r"does not answer: .*No such file"):
-        _cri.status(str(tmp_path / "none.sock"))
+    with pytest.raises(cri.CriError, match=r"does not answer: .*No such file"):
+        cri.status(str(tmp_path / "none.sock"))
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_what_is_no_grpc_server_is_an_error(tmp_path: Path, said: bytes, message
     with listening(tmp_path) as listener:
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(_cri.CriError, match=message):
-            _cri.status(str(tmp_path / "s"), timeout_s=2)
+        with pytest.raises(cri.CriError, match=message):
+            cri.status(str(tmp_path / "s"), timeout_s=2)
         thread.join()
 
 
 def test_a_server_that_says_nothing_does_not_hold_us_up(tmp_path: Path) -> None:
     started = time.monotonic()
-    with listening(tmp_path), pytest.raises(_cri.CriError, match="timed out"):
-        _cri.status(str(tmp_path / "s"), timeout_s=0.2)
+    with listening(tmp_path), pytest.raises(cri.CriError, match="timed out"):
+        cri.status(str(tmp_path / "s"), timeout_s=0.2)
     assert time.monotonic() - started < 2
 
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _pki
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._companions import Companions, Together
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, health_of, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health, SystemdError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, SystemdError, Together
 
 from unit.plugins.tokens import claims, jwt
 
@@ -301,25 +300,25 @@ def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
 
 
 def test_gpushare_pki_is_told_what_to_reload_only_when_it_writes() -> None:
-    assert _pki.command("/x", "/pki", "plan", "e.service") == ["/x", "plan", "--dir", "/pki"]
-    assert _pki.command("/x", "/pki", "ensure", "e.service") == ["/x", "ensure", "--dir", "/pki", "--reload", "e.service"]
-    assert _pki.command("/x", "/pki", "ensure", "") == ["/x", "ensure", "--dir", "/pki"]
+    assert pki.command("/x", "/pki", "plan", "e.service") == ["/x", "plan", "--dir", "/pki"]
+    assert pki.command("/x", "/pki", "ensure", "e.service") == ["/x", "ensure", "--dir", "/pki", "--reload", "e.service"]
+    assert pki.command("/x", "/pki", "ensure", "") == ["/x", "ensure", "--dir", "/pki"]
 
 
 def test_what_gpushare_pki_says_is_the_result() -> None:
     said = {"changed": ["ca.crt"], "certificates": [{"path": "ca.crt", "not_after": "2036-01-01T00:00:00Z"}]}
-    found = _pki.ask(lambda argv: (0, json.dumps(said), ""), ["/x"])
-    assert found == _pki.Pki(["ca.crt"], {"ca.crt": "2036-01-01T00:00:00Z"})
+    found = pki.ask(lambda argv: (0, json.dumps(said), ""), ["/x"])
+    assert found == pki.Pki(["ca.crt"], {"ca.crt": "2036-01-01T00:00:00Z"})
     assert found.diff() == {"before": "", "after": "made anew: ca.crt\n"}
 
 
 @pytest.mark.parametrize(("status", "out", "err", "words"), [(1, "", "no room\n", "status 1: no room"), (0, "[]", "", "must print JSON")])
 def test_a_gpushare_pki_that_fails_is_quoted(status: int, out: str, err: str, words: str) -> None:
-    with pytest.raises(_pki.PkiError, match=words):
-        _pki.ask(lambda argv: (status, out, err), ["/x", "plan"])
+    with pytest.raises(pki.PkiError, match=words):
+        pki.ask(lambda argv: (status, out, err), ["/x", "plan"])
 
 
 def test_without_the_program_every_missing_file_is_predicted(tmp_path: Path) -> None:
-    assert _pki.missing(str(tmp_path)).changed == list(_pki.FILES)
+    assert pki.missing(str(tmp_path)).changed == list(pki.FILES)
     (tmp_path / "ca.crt").write_text("")
-    assert "ca.crt" not in _pki.missing(str(tmp_path)).changed
+    assert "ca.crt" not in pki.missing(str(tmp_path)).changed

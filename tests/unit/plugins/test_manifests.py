@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_objects import foreign
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign
 
 from gpushare_runtime.core import protocol
 
@@ -132,8 +132,6 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
             {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": {"name": role}, "subjects": [subject]}
         )
     assert [item for item in bad if foreign([*ours, item]) is None] == []
-    for item in (ours[0], {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu1", "labels": {}}}):
-        assert (foreign([item], deleting=True) is None) == (item["kind"] != "Node")
 
 
 @pytest.mark.parametrize("name", NAMES)

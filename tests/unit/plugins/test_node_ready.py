@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_ready import SETTLED, not_ready, unix_time
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.node_ready import SETTLED, not_ready, unix_time
 
 RESTART = 1_790_000_000.25
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _remove_cluster, _remove_objects
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import Named, forgotten, going, gpu_pods, ours, traces
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_objects import Removal
 

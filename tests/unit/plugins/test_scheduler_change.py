@@ -18,10 +18,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_s
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeadm_config import PATH
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_change import Refused
 
 from unit.plugins.control_plane import CLUSTER, ControlPlane, now, parsed

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._health import fetch_json, unhealthy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health, SystemdError, generation, stamped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, SystemdError, generation, stamped
 
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
 

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import daemons_of, identify
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeconfig import NoClusterError, daemon_kubeconfig, where
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import Token, read_token, subject, taken, why_seed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token_look import ask_api_server, own_token
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import NoClusterError, daemon_kubeconfig, where
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of, identify
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import (
+    Token,
+    ask_api_server,
+    own_token,
+    read_token,
+    subject,
+    taken,
+    why_seed,
+)
 
 from unit.plugins.tokens import NOW, SUBJECT, WEEK, claims, jwt
 

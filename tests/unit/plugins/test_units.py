@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import Environments, Interpreter
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import Environments, Interpreter
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health
 
 from gpushare_runtime.device_plugin import main as plugin
 from gpushare_runtime.extender import main as extender

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify_cluster
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_probe import Probes, name, probe_pod, settled
 
 from unit.plugins.test_cluster_change import ApiServer, thing

@@ -26,11 +26,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils import (
     _verify_look_plane,
     _verify_seen,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cri import CriError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_seen import Places, see
 
 from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet

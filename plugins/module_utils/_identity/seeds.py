@@ -13,9 +13,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeconfig import api_server, daemon_kubeconfig, root_ca
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import SEED_SECONDS, Token, subject, why_seed
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import api_server, daemon_kubeconfig, root_ca
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import SEED_SECONDS, Token, subject, why_seed
 
 _CA = "kube-root-ca.crt"
 

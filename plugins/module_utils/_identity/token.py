@@ -2,17 +2,23 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a ServiceAccount's token says of itself, and whether a daemon needs a new one to start with.
+"""Tokens of ServiceAccounts: what one says of itself, whether a daemon can go on with it, and whether the API server takes it.
 
-Private to this collection. Pure. Nothing here verifies a signature: only the API server can.
+Private to this collection. Nothing here verifies a signature: only the API server can.
 """
 
 from __future__ import annotations
 
 import base64
+import http.client
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping, Optional
+import ssl
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Callable, Dict, Mapping, Optional
+from urllib.parse import urlsplit
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import where
 
 #: A daemon renews its token when a third of its life is over; one that has less than this left has failed to for long.
 LEAST_LEFT = 0.25
@@ -88,3 +94,39 @@ def why_seed(own: Optional[Token], wanted: str, uid: Optional[str], now: float) 
 def taken(own: Optional[Token], seed: Token) -> bool:
     """Whether a daemon has swapped this seed for a token of its own."""
     return own is not None and (own.subject, own.uid) == (seed.subject, seed.uid) and own.issued >= seed.issued
+
+
+# (URL of the API server, its certificate authority as PEM, token) to whether the token is taken; None: no answer.
+Ask = Callable[[str, str, str], Optional[bool]]
+
+SECONDS = 5.0
+
+
+def own_token(token_path: str, kubeconfig_path: str, ask: Ask) -> Optional[Token]:
+    """The claims of the token in the file, None if there is none, and what the API server of the kubeconfig says of it."""
+    text, config = _text(token_path), _text(kubeconfig_path)
+    found, server = read_token(text), where(config)
+    if found is None or text is None or server is None:
+        return found
+    return replace(found, accepted=ask(server[0], server[1], text.strip()))
+
+
+def ask_api_server(url: str, ca: str, token: str) -> Optional[bool]:
+    """Whether the API server takes the token: it answers 401 to one that it does not know, whatever is asked for."""
+    try:
+        address = urlsplit(url)
+        context = ssl.create_default_context(cadata=ca)
+        connection = http.client.HTTPSConnection(address.hostname or "", address.port or 443, timeout=SECONDS, context=context)
+        try:
+            connection.request("GET", "/version", headers={"Authorization": "Bearer " + token})
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return None if status >= 500 else status != 401
+
+
+def _text(path: str) -> Optional[str]:
+    state = read_state(path)
+    return None if state is None else state.content.decode("utf-8", "replace")

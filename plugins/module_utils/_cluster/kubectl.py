@@ -10,12 +10,10 @@ Private to this collection.
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
-
-# (argv, standard input) to (exit status, standard output, standard error).
-Run = Callable[[List[str], Optional[str]], Tuple[int, str, str]]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithInput
 
 ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "kubectl": {"type": "str", "default": "kubectl"},
@@ -30,7 +28,7 @@ class KubectlError(RuntimeError):
 class Kubectl:
     """kubectl with one kubeconfig. `run` executes it."""
 
-    def __init__(self, run: Run, binary: str, kubeconfig: str) -> None:
+    def __init__(self, run: RunWithInput, binary: str, kubeconfig: str) -> None:
         self._run = run
         self._command = [binary, "--kubeconfig", kubeconfig, "--request-timeout=20s"]
 

@@ -11,16 +11,16 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused, masked
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Installation, Plan, read_text
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_service import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused, masked
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation, Plan, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import (
     ContainerdService,
-    Run,
     arguments_of,
     check_program,
     find_unit,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 
 OWNER = "container_runtime"
 
@@ -47,7 +47,7 @@ class Result(NamedTuple):
     diff: List[Dict[str, str]]
 
 
-def converge(wanted: Wanted, check: bool, run: Run = command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
+def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
     """Do it, or with `check` say what would be done. Refused if nothing was changed; TransactionError if it was put back."""
     entries = [entry for entry in Transaction(OWNER).journal.entries() if entry.owner == OWNER]
     if wanted.state == "absent" and not entries:

@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What applying objects to a cluster, or deleting them, would change: live objects against the server's own dry run.
+"""Brings objects of a cluster to what they shall be, through kubectl: as few calls as can be, none that writes if nothing differs.
 
-Private to this collection. Pure.
+Private to this collection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
+
 Key = Tuple[str, str, str]
+Object = Mapping[str, Any]
 
 # What the server writes by itself and what differs although nothing of ours does.
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
@@ -30,50 +33,123 @@ _OWN = {
     "ValidatingAdmissionPolicy": (_ADMISSION, ""),
     "ValidatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
-_DELETED_ONLY = {"Secret": ("v1", "kube-system")}
 _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LABELS = ("gpushare.kubernetes/node", "ack.node.gpu.placement")
 
 
+class ForeignError(RuntimeError):
+    """An object that this collection never makes; says which, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """apply: complete objects; create: whether those that are not there may be made."""
+
+    apply: Sequence[Object] = ()
+    create: bool = True
+    skip_unserved: bool = False
+    field_manager: str = "gpushare.kubernetes"
+
+
 @dataclass(frozen=True)
 class Change:
-    """One object that is created, altered or deleted: before or after is None. Values of Secrets are left out."""
+    """One object that is created or altered: before is None for one that was not there. Values of Secrets are left out."""
 
     key: Key
     before: Optional[Dict[str, Any]]
-    after: Optional[Dict[str, Any]]
+    after: Dict[str, Any]
 
     @property
     def title(self) -> str:
         return title(self.key)
 
 
-def foreign(objects: Sequence[Mapping[str, Any]], deleting: bool = False) -> Optional[str]:
-    """Which of the objects this collection never makes or deletes, and why, in words; None if they are all its own.
+def check_ours(wanted: Wanted) -> None:
+    """ForeignError unless all of them are of kinds and names that this collection makes."""
+    stranger = foreign(wanted.apply)
+    if stranger is not None:
+        raise ForeignError(f"not an object of gpushare's: {stranger}; nothing was changed")
+
+
+def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, Any]:
+    """The module's result. KubectlError with kubectl's words."""
+    unserved: List[str] = []
+    apply = list(wanted.apply)
+    if wanted.skip_unserved:
+        apply, unserved = _split(kubectl, apply)
+    found, missing = _apply(kubectl, apply, wanted, check_mode)
+    return {
+        "changed": bool(found),
+        "objects": [change.title for change in found],
+        "skipped": unserved,
+        "missing": missing,
+        "diff": diff(found),
+    }
+
+
+def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mode: bool) -> Tuple[List[Change], List[str]]:
+    """The changes, and the titles of those that are not there and may not be made."""
+    missing: List[str] = []
+    if not objects:
+        return [], missing
+    document = as_list(objects)
+    command = ["apply", "--server-side", "--force-conflicts", f"--field-manager={wanted.field_manager}", "-f", "-"]
+    live = kubectl.items(["get", "--ignore-not-found", "-f", "-"], document)
+    if not wanted.create:
+        there = {key(item) for item in live}
+        missing = absent(live, objects)
+        document = as_list([item for item in objects if key(item) in there])
+        if not there:
+            return [], missing
+    found = changes(live, kubectl.items([*command, "--dry-run=server"], document))
+    if found and not check_mode:
+        kubectl.text(command, document)
+    return found, missing
+
+
+def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], List[str]]:
+    """(those of kinds that the API server has, the titles of the others)."""
+
+    def ask(path: str) -> Optional[Mapping[str, Any]]:
+        try:
+            found: Mapping[str, Any] = json.loads(kubectl.text(["get", "--raw", path]))
+        except KubectlError as error:
+            if "NotFound" in str(error) or "the server could not find the requested resource" in str(error):
+                return None
+            raise
+        return found
+
+    kinds = {version: served(version, ask) for version in sorted({str(item["apiVersion"]) for item in objects})}
+    kept = [item for item in objects if item["kind"] in kinds[item["apiVersion"]]]
+    return kept, [title(key(item)) for item in objects if item not in kept]
+
+
+def foreign(objects: Sequence[Mapping[str, Any]]) -> Optional[str]:
+    """Which of the objects this collection never makes, and why, in words; None if they are all its own.
 
     What is applied here is applied with all rights over the cluster. Of a node, which is somebody else's, there are two labels.
     """
     for item in objects:
-        why = _foreign(item, deleting)
+        why = _foreign(item)
         if why is not None:
             return f"{str(item.get('kind'))[:80]!r} {str((item.get('metadata') or {}).get('name'))[:80]!r}: {why}"
     return None
 
 
-def _foreign(item: Mapping[str, Any], deleting: bool) -> Optional[str]:
+def _foreign(item: Mapping[str, Any]) -> Optional[str]:
     kind, metadata = item.get("kind"), item.get("metadata") or {}
-    if kind == "Node" and not deleting:
+    if kind == "Node":
         if set(item) != {"apiVersion", "kind", "metadata"} or set(metadata) != {"name", "labels"} or item["apiVersion"] != "v1":
             return "expected a node's name and labels, nothing else"
         return None if set(metadata["labels"]) <= set(_NODE_LABELS) else f"expected no other labels than {', '.join(_NODE_LABELS)}"
-    place = {**_OWN, **(_DELETED_ONLY if deleting else {})}.get(str(kind))
+    place = _OWN.get(str(kind))
     if place is None:
         return f"expected one of the kinds {', '.join(_OWN)}"
     if place != (item.get("apiVersion"), metadata.get("namespace", "")):
         return f"expected {place[0]}" + (f" in the namespace {place[1]}" if place[1] else " without a namespace")
     if not _NAME.fullmatch(str(metadata.get("name"))):
         return "expected a name that begins with gpushare-"
-    if str(kind).endswith("RoleBinding") and not deleting:
+    if str(kind).endswith("RoleBinding"):
         named = [item["roleRef"], *item["subjects"]]
         if [one for one in named if not _NAME.fullmatch(one["name"])] or {one["kind"] for one in item["subjects"]} != {"ServiceAccount"}:
             return "expected roles and ServiceAccounts whose names begin with gpushare-"
@@ -89,11 +165,6 @@ def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, An
         if before.get(key(item)) != content:
             found.append(Change(key(item), _shown(before.get(key(item))), _shown(content) or {}))
     return found
-
-
-def deletions(live: Sequence[Mapping[str, Any]]) -> List[Change]:
-    """What deleting these changes."""
-    return [Change(key(item), _shown(_content(item)), None) for item in live]
 
 
 def absent(live: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> List[str]:
@@ -127,7 +198,7 @@ def diff(found: Sequence[Change]) -> List[Dict[str, str]]:
             "before_header": change.title,
             "after_header": change.title,
             "before": "" if change.before is None else _text(change.before),
-            "after": "" if change.after is None else _text(change.after),
+            "after": _text(change.after),
         }
         for change in found
     ]

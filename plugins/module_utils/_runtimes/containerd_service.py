@@ -15,9 +15,12 @@ import re
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import (
     Refused,
     Runtimes,
     dump_section,
@@ -25,12 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd im
     running_runtimes,
     socket_address,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd_files import Containerd, Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-
-# argv and seconds to what it answered.
-Run = Callable[[List[str], float], Outcome]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Containerd, Installation
 
 CONFIG = "/etc/containerd/config.toml"
 POLL_SECONDS = 0.3
@@ -67,7 +65,7 @@ class Unit(NamedTuple):
         """The socket that its command line names."""
         return flag(self.arguments, "address") or flag(self.arguments, "a")
 
-    def containerd(self, run: Run) -> Containerd:
+    def containerd(self, run: RunWithin) -> Containerd:
         """Calls of the program that the next restart starts."""
 
         def call(arguments: Sequence[str]) -> Tuple[int, str, str]:
@@ -94,7 +92,7 @@ class Unit(NamedTuple):
             )
 
 
-def find_unit(name: str, run: Run, arguments_of: Callable[[int], List[str]]) -> Unit:
+def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]]) -> Unit:
     """The unit as systemd knows it. Refused if there is none. arguments_of: the arguments of a process, [] if it is gone."""
     properties = _show(name, run)
     start = re.search(r"path=(\S+) ; argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
@@ -119,7 +117,7 @@ def arguments_of(pid: int) -> List[str]:
         return []
 
 
-def check_program(path: str, run: Run) -> Optional[str]:
+def check_program(path: str, run: RunWithin) -> Optional[str]:
     """Why NVIDIA's container runtime cannot be used, None if it can. It is started, because a broken one would break every pod."""
     cure = "install NVIDIA's container toolkit (package nvidia-container-toolkit), or set gpushare_container_runtime_program"
     if not os.access(path, os.X_OK):
@@ -133,7 +131,7 @@ def check_program(path: str, run: Run) -> Optional[str]:
 class ContainerdService(Service):
     """One host's containerd. timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does."""
 
-    def __init__(self, unit: Unit, installation: Installation, run: Run, timeout: float) -> None:
+    def __init__(self, unit: Unit, installation: Installation, run: RunWithin, timeout: float) -> None:
         super(ContainerdService, self).__init__(self.is_due, self.restart_now, self.problem)
         self.unit = unit
         self._installation = installation
@@ -151,8 +149,8 @@ class ContainerdService(Service):
     def lacks(self, wanted: Runtimes) -> Optional[str]:
         """What the process lacks of `wanted`, in words; None if nothing."""
         try:
-            return not_running(wanted, running_runtimes(_cri.status(self._address, ASK_SECONDS).config))
-        except _cri.CriError as error:
+            return not_running(wanted, running_runtimes(cri.status(self._address, ASK_SECONDS).config))
+        except cri.CriError as error:
             return str(error)
 
     def restart_now(self) -> None:
@@ -193,8 +191,8 @@ class ContainerdService(Service):
         if unit.active != "active":
             return "systemd says that it is %s" % (unit.active or "unknown")
         try:
-            status = _cri.status(self._address, ASK_SECONDS)
-        except _cri.CriError as error:
+            status = cri.status(self._address, ASK_SECONDS)
+        except cri.CriError as error:
             return str(error)
         for name in ("RuntimeReady", "NetworkReady"):
             holds, words = status.conditions.get(name, (False, "it does not say"))
@@ -205,8 +203,8 @@ class ContainerdService(Service):
     def _conditions(self) -> Dict[str, bool]:
         """What holds before we do anything: a node without a network yet need not have one after us."""
         try:
-            return {name: holds for name, (holds, _dummy) in _cri.status(self._address, ASK_SECONDS).conditions.items()}
-        except _cri.CriError as error:
+            return {name: holds for name, (holds, _dummy) in cri.status(self._address, ASK_SECONDS).conditions.items()}
+        except cri.CriError as error:
             self.silent = str(error)
             return {}
 
@@ -214,9 +212,9 @@ class ContainerdService(Service):
         return Runtimes.of(dump_section(self._installation.dump()))
 
 
-def _show(name: str, run: Run) -> Dict[str, str]:
-    properties = "--property=LoadState,ActiveState,KillMode,MainPID,ExecStart,ExecMainStartTimestampMonotonic"
-    outcome = run(["systemctl", "show", name, properties], ASK_SECONDS)
+def _show(name: str, run: RunWithin) -> Dict[str, str]:
+    properties = ("LoadState", "ActiveState", "KillMode", "MainPID", "ExecStart", "ExecMainStartTimestampMonotonic")
+    outcome = run(show_command(name, *properties), ASK_SECONDS)
     if not outcome.ok:
         raise Refused("systemctl show %s failed: %s; a host with systemd was expected" % (name, outcome.words))
-    return {key: value for key, _equals, value in (line.partition("=") for line in outcome.out.splitlines())}
+    return parsed(outcome.out)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, Health, content_of, generation, stamped
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token import read_token, taken
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, content_of, generation, stamped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import read_token, taken
 
 RUN = "/run"
 

@@ -19,12 +19,12 @@ import tempfile
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _containerd
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Change, Refused, Runtimes, dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, Refused, Runtimes, dump_section
 
 DROP_IN = "zz-gpushare.toml"
 FOLDER = "conf.d"
@@ -54,7 +54,7 @@ class Installation(object):
     def __init__(self, containerd: Containerd, config: str) -> None:
         self._containerd = containerd
         self.config = config
-        self.release = _containerd.release(self._must(["--version"]))
+        self.release = containerd_config.release(self._must(["--version"]))
         self._builtin = self._must(["config", "default"])
         self._newest = int(loads(self._builtin)["version"])
 
@@ -68,28 +68,28 @@ class Installation(object):
     def present(self, binary: str) -> Plan:
         """What to write so that `nvidia` with the program `binary` is the default runtime, and nothing else changes."""
         before = self.dump()
-        _containerd.check_enabled(before)
-        changes = _containerd.needed(dump_section(before), binary)
+        containerd_config.check_enabled(before)
+        changes = containerd_config.needed(dump_section(before), binary)
         if not changes:
             return Plan({}, Runtimes.of(dump_section(before)), [])
         files = self.read({})
-        wanted = _containerd.applied(before, changes)
+        wanted = containerd_config.applied(before, changes)
         refusals: List[str] = []
         for where, edit in self._places(files):
             try:
                 texts = edit(changes)
                 found = self._evaluate(texts)
-                lost = _containerd.lost(dump_section(before), dump_section(found))
+                lost = containerd_config.lost(dump_section(before), dump_section(found))
                 if lost:
                     texts = edit(changes + lost)
                     found = self._evaluate(texts)
             except (TomlError, Refused) as error:
                 refusals.append("in %s: %s" % (where, error))
                 continue
-            different = _containerd.differences(wanted, found)
+            different = containerd_config.differences(wanted, found)
             if not different:
                 return Plan(texts, Runtimes.of(dump_section(found)), [])
-            refusals.append("in %s: %s" % (where, _containerd.describe(different)))
+            refusals.append("in %s: %s" % (where, containerd_config.describe(different)))
         raise Refused(
             "nothing was changed, because no place was found where the change has its effect and no other. %s" % "; ".join(refusals)
         )
@@ -104,12 +104,12 @@ class Installation(object):
             found = self._evaluate(texts)
             section = dump_section(found)
             default, runtimes = section.get("default_runtime_name"), section.get("runtimes") or {}
-            different = _containerd.differences(_containerd.undone(before, found), found)
+            different = containerd_config.differences(containerd_config.undone(before, found), found)
             if default not in runtimes:
                 different.append("the default runtime %r would not exist" % default)
             if not different:
                 return Plan(texts, Runtimes.of(section), notes)
-            refusals.append(_containerd.describe(different))
+            refusals.append(containerd_config.describe(different))
         raise Refused(
             "nothing was changed, because taking our part out would change more than that: %s. Put %s right by hand and run again"
             % (refusals[0], " and ".join(entry.path for entry in entries))
@@ -144,7 +144,7 @@ class Installation(object):
     def _places(self, files: Mapping[str, str]) -> Iterator[Tuple[str, Edit]]:
         """Where the change could be: the file's path, and what turns the change into new texts; the best first."""
         main = files.get(self.config)
-        version = self._newest if main is None else _containerd.file_version(self.config, loads(main), self._newest)
+        version = self._newest if main is None else containerd_config.file_version(self.config, loads(main), self._newest)
         start = "version = %d\n" % version
         # A file of its own survives what others do to theirs. On 1.x it would reset every other setting of the section.
         if self.release >= (2, 0) and version > 2:
@@ -155,7 +155,7 @@ class Installation(object):
 
     def _edited(self, path: str, text: str, main_version: int, changes: List[Change]) -> Texts:
         version = int(loads(text).get("version", main_version))
-        return {path: _containerd.edited(text, version, changes)}
+        return {path: containerd_config.edited(text, version, changes)}
 
     def _drop_in(self, files: Mapping[str, str]) -> str:
         """The path of our own file: in a folder that is imported whole already, or in a new one."""
@@ -170,7 +170,7 @@ class Installation(object):
         texts = self._edited(path, read_text(path) or HEADER + start, int(loads(main)["version"]), changes)
         patterns = [os.path.join(os.path.dirname(self.config), pattern) for pattern in _imports(self.config, main)]
         if not any(path in _matches(pattern, texts) for pattern in patterns):
-            texts[self.config] = _containerd.importing(main, self.pattern())
+            texts[self.config] = containerd_config.importing(main, self.pattern())
         return texts
 
     def _undone(self, entries: Sequence[Entry], builtin: Mapping[str, Any]) -> Tuple[Texts, List[str]]:
@@ -185,7 +185,7 @@ class Installation(object):
                 texts[entry.path] = None if entry.original is None else original
             else:
                 now = _decoded(entry.path, state.content)
-                texts[entry.path] = _containerd.reverted(now, original, builtin, [self.pattern()])
+                texts[entry.path] = containerd_config.reverted(now, original, builtin, [self.pattern()])
                 part = "nothing of ours is left in it" if texts[entry.path] == now else "only our part is taken out"
                 notes.append("%s was changed by somebody else since: %s" % (entry.path, part))
         return texts, notes
@@ -247,4 +247,4 @@ def _redirected(text: str, scratch: str) -> str:
     """The text with its absolute imports inside the scratch folder; relative ones are there already."""
     found = loads(text).get("imports", [])
     moved = [scratch + os.path.normpath(pattern) if isinstance(pattern, str) and pattern.startswith("/") else pattern for pattern in found]
-    return set_value(text, _containerd.IMPORTS, moved) if moved != found else text
+    return set_value(text, containerd_config.IMPORTS, moved) if moved != found else text

@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Tuple
+from typing import Dict, List
 
-# argv to (exit status, standard output, standard error).
-Run = Callable[[List[str]], Tuple[int, str, str]]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 
 #: All that gpushare-pki makes in its folder.
 FILES = (

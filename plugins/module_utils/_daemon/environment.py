@@ -18,10 +18,8 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import relabel
-
-# argv to (exit status, standard output, standard error).
-Run = Callable[[List[str]], Tuple[int, str, str]]
 
 MARKER = ".gpushare-complete.json"
 LINK = "current"
