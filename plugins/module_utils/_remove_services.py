@@ -16,7 +16,6 @@ import re
 import socket
 from typing import Dict, List
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
@@ -31,6 +30,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import
     shown,
     shown_content,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest
 
 # The timer first: it would start the service.
 UNITS = ("gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.service", "gpushare-device-plugin.service")
@@ -78,11 +78,11 @@ def plan_services(layout: Layout, run: Run) -> Plan:
 def check_scheduler(layout: Layout) -> None:
     """RemoveError while the manifest on this host makes kube-scheduler call our extender."""
     state, _why = read_or_none(layout.real(layout.scheduler_manifest))
-    if state is not None and _kube_scheduler.annotation_in(state.content.decode("utf-8", "replace")):
+    if state is not None and manifest.annotation_in(state.content.decode("utf-8", "replace")):
         raise RemoveError(
             "%s still points kube-scheduler at the extender (annotation %s), so the extender was not stopped and nothing was changed: "
             "GPU pods could not be scheduled any more. Take the extender out of the scheduler first (role scheduler with "
-            "gpushare_scheduler_state: absent; uninstall.yml does it)" % (layout.scheduler_manifest, _kube_scheduler.ANNOTATION)
+            "gpushare_scheduler_state: absent; uninstall.yml does it)" % (layout.scheduler_manifest, manifest.ANNOTATION)
         )
 
 

@@ -14,7 +14,6 @@ import json
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 from urllib.parse import urlencode
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import (
     ANNOTATION,
     CARDS,
@@ -25,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capac
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest, proof
 
 #: Above this many, one list is cheaper than one request for each name.
 MANY_NODES = 20
@@ -65,7 +65,7 @@ def schedulers(kubectl: Kubectl, names: Iterable[str]) -> Dict[str, Optional[Dic
     found: Dict[str, Optional[Dict[str, Any]]] = {}
     for name in sorted(names):
         items = kubectl.items(["get", "pods", "--namespace", "kube-system", "--field-selector", f"spec.nodeName={name}"])
-        mirror = _scheduler_proof.find_static_pod(items)
+        mirror = proof.find_static_pod(items)
         found[name] = None if mirror is None else _mirror(mirror)
     return found
 
@@ -108,7 +108,7 @@ def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
         "containers": containers,
         "running": [_status(one) for one in statuses if "running" in (one.get("state") or {})],
         "waiting": [_waiting(one) for one in statuses if "waiting" in (one.get("state") or {})],
-        "scheduling": _scheduler_proof.scheduling_message(item),
+        "scheduling": proof.scheduling_message(item),
     }
 
 
@@ -146,7 +146,7 @@ def _container(index: int, one: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _status(one: Mapping[str, Any]) -> Dict[str, Any]:
     identity = str(one.get("containerID", "")).partition("://")[2]
-    started = _scheduler_proof.parse_time(one["state"]["running"]["startedAt"]).timestamp()
+    started = proof.parse_time(one["state"]["running"]["startedAt"]).timestamp()
     return {"name": one["name"], "id": identity, "started": started}
 
 
@@ -177,13 +177,13 @@ def _mirror(item: Mapping[str, Any]) -> Dict[str, Any]:
     containers = [
         {key: one[key] for key in ("name", "image", "command", "args", "volumeMounts") if key in one}
         for one in item["spec"]["containers"]
-        if _kube_scheduler.is_scheduler(one)
+        if manifest.is_scheduler(one)
     ]
     return {
         "kind": "Pod",
         "metadata": {
             "name": item["metadata"]["name"],
-            "annotations": {key: annotations[key] for key in (_MIRROR, _kube_scheduler.ANNOTATION) if key in annotations},
+            "annotations": {key: annotations[key] for key in (_MIRROR, manifest.ANNOTATION) if key in annotations},
         },
         "spec": {"containers": containers, "volumes": [one for one in item["spec"].get("volumes") or [] if "hostPath" in one]},
         "status": {"containerStatuses": (item.get("status") or {}).get("containerStatuses") or []},

@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import config_paths
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import config_paths
 
 _HEALTH_SECONDS = 5.0
 #: A manifest is some kB; a file of more in the manifests folder is none.

@@ -140,13 +140,13 @@ standby:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _scheduler_change
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
 
 OPTIONS = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -182,10 +182,10 @@ def main() -> None:
         params, plan = module.params, module.params["plan"]
         where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
         host, kubectl = Host(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
-        tools = _scheduler_change.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
+        tools = apply.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
         try:
             if "files" not in plan:
-                found = _scheduler_change.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
+                found = apply.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
                 if params["state"] == "present" and found["files"][params["manifest"]] is None:
                     module.fail_json(
                         msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the "
@@ -193,11 +193,11 @@ def main() -> None:
                     )
                 module.exit_json(changed=False, settings=dict(params, plan=None), **found)
             resource = params["managed_resources"][0]
-            result = _scheduler_change.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
+            result = apply.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
             for warning in result.pop("warnings"):
                 module.warn(warning)
         except (
-            _scheduler_change.Refused,
+            apply.Refused,
             TransactionError,
             JournalError,
             cluster_kubectl.KubectlError,

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Finding, Findings, Verdict, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_containers import judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, Artifact, judge_runtime, judge_tokens
@@ -112,12 +114,12 @@ def scheduler_name(evidence: Evidence) -> str:
         files = seen["plane"]["scheduler"]
         try:
             manifest = yaml.safe_load(files["manifest"] or "")
-            path = _kube_scheduler.config_location(manifest, seen["places"]["scheduler_config"]).host
+            path = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"]).host
             config = yaml.safe_load((files["configs"].get(path) or {"text": ""})["text"])
-        except (yaml.YAMLError, _kube_scheduler.SchedulerError):
+        except (yaml.YAMLError, scheduler_manifest.SchedulerError):
             continue
         if isinstance(config, dict):
-            return _kube_scheduler.scheduler_name(config)
+            return scheduler_config.scheduler_name(config)
     return "default-scheduler"
 
 
@@ -216,7 +218,7 @@ def _calls(evidence: Evidence) -> list[Finding]:
     reasons = []
     for host, seen in planes.items():
         before, health = seen["plane"]["health"]["report"] or {}, evidence.probed[host]["plane"]["health"]
-        reason = _scheduler_proof.not_called(health["report"], health["why"], before.get("filter_calls", 0))
+        reason = proof.not_called(health["report"], health["why"], before.get("filter_calls", 0))
         refused = (health["report"] or {}).get("refused_calls", 0) - before.get("refused_calls", 0)
         if reason and refused > 0:
             reason += f", and has refused {refused} calls that came without the scheduler's client certificate"

@@ -15,9 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import CARDS, MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit
 
@@ -69,9 +71,9 @@ def _scheduler(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, An
         return
     try:
         manifest = yaml.safe_load(files["manifest"])
-        location = _kube_scheduler.config_location(manifest, seen["places"]["scheduler_config"])
-        named = _kube_scheduler.flag(manifest, "config")
-    except (yaml.YAMLError, _kube_scheduler.SchedulerError) as error:
+        location = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"])
+        named = scheduler_manifest.flag(manifest, "config")
+    except (yaml.YAMLError, scheduler_manifest.SchedulerError) as error:
         found.error("scheduler_not_configured", f"{path}: {error}", "a manifest that names its configuration", SITE)
         return
     _others(found, files["others"], path, manifest)
@@ -81,7 +83,7 @@ def _scheduler(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, An
         found.error("scheduler_not_configured", lacks, "a configuration that names the extender", SITE)
         return
     _config(found, seen, location.host, config["text"])
-    noted = _kube_scheduler.annotation_in(files["manifest"])
+    noted = scheduler_manifest.annotation_in(files["manifest"])
     if noted != config["sha256"]:
         old = f"a scheduler started with another {location.host} than the one on the disk"
         cure = f"{SITE}: it checks the file and restarts the scheduler with it; or put the file back as it was"
@@ -95,11 +97,11 @@ def _others(found: Findings, others: Mapping[str, str], path: str, manifest: Map
     for other, text in sorted(others.items()):
         try:
             pod = yaml.safe_load(text)
-            if not any(_kube_scheduler.is_scheduler(container) for container in pod["spec"]["containers"]):
+            if not any(scheduler_manifest.is_scheduler(container) for container in pod["spec"]["containers"]):
                 continue
             same = pod["metadata"]["name"] == manifest["metadata"]["name"]
-            same = same or (_kube_scheduler.flag(pod, "config") is None and _lease(pod) == _lease(manifest))
-        except (yaml.YAMLError, _kube_scheduler.SchedulerError, LookupError, TypeError, AttributeError):
+            same = same or (scheduler_manifest.flag(pod, "config") is None and _lease(pod) == _lease(manifest))
+        except (yaml.YAMLError, scheduler_manifest.SchedulerError, LookupError, TypeError, AttributeError):
             continue  # no pod, which kubelet passes over as well
         if same:
             seen = f"{other}, which kubelet runs as kube-scheduler beside {path}"
@@ -108,7 +110,7 @@ def _others(found: Findings, others: Mapping[str, str], path: str, manifest: Map
 
 
 def _lease(manifest: Mapping[str, Any]) -> object:
-    return _kube_scheduler.lease(manifest, {})
+    return scheduler_config.lease(manifest, {})
 
 
 def _config(found: Findings, seen: Mapping[str, Any], path: str, text: str) -> None:
@@ -160,14 +162,14 @@ def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, 
     """Whether the scheduler that runs is the one of the manifest."""
     cure = f"journalctl -u kubelet on this host says why; moving {path} away and back makes kubelet start it anew"
     try:
-        missing = _scheduler_proof.not_running(mirror, noted, _kube_scheduler.shape(manifest))
-    except _scheduler_proof.HopelessError as error:
+        missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))
+    except proof.HopelessError as error:
         missing = str(error)
     if missing is not None:
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}
-        older = mirror is not None and annotations.get(_kube_scheduler.ANNOTATION) != noted
+        older = mirror is not None and annotations.get(scheduler_manifest.ANNOTATION) != noted
         code = "scheduler_older_than_file" if older else "scheduler_stopped"
         found.error(code, f"a scheduler of which {missing}", f"the one of {path} to run", cure)
-    elif mirror is not None and _kube_scheduler.image(mirror) != _kube_scheduler.image(manifest):
-        seen = f"a scheduler of image {_kube_scheduler.image(mirror)}"
-        found.error("scheduler_older_than_file", seen, f"{_kube_scheduler.image(manifest)}, as {path} says", cure)
+    elif mirror is not None and scheduler_manifest.image(mirror) != scheduler_manifest.image(manifest):
+        seen = f"a scheduler of image {scheduler_manifest.image(mirror)}"
+        found.error("scheduler_older_than_file", seen, f"{scheduler_manifest.image(manifest)}, as {path} says", cure)

@@ -236,12 +236,10 @@ SUITES = (
         paths=(
             "roles/scheduler/*",
             f"{UTILS}/_scheduler*",
-            f"{UTILS}/_kube*",
-            f"{UTILS}/_candidate.py",
+            f"{UTILS}/_cluster/kubectl.py",
             f"{UTILS}/_daemon/service.py",
             f"{UTILS}/_formats/yaml*",
             f"{PLUGIN_UTILS}/_scheduler*",
-            f"{PLUGIN_UTILS}/_yaml*",
             "plugins/*/kube_scheduler_extender.py",
             *HOST_CORE,
             "tests/hosts/*scheduler*",
@@ -306,7 +304,6 @@ SUITES = (
         lab="old",
         paths=(
             "roles/scheduler/*",
-            f"{UTILS}/_kubeadm*",
             f"{UTILS}/_scheduler*",
             f"{PLUGIN_UTILS}/_scheduler*",
             "tests/hosts/test_upgrade.py",

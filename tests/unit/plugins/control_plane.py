@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_change
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import Extender
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, plan_present
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
 from unit.plugins.scheduler_files import EXTENDER, MANIFEST
 
@@ -53,7 +53,7 @@ class ControlPlane:
         self.result: dict[str, Any] = {}
         self.manifest.parent.mkdir(parents=True)
         self.pki.mkdir(parents=True)
-        for name in _kube_scheduler.TLS_FILES:
+        for name in manifest.TLS_FILES:
             (self.pki / name).write_text("certificate\n")
         self.manifest.write_text(MANIFEST)
         self.state.write_text(json.dumps({"cluster": CLUSTER, "version": 1, "calls": 0, "ran": None, "since": "", "starts": 0, "ends": 0}))
@@ -72,7 +72,7 @@ class ControlPlane:
     def config_in_use(self) -> str:
         """The configuration that a scheduler with the present manifest reads."""
         pod = parsed(self.manifest.read_text())
-        path = _kube_scheduler.flag(pod, "config")
+        path = manifest.flag(pod, "config")
         return Path(path).read_text() if path and Path(path).exists() else ("" if path is None else "no such file")
 
     def kubelet(self) -> None:
@@ -154,7 +154,7 @@ class ControlPlane:
     # What the action plugin does.
 
     def read(self, *more: str) -> dict[str, Any]:
-        return _scheduler_change.read(self.host, Kubectl(self.kubectl, "kubectl", "admin.conf"), str(self.config), str(self.pki), more)
+        return apply.read(self.host, Kubectl(self.kubectl, "kubectl", "admin.conf"), str(self.config), str(self.pki), more)
 
     def plan(self, state: str) -> tuple[Plan, bool]:
         text = json.dumps(self.read())
@@ -176,8 +176,8 @@ class ControlPlane:
     def carry_out(self, plan: Plan, state: str = "present", point: Callable[[str], None] = lambda _point: None) -> None:
         orders = json.loads(json.dumps(plan.for_module))
         kubectl = Kubectl(self.kubectl, "kubectl", "admin.conf")
-        tools = _scheduler_change.Tools(kubectl, self.run, self.ctr, str(self.folder), point)
-        self.result = _scheduler_change.apply(self.host, tools, orders, "aliyun.com/gpu-mem", str(self.pki), state)
+        tools = apply.Tools(kubectl, self.run, self.ctr, str(self.folder), point)
+        self.result = apply.apply(self.host, tools, orders, "aliyun.com/gpu-mem", str(self.pki), state)
 
     def passed(self, state: str) -> Sequence[str]:
         points: list[str] = []

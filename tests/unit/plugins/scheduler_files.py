@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
 
 MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"

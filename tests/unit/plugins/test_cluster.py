@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, for_module
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import kubeconfig
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate
 
 
 class Answers:
@@ -103,7 +103,7 @@ ACCEPTED = (0, "kind: KubeSchedulerConfiguration\n", "")
 
 def test_the_candidate_is_read_by_the_manifests_own_image() -> None:
     run = Answers(ACCEPTED)
-    assert _candidate.check(run, "ctr", IMAGE, [("/tmp/c", "/candidate")], ["kube-scheduler", "--config=/candidate"]) is None
+    assert candidate.check(run, "ctr", IMAGE, [("/tmp/c", "/candidate")], ["kube-scheduler", "--config=/candidate"]) is None
     assert run.calls == [
         [
             *("ctr", "--namespace", "k8s.io", "run", "--rm", "--mount=type=bind,src=/tmp/c,dst=/candidate,options=rbind:ro"),
@@ -114,16 +114,16 @@ def test_the_candidate_is_read_by_the_manifests_own_image() -> None:
 
 def test_what_a_killed_run_left_is_removed_first() -> None:
     run = Answers((1, "", 'ctr: container "gpushare-scheduler-candidate": already exists'), (0, "", ""), (0, "", ""), ACCEPTED)
-    assert _candidate.check(run, "ctr", IMAGE, [], []) is None
+    assert candidate.check(run, "ctr", IMAGE, [], []) is None
 
 
 def test_a_refusal_is_told_from_a_check_that_could_not_be_made() -> None:
     refusal = (1, "", 'E1121 run.go:72] "command failed" err="unknown field \\"bogus\\""\n')
-    with pytest.raises(_candidate.CandidateError, match="unknown field"):
-        _candidate.check(Answers(refusal), "ctr", IMAGE, [], [])
-    why = _candidate.check(Answers((1, "", "ctr: failed to dial: no such file\n")), "ctr", IMAGE, [], [])
+    with pytest.raises(candidate.CandidateError, match="unknown field"):
+        candidate.check(Answers(refusal), "ctr", IMAGE, [], [])
+    why = candidate.check(Answers((1, "", "ctr: failed to dial: no such file\n")), "ctr", IMAGE, [], [])
     assert why == "the candidate was not checked: ctr: failed to dial: no such file"
-    why = _candidate.check(Answers((0, "Kubernetes v1.36.3\n", "")), "ctr", IMAGE, [], [])
+    why = candidate.check(Answers((0, "Kubernetes v1.36.3\n", "")), "ctr", IMAGE, [], [])
     assert "printed no configuration" in (why or "")
 
 

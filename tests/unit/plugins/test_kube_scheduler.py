@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler as core
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import SchedulerError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_undo import Percentage, without_extender, without_us
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import Percentage, without_extender, without_us
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ ENTRIES = st.builds(
     st.dictionaries(st.sampled_from(["weight", "httpTimeout", "prioritizeVerb"]), st.text("abc", max_size=3), max_size=2),
 )
 CONFIGS = st.fixed_dictionaries(
-    {"apiVersion": st.just(core.API_VERSION), "kind": st.just(core.KIND)},
+    {"apiVersion": st.just(scheduler_config.API_VERSION), "kind": st.just(scheduler_config.KIND)},
     optional={
         "profiles": st.lists(st.fixed_dictionaries({"schedulerName": st.text("abc", min_size=1, max_size=3)}), min_size=1, max_size=3),
         "extenders": st.lists(ENTRIES, max_size=4),
@@ -63,12 +64,12 @@ def is_ours(entry: dict[str, Any]) -> bool:
 @given(CONFIGS)
 def test_a_configuration_keeps_all_but_our_entry(config: dict[str, Any]) -> None:
     before = copy.deepcopy(config)
-    merged = core.merge_config(config, manifest(), EXTENDER, None)
+    merged = scheduler_config.merge_config(config, manifest(), EXTENDER, None)
     assert config == before
     assert {key: value for key, value in merged.items() if key != "extenders"} == {k: v for k, v in before.items() if k != "extenders"}
     assert [one for one in merged["extenders"] if not is_ours(one)] == [one for one in before.get("extenders", []) if not is_ours(one)]
     assert [one for one in merged["extenders"] if is_ours(one)] == [EXTENDER.entry()]
-    assert core.merge_config(merged, manifest(), EXTENDER, None) == merged
+    assert scheduler_config.merge_config(merged, manifest(), EXTENDER, None) == merged
 
 
 @settings(max_examples=40)
@@ -78,19 +79,19 @@ def test_a_manifest_keeps_all_but_what_we_add(flags: list[str], annotated: bool,
     if annotated:
         pod["metadata"]["annotations"] = {"somebody": "else"}
     before = copy.deepcopy(pod)
-    location = core.config_location(pod, CONFIG_PATH)
-    merged = core.merge_manifest(pod, location, "0" * 64)
+    location = scheduler_manifest.config_location(pod, CONFIG_PATH)
+    merged = scheduler_manifest.merge_manifest(pod, location, "0" * 64)
     assert pod == before
-    assert core.flag(merged, "config") == location.container
-    assert core.merge_manifest(merged, core.config_location(merged, CONFIG_PATH), "0" * 64) == merged
-    assert core.config_location(merged, CONFIG_PATH) == location
+    assert scheduler_manifest.flag(merged, "config") == location.container
+    assert scheduler_manifest.merge_manifest(merged, scheduler_manifest.config_location(merged, CONFIG_PATH), "0" * 64) == merged
+    assert scheduler_manifest.config_location(merged, CONFIG_PATH) == location
     undone = copy.deepcopy(merged)
     container = undone["spec"]["containers"][0]
     if not has_config:
         container["command"].remove(f"--config={CONFIG_PATH}")
-        container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] != core.VOLUME]
-        undone["spec"]["volumes"] = [one for one in undone["spec"]["volumes"] if one["name"] != core.VOLUME]
-    del undone["metadata"]["annotations"][core.ANNOTATION]
+        container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] != scheduler_manifest.VOLUME]
+        undone["spec"]["volumes"] = [one for one in undone["spec"]["volumes"] if one["name"] != scheduler_manifest.VOLUME]
+    del undone["metadata"]["annotations"][scheduler_manifest.ANNOTATION]
     if not annotated:
         del undone["metadata"]["annotations"]
     assert undone == before
@@ -98,7 +99,7 @@ def test_a_manifest_keeps_all_but_what_we_add(flags: list[str], annotated: bool,
 
 def test_a_new_configuration_takes_over_the_flags_that_kube_scheduler_would_then_ignore() -> None:
     pod = manifest("--profiling=false", "--kube-api-qps=200", "--kube-api-burst", "300", "--leader-elect=false")
-    assert core.merge_config(None, pod, EXTENDER, 100) == {
+    assert scheduler_config.merge_config(None, pod, EXTENDER, 100) == {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf", "qps": 200.0, "burst": 300},
@@ -139,8 +140,8 @@ def test_without_preemption_kube_scheduler_does_not_ask_for_victims() -> None:
         (["a list"], "found 'list'"),
         (
             {
-                "apiVersion": core.API_VERSION,
-                "kind": core.KIND,
+                "apiVersion": scheduler_config.API_VERSION,
+                "kind": scheduler_config.KIND,
                 "extenders": [{"urlPrefix": "http://other", "bindVerb": "bind"}],
             },
             r"extenders\[0\] \(http://other\) has bindVerb",
@@ -149,16 +150,16 @@ def test_without_preemption_kube_scheduler_does_not_ask_for_victims() -> None:
 )
 def test_what_cannot_be_merged_with_is_refused_in_words(config: Any, words: str) -> None:
     with pytest.raises(SchedulerError, match=words):
-        core.merge_config(config, manifest(), EXTENDER, None)
+        scheduler_config.merge_config(config, manifest(), EXTENDER, None)
 
 
 def test_a_manifest_that_is_none_of_a_scheduler_is_refused() -> None:
     pod = manifest()
     pod["spec"]["containers"][0]["command"] = ["sh", "-c", "exec kube-scheduler --leader-elect"]
     with pytest.raises(SchedulerError, match="one container whose command is kube-scheduler; found 0"):
-        core.merge_manifest(pod, core.Location(CONFIG_PATH, CONFIG_PATH), "0" * 64)
+        scheduler_manifest.merge_manifest(pod, scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "0" * 64)
     with pytest.raises(SchedulerError, match="no hostPath volume is mounted there"):
-        core.config_location(manifest("--config=/nowhere/scheduler.yaml"), CONFIG_PATH)
+        scheduler_manifest.config_location(manifest("--config=/nowhere/scheduler.yaml"), CONFIG_PATH)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +171,11 @@ def test_a_manifest_that_is_none_of_a_scheduler_is_refused() -> None:
     ],
 )
 def test_the_lease_follows_the_flags(flags: list[str], config: dict[str, Any], wanted: tuple[str, str] | None) -> None:
-    assert core.lease(manifest(*flags), config) == (None if wanted is None else core.Lease(*wanted))
+    assert scheduler_config.lease(manifest(*flags), config) == (None if wanted is None else scheduler_config.Lease(*wanted))
 
 
 def test_the_candidate_runs_with_the_manifests_own_flags_but_its_configuration() -> None:
-    command = core.candidate_command(with_others_config(manifest("--v=4")))
+    command = scheduler_manifest.candidate_command(with_others_config(manifest("--v=4")))
     assert command[0] == "kube-scheduler"
     assert command[-3:] == ["--v=4", "--config=/gpushare-candidate.yaml", "--write-config-to=/dev/stdout"]
     assert "--config=/config/scheduler.yaml" not in command
@@ -227,13 +228,13 @@ def test_a_configuration_that_somebody_changes_restarts_the_scheduler_through_th
 
 def test_the_hash_on_the_host_is_found_without_a_yaml_parser() -> None:
     made = after(plan({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}))[MANIFEST_PATH] or ""
-    assert core.annotation_in(made) == yaml.safe_load(made)["metadata"]["annotations"][core.ANNOTATION]
-    assert core.annotation_in(MANIFEST) is None
+    assert scheduler_manifest.annotation_in(made) == yaml.safe_load(made)["metadata"]["annotations"][scheduler_manifest.ANNOTATION]
+    assert scheduler_manifest.annotation_in(MANIFEST) is None
 
 
 @pytest.mark.parametrize("line", ["- --config=/a/b.yaml", '- "--config=/a/b.yaml"', "- --config\n    - /a/b.yaml", "[--config, /a/b.yaml]"])
 def test_files_that_the_text_may_mean_are_sent_along(line: str) -> None:
-    assert core.config_paths(f"command:\n    {line}\n    - --kubeconfig=/x\n") == ["/a/b.yaml"]
+    assert scheduler_manifest.config_paths(f"command:\n    {line}\n    - --kubeconfig=/x\n") == ["/a/b.yaml"]
 
 
 # One by one.
@@ -256,11 +257,11 @@ def test_files_that_the_text_may_mean_are_sent_along(line: str) -> None:
     ],
 )
 def test_a_flag_is_read_as_kube_scheduler_reads_it(line: str, value: str | None) -> None:
-    assert core.flag(manifest(*line.split()), "config") == value
+    assert scheduler_manifest.flag(manifest(*line.split()), "config") == value
     pod = manifest()
     pod["spec"]["containers"][0].update(command=["kube-scheduler"], args=line.split() or None)
-    assert core.flag(pod, "config") == value
-    assert core.words(pod) == ["kube-scheduler", *line.split()]
+    assert scheduler_manifest.flag(pod, "config") == value
+    assert scheduler_manifest.words(pod) == ["kube-scheduler", *line.split()]
 
 
 def mounted(*mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
@@ -285,36 +286,36 @@ def mounted(*mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_file_lies_where_the_innermost_volume_has_it(mounts: list[tuple[str, str]], host: str) -> None:
-    assert core.config_location(mounted(*mounts), "/default/c.yaml") == core.Location(host, "/default/c.yaml")
+    assert scheduler_manifest.config_location(mounted(*mounts), "/default/c.yaml") == scheduler_manifest.Location(host, "/default/c.yaml")
 
 
 def test_what_is_no_volume_of_the_host_carries_no_file() -> None:
     pod = mounted(("/h", "/default"), subPath="x")
-    assert core.host_mounts(pod) == []
+    assert scheduler_manifest.host_mounts(pod) == []
     pod = mounted(("/h", "/default"))
     pod["spec"]["volumes"] = [{"name": "0", "emptyDir": {}}, {"name": "unused", "hostPath": {"path": "/u"}}]
-    assert core.host_mounts(pod) == []
+    assert scheduler_manifest.host_mounts(pod) == []
     pod["spec"].pop("volumes")
-    assert core.host_mounts(pod) == []
+    assert scheduler_manifest.host_mounts(pod) == []
     pod["spec"]["containers"][0]["volumeMounts"] = None
-    assert core.config_location(pod, "/default/c.yaml").host == "/default/c.yaml"
+    assert scheduler_manifest.config_location(pod, "/default/c.yaml").host == "/default/c.yaml"
     pod = mounted(("/b", "/2"), ("/a", "/1"))
-    assert core.shape(pod) == {"words": core.words(pod), "mounts": [["/a", "/1"], ["/b", "/2"]]}
+    assert scheduler_manifest.shape(pod) == {"words": scheduler_manifest.words(pod), "mounts": [["/a", "/1"], ["/b", "/2"]]}
 
 
 def config(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"apiVersion": core.API_VERSION, "kind": core.KIND, "extenders": list(entries), **more}
+    return {"apiVersion": scheduler_config.API_VERSION, "kind": scheduler_config.KIND, "extenders": list(entries), **more}
 
 
 def test_our_entry_stays_in_its_place_and_is_there_once() -> None:
     other, gone = {"urlPrefix": "http://other"}, {"urlPrefix": "http://old", "managedResources": [{"name": RESOURCES[1]}]}
     stale = {"urlPrefix": EXTENDER.url_prefix, "bindVerb": "bind"}
-    merged = core.merge_config(config(other, gone, stale, other), manifest(), EXTENDER, 0)
+    merged = scheduler_config.merge_config(config(other, gone, stale, other), manifest(), EXTENDER, 0)
     assert merged == config(other, EXTENDER.entry(), other, percentageOfNodesToScore=0)
-    assert core.merge_config(config(other), manifest(), EXTENDER, None) == config(other, EXTENDER.entry())
-    assert core.merge_config({**config(), "extenders": None}, manifest(), EXTENDER, None) == config(EXTENDER.entry())
+    assert scheduler_config.merge_config(config(other), manifest(), EXTENDER, None) == config(other, EXTENDER.entry())
+    assert scheduler_config.merge_config({**config(), "extenders": None}, manifest(), EXTENDER, None) == config(EXTENDER.entry())
     with pytest.raises(SchedulerError, match=r"^extenders\[2\] \(None\) has bindVerb 'b', and"):
-        core.merge_config(config(stale, other, {"bindVerb": "b"}), manifest(), EXTENDER, None)
+        scheduler_config.merge_config(config(stale, other, {"bindVerb": "b"}), manifest(), EXTENDER, None)
 
 
 def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
@@ -328,9 +329,9 @@ def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
         "leader-elect": "false",
     }
     pod = manifest(*(f"--{name}={value}" for name, value in flags.items()))
-    assert core.merge_config(None, pod, EXTENDER, None) == {
-        "apiVersion": core.API_VERSION,
-        "kind": core.KIND,
+    assert scheduler_config.merge_config(None, pod, EXTENDER, None) == {
+        "apiVersion": scheduler_config.API_VERSION,
+        "kind": scheduler_config.KIND,
         "clientConnection": {"kubeconfig": "/k", "contentType": "json", "qps": 1.5, "burst": 7},
         "enableProfiling": True,
         "enableContentionProfiling": False,
@@ -338,10 +339,10 @@ def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
         "extenders": [EXTENDER.entry()],
     }
     bare = {"kind": "Pod", "spec": {"containers": [{"command": ["/usr/bin/kube-scheduler"]}]}}
-    made = core.merge_config(None, bare, EXTENDER, None)
+    made = scheduler_config.merge_config(None, bare, EXTENDER, None)
     assert (made["clientConnection"], made["leaderElection"]) == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"}, {"leaderElect": True})
     with pytest.raises(SchedulerError, match=r"^a flag of kube-scheduler must be true or false; found 'yes'$"):
-        core.merge_config(None, manifest("--profiling=yes"), EXTENDER, None)
+        scheduler_config.merge_config(None, manifest("--profiling=yes"), EXTENDER, None)
 
 
 def test_certificates_are_named_only_with_a_folder() -> None:
@@ -352,35 +353,35 @@ def test_certificates_are_named_only_with_a_folder() -> None:
 
 def test_a_manifest_without_any_volume_gets_ours_and_loses_them_again() -> None:
     bare: dict[str, Any] = {"kind": "Pod", "metadata": None, "spec": {"containers": [{"command": ["kube-scheduler"], "args": ["--v=4"]}]}}
-    merged = core.merge_manifest(bare, core.Location("/h/c.yaml", "/c/c.yaml"), "x", "/pki")
+    merged = scheduler_manifest.merge_manifest(bare, scheduler_manifest.Location("/h/c.yaml", "/c/c.yaml"), "x", "/pki")
     container = merged["spec"]["containers"][0]
     assert (container["command"], container["args"]) == (["kube-scheduler"], ["--v=4", "--config=/c/c.yaml"])
     assert merged["spec"]["volumes"] == [
-        {"name": core.VOLUME, "hostPath": {"path": "/h", "type": "DirectoryOrCreate"}},
-        {"name": core.TLS_VOLUME, "hostPath": {"path": "/pki", "type": "Directory"}},
+        {"name": scheduler_manifest.VOLUME, "hostPath": {"path": "/h", "type": "DirectoryOrCreate"}},
+        {"name": scheduler_manifest.TLS_VOLUME, "hostPath": {"path": "/pki", "type": "Directory"}},
     ]
     assert container["volumeMounts"] == [
-        {"name": core.VOLUME, "mountPath": "/c", "readOnly": True},
-        {"name": core.TLS_VOLUME, "mountPath": "/pki", "readOnly": True},
+        {"name": scheduler_manifest.VOLUME, "mountPath": "/c", "readOnly": True},
+        {"name": scheduler_manifest.TLS_VOLUME, "mountPath": "/pki", "readOnly": True},
     ]
-    assert merged["metadata"] == {"annotations": {core.ANNOTATION: "x"}}
+    assert merged["metadata"] == {"annotations": {scheduler_manifest.ANNOTATION: "x"}}
     # A volume of ours that leads elsewhere is put right in its place.
-    moved = core.merge_manifest(merged, core.config_location(merged, "/c/c.yaml"), "x", "/new")
+    moved = scheduler_manifest.merge_manifest(merged, scheduler_manifest.config_location(merged, "/c/c.yaml"), "x", "/new")
     assert [one["hostPath"]["path"] for one in moved["spec"]["volumes"]] == ["/h", "/new"]
-    plain = core.merge_manifest(merged, core.config_location(merged, "/c/c.yaml"), "x")
-    assert [one["name"] for one in plain["spec"]["volumes"]] == [core.VOLUME]
+    plain = scheduler_manifest.merge_manifest(merged, scheduler_manifest.config_location(merged, "/c/c.yaml"), "x")
+    assert [one["name"] for one in plain["spec"]["volumes"]] == [scheduler_manifest.VOLUME]
     assert without_us(merged, "/c/c.yaml") == {**bare, "metadata": {}}
     assert without_us(bare, "/c/c.yaml") == bare
 
 
 def test_without_us_only_what_is_ours_goes() -> None:
     pod = manifest("--config=/theirs")
-    pod["metadata"]["annotations"] = {core.ANNOTATION: "x", "own": "y"}
+    pod["metadata"]["annotations"] = {scheduler_manifest.ANNOTATION: "x", "own": "y"}
     assert without_us(pod, "/ours") == {**pod, "metadata": {**pod["metadata"], "annotations": {"own": "y"}}}
-    named = core.merge_manifest(manifest(), core.Location("/h/c", "/c/c"), "x", "/pki")
+    named = scheduler_manifest.merge_manifest(manifest(), scheduler_manifest.Location("/h/c", "/c/c"), "x", "/pki")
     kept = without_us(named, None)
-    assert [one["name"] for one in kept["spec"]["volumes"]] == ["kubeconfig", core.VOLUME]
-    assert core.flag(kept, "config") == "/c/c"
+    assert [one["name"] for one in kept["spec"]["volumes"]] == ["kubeconfig", scheduler_manifest.VOLUME]
+    assert scheduler_manifest.flag(kept, "config") == "/c/c"
     pod["metadata"] = None
     assert without_us(pod, None) == pod
     pod["metadata"] = {"annotations": {}}
@@ -398,7 +399,7 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
     assert without_extender(ours, EXTENDER, percentage) == config(other, **left)
     assert ours == before
     alone = without_extender(config(EXTENDER.entry(), percentageOfNodesToScore=9), EXTENDER, percentage)
-    assert alone == {"apiVersion": core.API_VERSION, "kind": core.KIND, **left}
+    assert alone == {"apiVersion": scheduler_config.API_VERSION, "kind": scheduler_config.KIND, **left}
     assert without_extender(config(), EXTENDER, None) == config()
     assert without_extender({**config(), "extenders": None}, EXTENDER, None) == {**config(), "extenders": None}
     with pytest.raises(SchedulerError, match="found 'Pod'"):
@@ -419,7 +420,7 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
 def test_a_flag_wins_over_the_configuration(flags: list[str], found: dict[str, Any], wanted: tuple[str, str] | None) -> None:
     pod = manifest(*flags)
     pod["spec"]["containers"][0]["command"].remove("--leader-elect=true")
-    assert core.lease(pod, found) == (None if wanted is None else core.Lease(*wanted))
+    assert scheduler_config.lease(pod, found) == (None if wanted is None else scheduler_config.Lease(*wanted))
 
 
 @pytest.mark.parametrize(
@@ -435,19 +436,19 @@ def test_a_flag_wins_over_the_configuration(flags: list[str], found: dict[str, A
 def test_the_candidates_command_is_the_schedulers_with_another_configuration(line: str, command: str) -> None:
     pod = manifest()
     pod["spec"]["containers"][0]["command"] = ["kube-scheduler", *line.split()]
-    assert core.candidate_command(pod) == ["kube-scheduler", *command.split(), "--write-config-to=/dev/stdout"]
+    assert scheduler_manifest.candidate_command(pod) == ["kube-scheduler", *command.split(), "--write-config-to=/dev/stdout"]
 
 
 def test_only_one_container_may_be_the_scheduler() -> None:
     pod = manifest()
     pod["spec"]["containers"].insert(0, {"command": ["sh"], "image": "x"})
-    assert core.image(pod) == "registry.k8s.io/kube-scheduler:v1.36.3"
+    assert scheduler_manifest.image(pod) == "registry.k8s.io/kube-scheduler:v1.36.3"
     pod["spec"]["containers"].append({"args": ["/bin/kube-scheduler"]})
     with pytest.raises(SchedulerError, match=r"found 2$"):
-        core.scheduler_container(pod)
+        scheduler_manifest.scheduler_container(pod)
     for other in ({"kind": "Pod"}, {"kind": "Pod", "spec": {"containers": None}}):
         with pytest.raises(SchedulerError, match=r"found 0$"):
-            core.scheduler_container(other)
+            scheduler_manifest.scheduler_container(other)
     for wrong in ({"kind": "Deployment"}, ["a list"]):
         with pytest.raises(SchedulerError, match="must be a Pod"):
-            core.scheduler_container(wrong)  # type: ignore[arg-type]
+            scheduler_manifest.scheduler_container(wrong)  # type: ignore[arg-type]

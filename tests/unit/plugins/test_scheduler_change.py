@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_change, _scheduler_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeadm_config import PATH
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_change import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest, service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION
 
 from unit.plugins.control_plane import CLUSTER, ControlPlane, now, parsed
 from unit.plugins.scheduler_files import MANIFEST
@@ -32,10 +32,10 @@ from unit.plugins.scheduler_files import MANIFEST
 def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
     plane = ControlPlane(tmp_path / "plane")
     monkeypatch.setattr(journal, "FOLDER", str(plane.folder / "journal"))
-    for module in (_scheduler_change, _scheduler_service):
+    for module in (apply, service):
         monkeypatch.setattr(module, "fetch_json", plane.health)
-    monkeypatch.setattr(_scheduler_service, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(_scheduler_service, "LOGS", str(plane.folder / "no-logs"))
+    monkeypatch.setattr(service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(service, "LOGS", str(plane.folder / "no-logs"))
     plane.kubelet()
     return plane
 
@@ -158,7 +158,7 @@ def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
         "nodes": 3,
         "others": [],
         "unfinished": False,
-        "running": _kube_scheduler.shape(parsed(MANIFEST)),
+        "running": manifest.shape(parsed(MANIFEST)),
     }
     plane.converge()
     plane.other_pods = [
@@ -274,10 +274,10 @@ def test_plain_http_needs_no_certificates(plane: ControlPlane) -> None:
     with pytest.raises(Refused, match=r"has no ca.crt, tls.key, which"):
         plane.converge()
     plan, _due = plane.plan("present")
-    tools = _scheduler_change.Tools(Kubectl(plane.kubectl, "kubectl", "x"), plane.run, None, str(plane.folder))
+    tools = apply.Tools(Kubectl(plane.kubectl, "kubectl", "x"), plane.run, None, str(plane.folder))
     plane.synced = False
     with pytest.raises(Refused, match=r"^the extender must be in sync"):
-        _scheduler_change.apply(plane.host, tools, plan.for_module, "aliyun.com/gpu-mem", "", "present")
+        apply.apply(plane.host, tools, plan.for_module, "aliyun.com/gpu-mem", "", "present")
 
 
 def test_the_candidate_is_read_by_the_schedulers_own_image_with_all_that_is_mounted(plane: ControlPlane) -> None:
@@ -307,12 +307,12 @@ def test_the_candidate_is_read_by_the_schedulers_own_image_with_all_that_is_moun
 
 
 def test_a_container_is_ended_by_containerd_or_not_at_all(plane: ControlPlane) -> None:
-    def tools(ctr: str | None, status: int, out: str, err: str) -> _scheduler_change.Tools:
+    def tools(ctr: str | None, status: int, out: str, err: str) -> apply.Tools:
         def run(argv: list[str]) -> tuple[int, str, str]:
             plane.asked.append(argv)
             return status, out, err
 
-        return _scheduler_change.Tools(Kubectl(plane.kubectl, "kubectl", "x"), run, ctr, "/")
+        return apply.Tools(Kubectl(plane.kubectl, "kubectl", "x"), run, ctr, "/")
 
     tools("/ctr", 0, "", "warning").end_container("c1")
     assert plane.asked[-1] == ["/ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", "c1"]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler as core
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubeadm_config as kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, Plan, UnreadFile, check_lease, plan_present
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, check_lease, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
 from unit.plugins.scheduler_files import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED
 
@@ -57,11 +58,11 @@ scheduler:
 UNTOUCHED = Found({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}, cluster=CLUSTER, nodes=3)
 
 
-def present(found: Found, percentage: int = -1, extender: core.Extender = TLS) -> Plan:
+def present(found: Found, percentage: int = -1, extender: scheduler_config.Extender = TLS) -> Plan:
     return plan_present(MANIFEST_PATH, CONFIG_PATH, found, extender, percentage)
 
 
-def absent(found: Found, extender: core.Extender = TLS) -> Plan:
+def absent(found: Found, extender: scheduler_config.Extender = TLS) -> Plan:
     return plan_absent(MANIFEST_PATH, CONFIG_PATH, found, extender)
 
 
@@ -102,7 +103,7 @@ def test_the_extender_is_called_with_certificates_that_are_mounted_at_the_same_p
         "keyFile": "/etc/gpushare/pki/scheduler/tls.key",
         "caFile": "/etc/gpushare/pki/scheduler/ca.crt",
     }
-    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in core.host_mounts(manifest)
+    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in scheduler_manifest.host_mounts(manifest)
 
 
 def test_http_and_certificates_follow_the_setting_both_ways() -> None:
@@ -139,8 +140,8 @@ def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
     changed = done(UNTOUCHED, present(UNTOUCHED))
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED})
     ours, theirs = (yaml.safe_load(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
-    assert core.shape(ours)["mounts"] == core.shape(theirs)["mounts"]
-    assert sorted(core.words(ours)) == sorted(core.words(theirs))
+    assert scheduler_manifest.shape(ours)["mounts"] == scheduler_manifest.shape(theirs)["mounts"]
+    assert sorted(scheduler_manifest.words(ours)) == sorted(scheduler_manifest.words(theirs))
     again = done(upgraded, present(upgraded))
     text = again.files[MANIFEST_PATH] or ""
     assert [
@@ -203,7 +204,7 @@ def test_our_share_of_nodes_follows_the_cluster_and_the_setting_but_an_administr
 
 @pytest.mark.parametrize("setting", [-2, 101])
 def test_a_share_that_cannot_be_is_refused(setting: int) -> None:
-    with pytest.raises(core.SchedulerError, match=f"or 0 to 100; found {setting}"):
+    with pytest.raises(scheduler_manifest.SchedulerError, match=f"or 0 to 100; found {setting}"):
         present(UNTOUCHED, setting)
 
 
@@ -275,9 +276,9 @@ def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_pa
     config, manifest = (yaml.safe_load(back.files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
     assert config["parallelism"] == 4
     assert set(config) & {"extenders", "percentageOfNodesToScore"} == set()
-    assert core.flag(manifest, "config") == CONFIG_PATH
+    assert scheduler_manifest.flag(manifest, "config") == CONFIG_PATH
     assert "gpushare-pki" not in (back.files[MANIFEST_PATH] or "") + (back.cluster or "")
-    assert core.annotation_in(back.files[MANIFEST_PATH] or "") is None
+    assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
     assert kubeadm.config_argument(yaml.safe_load(back.cluster or "")) == CONFIG_PATH
     assert any("goes on naming it" in note for note in plan.notes)
     assert not absent(forgotten(back)).changed
@@ -287,7 +288,7 @@ def test_a_lost_journal_costs_the_old_bytes_but_not_the_way_back() -> None:
     lost = forgotten(done(UNTOUCHED, present(UNTOUCHED)))
     back = done(lost, absent(lost))
     assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
-    assert core.annotation_in(back.files[MANIFEST_PATH] or "") is None
+    assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
 
 
 def test_kubeadms_part_stays_while_another_scheduler_calls_us() -> None:
@@ -335,22 +336,24 @@ def test_two_schedulers_that_would_be_active_at_once_are_refused() -> None:
     check_lease("kube-system/kube-scheduler", "kube-system/kube-scheduler", 3, "cp1")
     check_lease("infra/mine", "", 3, "cp1")
     check_lease("none", "none", 1, "cp1")
-    with pytest.raises(core.SchedulerError, match="cp1 runs with leader election off, and 3 control planes have a scheduler"):
+    with pytest.raises(scheduler_manifest.SchedulerError, match="cp1 runs with leader election off, and 3 control planes have a scheduler"):
         check_lease("none", "none", 3, "cp1")
-    with pytest.raises(core.SchedulerError, match=r"competes for the lease infra/mine, .* set gpushare_scheduler_lease: infra/mine"):
+    with pytest.raises(
+        scheduler_manifest.SchedulerError, match=r"competes for the lease infra/mine, .* set gpushare_scheduler_lease: infra/mine"
+    ):
         check_lease("infra/mine", "kube-system/kube-scheduler", 3, "cp1")
-    with pytest.raises(core.SchedulerError, match=r"runs without leader election, .* set gpushare_scheduler_lease: none"):
+    with pytest.raises(scheduler_manifest.SchedulerError, match=r"runs without leader election, .* set gpushare_scheduler_lease: none"):
         check_lease("none", "kube-system/kube-scheduler", 1, "cp1")
 
 
 # kubeadm's part, value by value.
 
-OURS = core.merge_manifest(yaml.safe_load(MANIFEST), core.Location(CONFIG_PATH, CONFIG_PATH), "x", TLS.tls_dir)
-PLAIN = core.merge_manifest(yaml.safe_load(MANIFEST), core.Location(CONFIG_PATH, CONFIG_PATH), "x")
+OURS = scheduler_manifest.merge_manifest(yaml.safe_load(MANIFEST), scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "x", TLS.tls_dir)
+PLAIN = scheduler_manifest.merge_manifest(yaml.safe_load(MANIFEST), scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "x")
 ARGUMENT = {"name": "config", "value": CONFIG_PATH}
 FOLDER = "/etc/kubernetes/gpushare"
-VOLUME = {"name": core.VOLUME, "hostPath": FOLDER, "mountPath": FOLDER, "readOnly": True, "pathType": "DirectoryOrCreate"}
-PKI = {"name": core.TLS_VOLUME, "hostPath": TLS.tls_dir, "mountPath": TLS.tls_dir, "readOnly": True, "pathType": "Directory"}
+VOLUME = {"name": scheduler_manifest.VOLUME, "hostPath": FOLDER, "mountPath": FOLDER, "readOnly": True, "pathType": "DirectoryOrCreate"}
+PKI = {"name": scheduler_manifest.TLS_VOLUME, "hostPath": TLS.tls_dir, "mountPath": TLS.tls_dir, "readOnly": True, "pathType": "Directory"}
 OTHER = {"name": "other", "hostPath": "/x", "mountPath": "/x"}
 
 
@@ -458,9 +461,9 @@ def test_kubeadms_part_without_us(before: dict[str, Any], path: str | None, afte
 @pytest.mark.parametrize(("wrong", "words"), [({"kind": "InitConfiguration"}, "'InitConfiguration'"), (["x"], "'list'"), ({}, "None")])
 def test_another_object_is_no_configuration_of_a_cluster(wrong: Any, words: str) -> None:
     message = f"^ConfigMap kube-system/kubeadm-config must hold a ClusterConfiguration; found {words}$"
-    with pytest.raises(core.SchedulerError, match=message):
+    with pytest.raises(scheduler_manifest.SchedulerError, match=message):
         kubeadm.merge(wrong, OURS)
-    with pytest.raises(core.SchedulerError, match=message):
+    with pytest.raises(scheduler_manifest.SchedulerError, match=message):
         kubeadm.unmerge(wrong, None)
 
 
@@ -471,7 +474,7 @@ def test_the_orders_say_all_that_the_module_does() -> None:
     plan = present(replace(UNTOUCHED, cluster_version="42"))
     after = done(UNTOUCHED, plan)
     texts = [after.files[path] or "" for path in (CONFIG_PATH, MANIFEST_PATH)]
-    shapes = {digest(text.encode()): core.shape(yaml.safe_load(text)) for text in (MANIFEST, texts[1])}
+    shapes = {digest(text.encode()): scheduler_manifest.shape(yaml.safe_load(text)) for text in (MANIFEST, texts[1])}
     assert plan.for_module == {
         "files": [
             {"path": CONFIG_PATH, "content": texts[0], "mode": None, "sha256_before": ""},
@@ -488,8 +491,8 @@ def test_the_orders_say_all_that_the_module_does() -> None:
         "shapes": shapes,
         "scheduler": {
             "image": "registry.k8s.io/kube-scheduler:v1.36.3",
-            "command": core.candidate_command(yaml.safe_load(texts[1])),
-            "mounts": core.host_mounts(yaml.safe_load(texts[1])),
+            "command": scheduler_manifest.candidate_command(yaml.safe_load(texts[1])),
+            "mounts": scheduler_manifest.host_mounts(yaml.safe_load(texts[1])),
             "lease": {"namespace": "kube-system", "name": "kube-scheduler"},
             "name": "default-scheduler",
             "read_once": ["/etc/gpushare/pki/scheduler/ca.crt"],
@@ -528,7 +531,9 @@ def test_what_the_host_has_answered_is_read() -> None:
 
 def test_a_configuration_that_a_flag_names_must_be_there() -> None:
     start = with_others_config()
-    with pytest.raises(core.SchedulerError, match=r"^the kube-scheduler manifest has --config=/config/scheduler.yaml, which is /srv/k8s/s"):
+    with pytest.raises(
+        scheduler_manifest.SchedulerError, match=r"^the kube-scheduler manifest has --config=/config/scheduler.yaml, which is /srv/k8s/s"
+    ):
         present(replace(start, files={**start.files, "/srv/k8s/sched-7.yaml": None}))
     # One that names ours may be made.
     named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
@@ -610,7 +615,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() 
     theirs = done(start, present(start))
     plan = absent(forgotten(theirs))
     assert plan.notes[1:] == [f"{MANIFEST_PATH} is not in the journal: only our part is taken out"]
-    assert core.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
+    assert scheduler_manifest.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
 
 
 def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently() -> None:

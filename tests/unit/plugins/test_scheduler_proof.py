@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _scheduler_proof as proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION
 
 HASH = "a" * 64
 START = "2026-11-21T10:00:00Z"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml_splice import dump, lost_comments, splice
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import dump, lost_comments, splice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

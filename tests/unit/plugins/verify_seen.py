@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import Artifact
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_judge import Evidence
 

@@ -16,11 +16,12 @@ import os
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, TypeVar
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _scheduler_proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 
 T = TypeVar("T")
 POLL_SECONDS = 0.5
@@ -87,7 +88,7 @@ class SchedulerService(Service):
         """The pod that kubelet runs, if it is the one of the manifest on the disk."""
         try:
             return self._running()
-        except (Missing, _scheduler_proof.HopelessError):
+        except (Missing, proof.HopelessError):
             return None
 
     def restart_now(self) -> None:
@@ -95,9 +96,9 @@ class SchedulerService(Service):
         try:
             pod = self._wait(self._as_written)
             if self._is_stale(pod):
-                self._end(_scheduler_proof.container_id(pod))
+                self._end(proof.container_id(pod))
             self._wait(self._running)
-        except (Missing, _scheduler_proof.HopelessError, KubectlError) as error:
+        except (Missing, proof.HopelessError, KubectlError) as error:
             raise NotRunningError(f"{error}. The scheduler said:\n{scheduler_log()}") from error
 
     def prove(self) -> Optional[str]:
@@ -111,9 +112,9 @@ class SchedulerService(Service):
             self.proof = {"holder": holder.identity if holder else "", "standby": bool(holder and not holder.ours)}
             if self.proof["standby"]:
                 self._wait(self._ready)  # it will not call the extender before it is active
-            elif _kube_scheduler.annotation_in(self._manifest().decode()) is not None:
+            elif scheduler_manifest.annotation_in(self._manifest().decode()) is not None:
                 self._see_a_call(expected)
-        except (Missing, _scheduler_proof.HopelessError, KubectlError) as error:
+        except (Missing, proof.HopelessError, KubectlError) as error:
             return f"{error}. The scheduler said:\n{scheduler_log()}"
         return None
 
@@ -130,31 +131,31 @@ class SchedulerService(Service):
 
     def _is_stale(self, pod: Mapping[str, Any]) -> Optional[str]:
         """The file that is newer than the process. Kubernetes gives whole seconds."""
-        started = _scheduler_proof.started_at(pod).timestamp()
+        started = proof.started_at(pod).timestamp()
         return next((path for path in self._host.read_once if os.path.exists(path) and int(os.stat(path).st_mtime) > started), None)
 
     def _as_written(self) -> Mapping[str, Any]:
         selector = f"spec.nodeName={self._host.node}"
         pods = self._kubectl.items(["get", "pods", "--namespace", "kube-system", "--field-selector", selector])
-        pod = _scheduler_proof.find_static_pod(pods)
+        pod = proof.find_static_pod(pods)
         manifest = self._manifest()
         shape = self._expected.shapes.get(digest(manifest)) if self._expected else None
-        reason = _scheduler_proof.not_running(pod, _kube_scheduler.annotation_in(manifest.decode()), shape)
+        reason = proof.not_running(pod, scheduler_manifest.annotation_in(manifest.decode()), shape)
         if reason is not None or pod is None:
             raise Missing(f"kube-scheduler does not run as its manifest says: {reason}")
         return pod
 
     def _ready(self) -> None:
-        reason = _scheduler_proof.not_ready(self._running())
+        reason = proof.not_ready(self._running())
         if reason is not None:
             raise Missing(f"the new scheduler stands by for another one, but {reason}")
 
-    def _holder(self, pod: Mapping[str, Any], expected: Expected) -> Optional[_scheduler_proof.Holder]:
+    def _holder(self, pod: Mapping[str, Any], expected: Expected) -> Optional[proof.Holder]:
         lease = expected.lease
         if lease is None:
             return None
         found = self._kubectl.json(["get", "lease", "--namespace", lease["namespace"], lease["name"], "--ignore-not-found"])
-        holder = _scheduler_proof.holder(found, self._host.name, _scheduler_proof.started_at(pod))
+        holder = proof.holder(found, self._host.name, proof.started_at(pod))
         if holder is None:
             identity = ((found or {}).get("spec") or {}).get("holderIdentity")
             raise Missing(f"the new scheduler does not hold its lease {lease['namespace']}/{lease['name']}: its holder is {identity!r}")
@@ -164,7 +165,7 @@ class SchedulerService(Service):
         """Let a pod be scheduled that names our resource, and see the extender be asked."""
         health, _dummy = self._health()
         calls = int((health or {}).get("filter_calls", 0))
-        probe = _scheduler_proof.probe_pod(self._host.node, expected.scheduler_name, expected.image, expected.resource)
+        probe = proof.probe_pod(self._host.node, expected.scheduler_name, expected.image, expected.resource)
         name = probe["metadata"]["name"]
         self._remove(name, "--wait=true", "--timeout=15s")  # of a run that was killed
         self._kubectl.text(["create", "-f", "-"], json.dumps(probe))
@@ -177,11 +178,11 @@ class SchedulerService(Service):
         return fetch_json(self._host.health_url, ca=self._host.health_ca)
 
     def _called(self, calls: int, name: str) -> None:
-        reason = _scheduler_proof.not_called(*self._health(), calls)
+        reason = proof.not_called(*self._health(), calls)
         if reason is None:
             return
         pod = self._kubectl.json(["get", "pod", "--namespace", "kube-system", name, "--ignore-not-found"])
-        words = _scheduler_proof.scheduling_message(pod)
+        words = proof.scheduling_message(pod)
         raise Missing(f"the new scheduler has not called the extender for pod kube-system/{name}: {reason}; {words}")
 
     def _remove(self, name: str, *how: str) -> None:

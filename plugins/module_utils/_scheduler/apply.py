@@ -10,18 +10,19 @@ import json
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _candidate, _kube_scheduler, _kubeadm_config, _scheduler_proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Expected, Host, SchedulerService
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate, kubeadm, proof
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Expected, Host, SchedulerService
 
 OWNER = "scheduler"
 FOLDER = "folder:"
-CLUSTER = ["configmap", "--namespace", _kubeadm_config.NAMESPACE, _kubeadm_config.NAME]
+CLUSTER = ["configmap", "--namespace", kubeadm.NAMESPACE, kubeadm.NAME]
 
 
 class Refused(RuntimeError):
@@ -56,11 +57,11 @@ def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence
     transaction = Transaction(OWNER)
     manifest = _text(host.manifest)
     journal = _entries(transaction)
-    named = _kube_scheduler.config_paths(manifest or "")
+    named = scheduler_manifest.config_paths(manifest or "")
     paths = {host.manifest, config, *named, *more, *(entry.path for entry in journal if entry.is_file)}
     pods = kubectl.items(["get", "pods", "--namespace", "kube-system", "--selector", "component=kube-scheduler"])
-    if manifest is not None and _kube_scheduler.TLS_VOLUME in manifest:
-        host = host._replace(read_once=(os.path.join(tls_dir, _kube_scheduler.TLS_FILES[0]),))
+    if manifest is not None and scheduler_manifest.TLS_VOLUME in manifest:
+        host = host._replace(read_once=(os.path.join(tls_dir, scheduler_manifest.TLS_FILES[0]),))
     running = SchedulerService(host, kubectl).running()
     return {
         "files": {path: _text(path) for path in sorted(paths)},
@@ -69,7 +70,7 @@ def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence
         "nodes": _count_nodes(kubectl),
         "others": sorted(_others(pods, host.node)),
         "unfinished": transaction.unfinished,
-        "running": None if running is None else _kube_scheduler.shape(running),
+        "running": None if running is None else scheduler_manifest.shape(running),
     }
 
 
@@ -121,7 +122,7 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
 
 
 def _check_extender(host: Host, tls_dir: str) -> None:
-    missing = [name for name in _kube_scheduler.TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
+    missing = [name for name in scheduler_manifest.TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
     if missing:
         raise Refused(
             "%s has no %s, which kube-scheduler needs to call the extender, so nothing was changed: run the role extender first, which "
@@ -141,12 +142,12 @@ def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(config or "")
     mounts = [
-        (path, _kube_scheduler.CANDIDATE_PATH),
+        (path, scheduler_manifest.CANDIDATE_PATH),
         *((source, target) for source, target in scheduler["mounts"] if os.path.exists(source)),
     ]
     try:
-        return _candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"])
-    except _candidate.CandidateError as error:
+        return candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"])
+    except candidate.CandidateError as error:
         raise Refused("kube-scheduler refuses the configuration, so nothing was written. It says:\n%s" % error) from error
     finally:
         os.unlink(path)
@@ -161,7 +162,7 @@ def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str,
     before = FileState(now["text"].encode(), 0, 0, 0, None)
     transaction.journal.record(change["path"], OWNER, before, change["content"].encode())
     tools.point("noted " + change["path"])
-    patch = {"metadata": {"resourceVersion": change["version"]}, "data": {_kubeadm_config.KEY: change["content"]}}
+    patch = {"metadata": {"resourceVersion": change["version"]}, "data": {kubeadm.KEY: change["content"]}}
     tools.kubectl.text(["patch", *CLUSTER, "--type=merge", "--patch", json.dumps(patch)])
     tools.point("written " + change["path"])
 
@@ -200,7 +201,7 @@ def _fields(entry: Entry) -> Dict[str, Any]:
 def _cluster(kubectl: Kubectl) -> Optional[Dict[str, str]]:
     """kubeadm's ClusterConfiguration and the version of the object that holds it, None where there is none."""
     found = kubectl.json(["get", *CLUSTER, "--ignore-not-found"])
-    text = ((found or {}).get("data") or {}).get(_kubeadm_config.KEY)
+    text = ((found or {}).get("data") or {}).get(kubeadm.KEY)
     return None if text is None else {"text": text, "version": found["metadata"]["resourceVersion"]}
 
 
@@ -213,8 +214,8 @@ def _others(pods: Sequence[Mapping[str, Any]], node: str) -> "set[str]":
     """The other nodes whose scheduler calls our extender."""
     found = set()
     for pod in pods:
-        annotated = _kube_scheduler.ANNOTATION in (pod["metadata"].get("annotations") or {})
-        if annotated and _scheduler_proof.find_static_pod([pod]) and pod["spec"].get("nodeName") != node:
+        annotated = scheduler_manifest.ANNOTATION in (pod["metadata"].get("annotations") or {})
+        if annotated and proof.find_static_pod([pod]) and pod["spec"].get("nodeName") != node:
             found.add(pod["spec"]["nodeName"])
     return found
 

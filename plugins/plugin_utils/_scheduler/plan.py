@@ -14,14 +14,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kube_scheduler, _kubeadm_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml_splice import dump, lost_comments, splice
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import dump, lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
 # In the journal.
-PERCENTAGE = "value:percentageOfNodesToScore"
+NOTED_PERCENTAGE = "value:percentageOfNodesToScore"
 # Up to so many nodes every one of them is looked at: a pod must not be unschedulable because of a sample.
 ALL_NODES_UP_TO = 500
 # As the extender's option --lease has it.
@@ -101,14 +103,14 @@ class Plan:
 def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None:
     """SchedulerError where two schedulers would be active at once, or the extender would look at another lease. wanted: "" for any."""
     if lease == NO_LEASE and control_planes > 1:
-        raise _kube_scheduler.SchedulerError(
+        raise scheduler_manifest.SchedulerError(
             f"kube-scheduler on {node} runs with leader election off, and {control_planes} control planes have a scheduler: several would "
             "be active on the same GPU nodes, and each would give the same card away; expected --leader-elect=true on all of them "
             "(leaderElection.leaderElect: true), or one control plane in the inventory"
         )
     if wanted not in ("", lease):
         found = "runs without leader election" if lease == NO_LEASE else f"competes for the lease {lease}"
-        raise _kube_scheduler.SchedulerError(
+        raise scheduler_manifest.SchedulerError(
             f"kube-scheduler on {node} {found}, and the extender was told {wanted}; set gpushare_scheduler_lease: {lease} for all control "
             "planes, or have this scheduler compete for the same lease as theirs: of two leases the holders are active at once, and each "
             "would give the same card away"
@@ -126,24 +128,24 @@ def build(
         "files": [change.for_module for change in changes],
         "values": [list(value) for value in values],
         "cluster": {**cluster.for_module, "version": version} if cluster and cluster.differs else None,
-        "shapes": {digest(text.encode()): _kube_scheduler.shape(pod) for text, pod in texts.items()},
+        "shapes": {digest(text.encode()): scheduler_manifest.shape(pod) for text, pod in texts.items()},
         "scheduler": None,
     }
     if manifest_after is not None:
         manifest = texts[manifest_after]
-        named = _kube_scheduler.flag(manifest, "config") is not None
+        named = scheduler_manifest.flag(manifest, "config") is not None
         found = yaml.safe_load((changes[0].after if named else None) or "{}")
         config = found if isinstance(found, dict) else {}  # it is somebody else's, and wrong: nothing can be read from it
-        lease = _kube_scheduler.lease(manifest, config)
+        lease = scheduler_config.lease(manifest, config)
         for_module["scheduler"] = {
-            "image": _kube_scheduler.image(manifest),
-            "command": _kube_scheduler.candidate_command(manifest),
-            "mounts": _kube_scheduler.host_mounts(manifest),
+            "image": scheduler_manifest.image(manifest),
+            "command": scheduler_manifest.candidate_command(manifest),
+            "mounts": scheduler_manifest.host_mounts(manifest),
             "lease": None if lease is None else asdict(lease),
-            "name": _kube_scheduler.scheduler_name(config),
+            "name": scheduler_config.scheduler_name(config),
             "read_once": _read_once(manifest, changes[0].path if named else None),
         }
-    shape = None if manifest_before is None else _kube_scheduler.shape(texts[manifest_before])
+    shape = None if manifest_before is None else scheduler_manifest.shape(texts[manifest_before])
     warnings = [words for words in map(_lost, shown) if words]
     return Plan(bool(shown), [change.diff for change in shown], notes, warnings, for_module, shape)
 
@@ -161,49 +163,49 @@ def _lost(change: Change) -> str:
 def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
     """What the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not have."""
     volumes = {one["name"]: one["hostPath"]["path"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
-    annotated = _kube_scheduler.ANNOTATION in ((manifest.get("metadata") or {}).get("annotations") or {})
+    annotated = scheduler_manifest.ANNOTATION in ((manifest.get("metadata") or {}).get("annotations") or {})
     found = [config] if config is not None and not annotated else []
-    if _kube_scheduler.TLS_VOLUME in volumes:
-        found.append(f"{volumes[_kube_scheduler.TLS_VOLUME]}/{_kube_scheduler.TLS_FILES[0]}")
+    if scheduler_manifest.TLS_VOLUME in volumes:
+        found.append(f"{volumes[scheduler_manifest.TLS_VOLUME]}/{scheduler_manifest.TLS_FILES[0]}")
     return found
 
 
-def plan_present(manifest_path: str, default_config: str, found: Found, extender: _kube_scheduler.Extender, percentage: int = -1) -> Plan:
+def plan_present(manifest_path: str, default_config: str, found: Found, extender: scheduler_config.Extender, percentage: int = -1) -> Plan:
     """The plan that brings our extender in. percentage: -1 for automatic.
 
     SchedulerError where the files cannot be merged with, UnreadFile if another file is needed.
     """
     manifest_text = found.files[manifest_path] or ""
     manifest = yaml.safe_load(manifest_text)
-    location = _kube_scheduler.config_location(manifest, default_config)
+    location = scheduler_manifest.config_location(manifest, default_config)
     if location.host not in found.files:
         raise UnreadFile(location.host)
     config_text = found.files[location.host]
-    if config_text is None and _kube_scheduler.flag(manifest, "config") not in (None, default_config):
-        raise _kube_scheduler.SchedulerError(
+    if config_text is None and scheduler_manifest.flag(manifest, "config") not in (None, default_config):
+        raise scheduler_manifest.SchedulerError(
             f"the kube-scheduler manifest has --config={location.container}, which is {location.host} on this host, and that file "
             "does not exist; restore it, or remove the flag"
         )
     current = None if config_text is None else yaml.safe_load(config_text)
-    now = current.get(_kube_scheduler.PERCENTAGE) if isinstance(current, dict) else None
+    now = current.get(scheduler_config.PERCENTAGE) if isinstance(current, dict) else None
     wanted = _percentage(percentage, now, found)
-    config = _kube_scheduler.merge_config(current, manifest, extender, wanted)
+    config = scheduler_config.merge_config(current, manifest, extender, wanted)
     wanted_config = HEADER + dump(config) if config_text is None else splice(config_text, config)
-    merged = _kube_scheduler.merge_manifest(manifest, location, digest(wanted_config.encode()), extender.tls_dir)
+    merged = scheduler_manifest.merge_manifest(manifest, location, digest(wanted_config.encode()), extender.tls_dir)
     notes: list[str] = []
     cluster = _cluster(found, merged, notes)
     changes = [Change(location.host, config_text, wanted_config), Change(manifest_path, manifest_text, splice(manifest_text, merged))]
-    values = [] if wanted in (None, now) else [(PERCENTAGE, None if now is None else str(now), str(wanted))]
+    values = [] if wanted in (None, now) else [(NOTED_PERCENTAGE, None if now is None else str(now), str(wanted))]
     return build(changes, values, cluster, found.cluster_version, notes)
 
 
 def _percentage(setting: int, now: int | None, found: Found) -> int | None:
     """What percentageOfNodesToScore becomes; None: an administrator's own value stays."""
     if not -1 <= setting <= 100:
-        raise _kube_scheduler.SchedulerError(f"percentage_of_nodes_to_score must be -1 (automatic) or 0 to 100; found {setting}")
+        raise scheduler_manifest.SchedulerError(f"percentage_of_nodes_to_score must be -1 (automatic) or 0 to 100; found {setting}")
     if setting >= 0:
         return setting
-    entry = found.journal.get(PERCENTAGE)
+    entry = found.journal.get(NOTED_PERCENTAGE)
     if now is None or (entry is not None and entry.untouched(str(now).encode())):
         return 100 if found.nodes <= ALL_NODES_UP_TO else 0
     return None
@@ -212,19 +214,19 @@ def _percentage(setting: int, now: int | None, found: Found) -> int | None:
 def _cluster(found: Found, merged: Mapping[str, Any], notes: list[str]) -> Change | None:
     if found.cluster is None:
         notes.append(
-            f"this cluster has no ConfigMap {_kubeadm_config.NAMESPACE}/{_kubeadm_config.NAME}, so it was not made by kubeadm: whatever "
+            f"this cluster has no ConfigMap {kubeadm.NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
             "writes the scheduler's manifest anew has to be told of --config by other means, or this role be run again after it"
         )
         return None
     current = yaml.safe_load(found.cluster)
-    wanted = _kubeadm_config.merge(current, merged)
-    theirs, ours = _kubeadm_config.config_argument(wanted), _kube_scheduler.flag(merged, "config")
+    wanted = kubeadm.merge(current, merged)
+    theirs, ours = kubeadm.config_argument(wanted), scheduler_manifest.flag(merged, "config")
     if theirs != ours:
         notes.append(
-            f"{_kubeadm_config.PATH} has --config={theirs} for the scheduler, but this host's manifest has {ours}: a kubeadm upgrade will "
+            f"{kubeadm.PATH} has --config={theirs} for the scheduler, but this host's manifest has {ours}: a kubeadm upgrade will "
             "bring the former; let both name one file, then run again"
         )
-    return Change(_kubeadm_config.PATH, found.cluster, splice(found.cluster, wanted))
+    return Change(kubeadm.PATH, found.cluster, splice(found.cluster, wanted))
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kube-scheduler manifest and configuration that call our extender, made from those that are there.
+"""kube-scheduler's static pod: where it reads its configuration, and the pod with ours, its volumes and the annotation that restarts it.
 
 Private to this collection. Pure: works on what the YAML files load as, and never changes its arguments.
 """
@@ -15,69 +15,18 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-API_VERSION = "kubescheduler.config.k8s.io/v1"
-KIND = "KubeSchedulerConfiguration"
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
+
 # On the static pod: a configuration that changes alone would not restart the scheduler.
 ANNOTATION = "gpushare.kubernetes/scheduler-config-sha256"
 VOLUME = "gpushare-scheduler-config"
 TLS_VOLUME = "gpushare-pki"
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
-PERCENTAGE = "percentageOfNodesToScore"
-DEFAULT_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
-# No device plugin registers it: the extender alone accounts for it, and kube-scheduler must not look for it among a node's resources.
-COMPUTE = "aliyun.com/gpu-core.percentage"
 CANDIDATE_PATH = "/gpushare-candidate.yaml"
-
-# kube-scheduler ignores these flags once it is given --config: their values move into a new configuration.
-_FLAGS_OF_CONFIG = (
-    ("kubeconfig", ("clientConnection", "kubeconfig"), str),
-    ("kube-api-content-type", ("clientConnection", "contentType"), str),
-    ("kube-api-qps", ("clientConnection", "qps"), float),
-    ("kube-api-burst", ("clientConnection", "burst"), int),
-    ("profiling", ("enableProfiling",), bool),
-    ("contention-profiling", ("enableContentionProfiling",), bool),
-    ("leader-elect", ("leaderElection", "leaderElect"), bool),
-)
 
 
 class SchedulerError(ValueError):
     """What is on the host cannot be merged with; the message says what was found and what to do."""
-
-
-@dataclass(frozen=True)
-class Extender:
-    """How kube-scheduler is to call the extender. http_timeout as Go writes durations, such as "1s".
-
-    tls_dir: the folder with ca.crt, tls.crt and tls.key, on the host and in the container; "" for plain http.
-    preemption: whether it is asked which pods have to go, where a pod of higher priority has no room.
-    """
-
-    url_prefix: str
-    weight: int
-    http_timeout: str
-    managed_resources: Tuple[str, ...]
-    tls_dir: str = ""
-    preemption: bool = True
-
-    def entry(self) -> Dict[str, Any]:
-        """The element of `extenders` in a KubeSchedulerConfiguration."""
-        ca, certificate, key = (posixpath.join(self.tls_dir, name) for name in TLS_FILES)
-        entry = {
-            "urlPrefix": self.url_prefix,
-            "filterVerb": "filter",
-            **({"preemptVerb": "preempt"} if self.preemption else {}),
-            "prioritizeVerb": "prioritize",
-            "bindVerb": "bind",
-            "weight": self.weight,
-            "enableHTTPS": self.url_prefix.startswith("https:"),
-            "httpTimeout": self.http_timeout,
-            "nodeCacheCapable": True,
-            "ignorable": False,
-            "managedResources": [{"name": name, "ignoredByScheduler": name == COMPUTE} for name in self.managed_resources],
-        }
-        if self.tls_dir:
-            entry["tlsConfig"] = {"certFile": certificate, "keyFile": key, "caFile": ca}
-        return entry
 
 
 @dataclass(frozen=True)
@@ -86,14 +35,6 @@ class Location:
 
     host: str
     container: str
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The lease that the active scheduler holds."""
-
-    namespace: str
-    name: str
 
 
 def config_location(manifest: Mapping[str, Any], default: str) -> Location:
@@ -111,44 +52,6 @@ def config_location(manifest: Mapping[str, Any], default: str) -> Location:
 def config_paths(manifest: str) -> List[str]:
     """Paths that the text of a manifest may mean by `--config`: a host without a YAML parser sends these files along."""
     return re.findall(r"--?config[=\s\"',-]+(/[^]\s\"',]+)", manifest)
-
-
-def check_config(config: Any) -> Dict[str, Any]:
-    """The configuration, if it is one that we can merge with; SchedulerError if not."""
-    if not isinstance(config, dict) or config.get("kind") != KIND:
-        found = config.get("kind") if isinstance(config, dict) else type(config).__name__
-        raise SchedulerError(f"the scheduler's configuration must be a {KIND}; found {found!r}")
-    if config.get("apiVersion") != API_VERSION:
-        raise SchedulerError(
-            f"the scheduler's configuration must have apiVersion {API_VERSION}; found {config.get('apiVersion')!r}: "
-            "convert it (kube-scheduler --config OLD --write-config-to NEW), then run again"
-        )
-    return config
-
-
-def merge_config(current: Optional[Any], manifest: Mapping[str, Any], extender: Extender, percentage: Optional[int]) -> Dict[str, Any]:
-    """The KubeSchedulerConfiguration with our extender in it: `current` and nothing else changed, or a new one.
-
-    percentage: what percentageOfNodesToScore shall be; None: as it is.
-    """
-    merged = _new_config(manifest) if current is None else copy.deepcopy(check_config(current))
-    if percentage is not None:
-        merged[PERCENTAGE] = percentage
-    extenders = list(merged.get("extenders") or [])
-    ours = [place for place, entry in enumerate(extenders) if is_ours(entry, extender)]
-    for place, entry in enumerate(extenders):
-        if place not in ours and entry.get("bindVerb"):
-            raise SchedulerError(
-                f"extenders[{place}] ({entry.get('urlPrefix')}) has bindVerb {entry['bindVerb']!r}, and kube-scheduler allows one "
-                "extender that binds: remove that verb, or run a second scheduler for GPU pods"
-            )
-    if ours:
-        extenders[ours[0]] = extender.entry()
-        extenders = [entry for place, entry in enumerate(extenders) if place not in ours[1:]]
-    else:
-        extenders.append(extender.entry())
-    merged["extenders"] = extenders
-    return merged
 
 
 def merge_manifest(manifest: Mapping[str, Any], location: Location, config_sha256: str, tls_dir: str = "") -> Dict[str, Any]:
@@ -184,33 +87,7 @@ def unmount(manifest: Dict[str, Any], name: str) -> None:
 
 def flag(manifest: Mapping[str, Any], name: str) -> Optional[str]:
     """The value of a flag of kube-scheduler, "true" for one without a value, None if it is not given. The last one counts."""
-    value = None
-    line = words(manifest)
-    for place, word in enumerate(line):
-        key, equals, rest = word.partition("=")
-        if key not in ("--" + name, "-" + name):
-            continue
-        following = line[place + 1] if place + 1 < len(line) else "-"
-        value = rest if equals else ("true" if following.startswith("-") else following)
-    return value
-
-
-def lease(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Optional[Lease]:
-    """The lease that this scheduler competes for, None without leader election. Flags win over the configuration."""
-    section = config.get("leaderElection") or {}
-    elect = flag(manifest, "leader-elect")
-    if not (_boolean(elect) if elect is not None else section.get("leaderElect", True)):
-        return None
-    return Lease(
-        flag(manifest, "leader-elect-resource-namespace") or section.get("resourceNamespace") or "kube-system",
-        flag(manifest, "leader-elect-resource-name") or section.get("resourceName") or "kube-scheduler",
-    )
-
-
-def scheduler_name(config: Mapping[str, Any]) -> str:
-    """The name by which a pod asks for this scheduler."""
-    profiles = config.get("profiles") or [{}]
-    return str(profiles[0].get("schedulerName") or "default-scheduler")
+    return host.flag(words(manifest), name)
 
 
 def annotation_in(manifest: str) -> Optional[str]:
@@ -265,30 +142,6 @@ def host_mounts(manifest: Mapping[str, Any]) -> List[Tuple[str, str]]:
     return [(volumes[m["name"]], m["mountPath"]) for m in mounts if m.get("name") in volumes and not m.get("subPath")]
 
 
-def _new_config(manifest: Mapping[str, Any]) -> Dict[str, Any]:
-    config: Dict[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "clientConnection": {"kubeconfig": DEFAULT_KUBECONFIG},
-        "leaderElection": {"leaderElect": True},
-    }
-    for name, path, kind in _FLAGS_OF_CONFIG:
-        value = flag(manifest, name)
-        if value is None:
-            continue
-        section = config
-        for key in path[:-1]:
-            section = section[key]
-        section[path[-1]] = _boolean(value) if kind is bool else kind(value)
-    return config
-
-
-def is_ours(entry: Mapping[str, Any], extender: Extender) -> bool:
-    """Whether an element of `extenders` is for the same address or resources as ours."""
-    managed = {resource.get("name") for resource in entry.get("managedResources") or []}
-    return entry.get("urlPrefix") == extender.url_prefix or bool(managed & set(extender.managed_resources))
-
-
 def scheduler_container(manifest: Mapping[str, Any]) -> Dict[str, Any]:
     """The container of the static pod that is kube-scheduler, itself and not a copy; SchedulerError if there is not exactly one."""
     if not isinstance(manifest, dict) or manifest.get("kind") != "Pod":
@@ -324,11 +177,3 @@ def _put(parent: Dict[str, Any], key: str, wanted: Dict[str, Any]) -> None:
     items = parent.get(key) or []
     kept = [wanted if item.get("name") == wanted["name"] else item for item in items]
     parent[key] = kept if wanted in kept else [*items, wanted]
-
-
-def _boolean(value: str) -> bool:
-    if value.lower() in ("true", "t", "1"):
-        return True
-    if value.lower() in ("false", "f", "0"):
-        return False
-    raise SchedulerError(f"a flag of kube-scheduler must be true or false; found {value!r}")

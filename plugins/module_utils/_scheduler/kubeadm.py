@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Dict, List, Mapping, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
     TLS_VOLUME,
     VOLUME,
     SchedulerError,

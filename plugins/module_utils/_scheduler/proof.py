@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import ANNOTATION, is_scheduler, shape
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION, is_scheduler, shape
 
 # A container that has ended this often will not come up by waiting.
 HOPELESS_RESTARTS = 2
