@@ -43,7 +43,7 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import plugin_accounts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import plugin_accounts
 
 
 def main() -> None:

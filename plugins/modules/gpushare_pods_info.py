@@ -45,7 +45,7 @@ pods:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import gpu_pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods
 
 
 def main() -> None:

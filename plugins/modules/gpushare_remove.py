@@ -103,9 +103,8 @@ notes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, RemoveError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_scheduler, plan_leftovers, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemoveError
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ left:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_objects import Removal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import Removal
 
 
 def main() -> None:

@@ -70,8 +70,8 @@ report:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._report import report, words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, words
 
 
 def main() -> None:

@@ -99,12 +99,10 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "plugin_utils/_verify_plane.py": _JUDGED,
     "plugin_utils/_verify_room.py": _JUDGED,
     "module_utils/_cluster/objects.py": ("plugins/test_cluster_change.py",),
-    "module_utils/_remove.py": _REMOVED,
-    "module_utils/_remove_cluster.py": ("plugins/test_remove_cluster.py",),
-    "module_utils/_remove_leftovers.py": _REMOVED,
-    "module_utils/_remove_objects.py": ("plugins/test_remove_cluster.py",),
-    "module_utils/_remove_services.py": _REMOVED,
-    "module_utils/_report.py": ("plugins/test_report.py",),
+    "module_utils/_removal/plan.py": _REMOVED,
+    "module_utils/_removal/cluster.py": ("plugins/test_remove_cluster.py",),
+    "module_utils/_removal/host.py": _REMOVED,
+    "module_utils/_removal/report.py": ("plugins/test_report.py",),
 }
 
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, Plan, RemoveError, fate, shown
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_scheduler, plan_leftovers, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, Plan, RemoveError, fate, shown
 
 from unit.plugins.fake_root import FakeRoot
 

@@ -9,10 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _remove_cluster, _remove_objects
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import Named, forgotten, going, gpu_pods, ours, traces
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_objects import Removal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal import cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import (
+    Named,
+    Removal,
+    forgotten,
+    going,
+    gpu_pods,
+    ours,
+    traces,
+)
 
 Json = dict[str, Any]
 APPLIED = [
@@ -54,7 +61,7 @@ def test_ours_has_our_name_and_was_applied_by_us() -> None:
 def test_accounts_of_nodes_that_are_gone() -> None:
     names = ("gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9", "gpushare-extender", "default")
     accounts = [*map(item, names), item("gpushare-device-plugin-theirs", manager="kubectl")]
-    assert _remove_cluster.plugin_accounts(accounts, [node(), {"metadata": {"name": "cp1"}}]) == {
+    assert cluster.plugin_accounts(accounts, [node(), {"metadata": {"name": "cp1"}}]) == {
         "accounts": ["gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9"],
         "without_node": ["gpushare-device-plugin-gpu9"],
     }
@@ -83,7 +90,7 @@ def test_of_one_node_only_its_own_objects_go() -> None:
 
 
 def test_policies_go_before_the_rights_that_they_restrict_and_accounts_last() -> None:
-    kinds = [kind for _path, _version, kind in _remove_cluster.KINDS]
+    kinds = [kind for _path, _version, kind in cluster.KINDS]
     assert kinds[0] == "ValidatingAdmissionPolicyBinding"
     assert kinds.index("ValidatingAdmissionPolicy") < kinds.index("ClusterRoleBinding") < kinds.index("ClusterRole")
     assert kinds[-1] == "ServiceAccount"
@@ -125,7 +132,7 @@ def test_resources_go_once_kubelet_says_a_capacity_of_zero_and_only_then() -> No
     assert not forgotten(traces(node(capacity={"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "0"})))
     gone = traces(node(capacity={"aliyun.com/gpu-mem": "0"}, allocatable={"aliyun.com/gpu-mem": "0"}))
     assert forgotten(gone)
-    assert _remove_cluster.status_patch(gone) == [
+    assert cluster.status_patch(gone) == [
         {"op": "test", "path": "/status/capacity/aliyun.com~1gpu-mem", "value": "0"},
         {"op": "remove", "path": "/status/capacity/aliyun.com~1gpu-mem"},
         {"op": "test", "path": "/status/allocatable/aliyun.com~1gpu-mem", "value": "0"},
@@ -133,7 +140,7 @@ def test_resources_go_once_kubelet_says_a_capacity_of_zero_and_only_then() -> No
     ]
 
 
-@pytest.mark.parametrize("resource", _remove_cluster.RESOURCES)
+@pytest.mark.parametrize("resource", cluster.RESOURCES)
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
 def test_pods_with_a_share_are_found(resource: str, kind: str) -> None:
     assert gpu_pods([pod("a", {resource: "1"}, kind=kind)], None) == [{"pod": "default/a", "node": "gpu1", "asks": resource}]
@@ -155,7 +162,7 @@ def test_pods_that_would_miss_nothing_are_not_listed() -> None:
 
 def test_every_list_that_is_asked_for_and_what_is_in_it() -> None:
     system, rbac = "namespaces/kube-system", "/apis/rbac.authorization.k8s.io/v1"
-    assert [(path, kind) for path, _version, kind in _remove_cluster.KINDS] == [
+    assert [(path, kind) for path, _version, kind in cluster.KINDS] == [
         ("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
         ("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
         (f"{rbac}/clusterrolebindings", "ClusterRoleBinding"),
@@ -166,7 +173,7 @@ def test_every_list_that_is_asked_for_and_what_is_in_it() -> None:
         (f"/api/v1/{system}/configmaps", "ConfigMap"),
         (f"/api/v1/{system}/serviceaccounts", "ServiceAccount"),
     ]
-    assert all(path.startswith((f"/apis/{version}/", f"/api/{version}/")) for path, version, _kind in _remove_cluster.KINDS)
+    assert all(path.startswith((f"/apis/{version}/", f"/api/{version}/")) for path, version, _kind in cluster.KINDS)
 
 
 def test_of_several_managers_ours_must_be_one_that_applied() -> None:
@@ -301,7 +308,7 @@ class Api:
 
 @pytest.fixture
 def removal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Removal]:
-    monkeypatch.setattr(_remove_objects, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.0)
 
     def run(api: Api, nodes: list[str], everything: bool = True, wait: float = 5.0) -> Removal:
         return Removal(api, nodes, everything, wait)  # type: ignore[arg-type]
@@ -427,8 +434,8 @@ def test_kubelet_is_asked_again_after_a_pause_until_the_time_is_over(monkeypatch
         pauses.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(_remove_objects.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(_remove_objects.time, "sleep", sleep)
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cluster.time, "sleep", sleep)
     found = Removal(Api([served("gpu1")], ACCOUNTS, zero_after=10**9), ["gpu1"], True, 5.0)  # type: ignore[arg-type]
     found.apply()
     assert pauses == [2.0, 2.0, 2.0]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._report import report, table, words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, table, words
 
 from unit.plugins.fake_root import FakeRoot
 

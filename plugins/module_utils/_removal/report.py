@@ -17,9 +17,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, fate, read_or_none
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import KUBECTL_PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import UNITS, properties
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGIN, UNITS, properties
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, fate, read_or_none
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
 AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"
