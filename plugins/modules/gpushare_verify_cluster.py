@@ -63,8 +63,8 @@ seen:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify_cluster
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
 
 
 def main() -> None:
@@ -81,16 +81,16 @@ def main() -> None:
     params, kubectl = module.params, cluster_kubectl.for_module(module)
     deadline = time.monotonic() + params["settle"]
     try:
-        nodes = _verify_cluster.nodes(kubectl, params["nodes"])
-        while not all(map(_verify_cluster.settled, nodes)) and time.monotonic() < deadline:
+        nodes = cluster.nodes(kubectl, params["nodes"])
+        while not all(map(cluster.settled, nodes)) and time.monotonic() < deadline:
             time.sleep(1)
-            nodes = _verify_cluster.nodes(kubectl, params["nodes"])
+            nodes = cluster.nodes(kubectl, params["nodes"])
         seen = {
             "nodes": nodes,
-            "pods": _verify_cluster.pods(kubectl),
-            "schedulers": _verify_cluster.schedulers(kubectl, params["schedulers"]),
-            "objects": _verify_cluster.objects(kubectl, params["objects"]),
-            "accounts": _verify_cluster.accounts(kubectl),
+            "pods": cluster.pods(kubectl),
+            "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
+            "objects": cluster.objects(kubectl, params["objects"]),
+            "accounts": cluster.accounts(kubectl),
         }
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))

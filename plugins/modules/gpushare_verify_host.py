@@ -105,8 +105,8 @@ seen:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_seen import Places, see
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, recorded, sharing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._memory_units import (
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import (
     MESSAGE_BYTES,
     UNITS,
     count,
@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._memory_units 
     list_bytes,
     smallest_fitting,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import Reason, Reasons
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason, Reasons
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import (
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     Answer,
     Judgement,
     Reason,
@@ -24,8 +25,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight imp
     summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import impossible, scattered, seconds, together, unknown
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
+    impossible,
+    scattered,
+    seconds,
+    together,
+    unknown,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

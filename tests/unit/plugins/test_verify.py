@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from graphlib import TopologicalSorter
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import FOLLOWS_FROM, Finding, mark, merge, verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM, Finding, mark, merge, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 

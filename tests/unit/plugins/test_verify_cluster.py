@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify_cluster
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_probe import Probes, name, probe_pod, settled
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
 
 from unit.plugins.test_cluster_change import ApiServer, thing
 from unit.plugins.verify_seen import mirror, node
@@ -71,7 +71,7 @@ def kubectl(api: Api) -> Kubectl:
 
 def test_pods_come_in_pages_and_only_those_that_concern_us() -> None:
     api = Api([api_pod("a", memory=2, **RUNNING), api_pod("b"), api_pod("c"), api_pod("d", memory=1), api_pod("e")])
-    found = _verify_cluster.pods(kubectl(api))
+    found = cluster.pods(kubectl(api))
     assert [one["name"] for one in found] == ["a", "d"]
     assert len(api.asked) == 3
     assert found[0]["containers"] == [{"index": 0, "name": "main", "units": 2, "cards": 0, "privileged": False}]
@@ -81,12 +81,12 @@ def test_pods_come_in_pages_and_only_those_that_concern_us() -> None:
 
 def test_the_server_leaves_out_pods_that_have_ended_and_pages_are_large() -> None:
     api = Api([])
-    assert _verify_cluster.pods(kubectl(api)) == []
+    assert cluster.pods(kubectl(api)) == []
     address = urlsplit(api.asked[0][2])
     assert address.path == "/api/v1/pods"
     assert parse_qs(address.query) == {"limit": ["500"], "fieldSelector": ["status.phase!=Succeeded,status.phase!=Failed"]}
     nothing = Kubectl(lambda argv, data: (0, json.dumps({"items": None, "metadata": {}}), ""), "kubectl", "admin.conf")
-    assert _verify_cluster.pods(nothing) == []
+    assert cluster.pods(nothing) == []
 
 
 def asking(name: str, **parts: Any) -> Json:
@@ -111,7 +111,7 @@ def test_a_pod_is_ours_by_any_of_its_containers_resources_or_annotations() -> No
         asking("bare", containers=[{"name": "n", "resources": None}]),
         asking("odd", containers=[{"name": "n", "resources": {"limits": {MEMORY: "1Gi"}}}, {"name": "m", "resources": {"limits": None}}]),
     ]
-    found = _verify_cluster.pods(kubectl(Api([*others, *ours], page=4)))
+    found = cluster.pods(kubectl(Api([*others, *ours], page=4)))
     assert [one["name"] for one in found] == [one["metadata"]["name"] for one in ours]
 
 
@@ -150,7 +150,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
             ],
         },
     }
-    assert _verify_cluster.pod(item) == {
+    assert cluster.pod(item) == {
         "namespace": "ns",
         "name": "p",
         "node": "gpu1",
@@ -181,18 +181,18 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "waiting": [],
         "scheduling": "the scheduler has not looked at it",
     }
-    assert _verify_cluster.pod({"metadata": {"name": "p"}, "spec": {}}) == bare
+    assert cluster.pod({"metadata": {"name": "p"}, "spec": {}}) == bare
     lists = {"containerStatuses": None, "initContainerStatuses": None}
     empty = {"metadata": {"name": "p", "labels": {"a": "b"}, "annotations": None}, "spec": {"containers": None}, "status": lists}
-    assert _verify_cluster.pod(empty) == bare
+    assert cluster.pod(empty) == bare
     other = {"metadata": {"name": "p", "labels": {"gpushare.kubernetes/probe": "scheduler"}}, "spec": {}}
-    assert _verify_cluster.pod(other)["probe"] is False
+    assert cluster.pod(other)["probe"] is False
 
 
 def test_init_containers_count_down_from_minus_one() -> None:
     item = api_pod("a", memory=2)
     item["spec"]["initContainers"] = [{"name": "first"}, {"name": "second", "securityContext": {"privileged": True}}]
-    containers = {one["name"]: (one["index"], one["privileged"]) for one in _verify_cluster.pod(item)["containers"]}
+    containers = {one["name"]: (one["index"], one["privileged"]) for one in cluster.pod(item)["containers"]}
     assert containers == {"main": (0, False), "first": (-1, False), "second": (-2, True)}
 
 
@@ -205,7 +205,7 @@ def test_nodes_of_these_names_cut_down() -> None:
             "conditions": [{"type": "Ready", "status": "True", "message": "m"}, {"type": "DiskPressure", "status": "False"}],
         },
     }
-    found = _verify_cluster.nodes(kubectl(Api([item, {"metadata": {"name": "other"}}, {"metadata": {"name": "gpu2"}}])), ["gpu1", "gpu2"])
+    found = cluster.nodes(kubectl(Api([item, {"metadata": {"name": "other"}}, {"metadata": {"name": "gpu2"}}])), ["gpu1", "gpu2"])
     assert found == [
         {
             "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/cards": "{}"}},
@@ -222,7 +222,7 @@ def test_nodes_of_these_names_cut_down() -> None:
 def test_no_name_asks_for_no_node_few_for_each_and_many_for_all() -> None:
     for count, named in ((0, None), (1, True), (20, True), (21, False)):
         api, names = Api([]), [f"n{number:02}" for number in range(count)]
-        assert _verify_cluster.nodes(kubectl(api), names[::-1]) == []
+        assert cluster.nodes(kubectl(api), names[::-1]) == []
         command = ["get", "nodes", *(names if named else []), "--ignore-not-found", "-o", "json"]
         assert api.asked == ([] if named is None else [command])
 
@@ -240,27 +240,27 @@ def cards_of(settling: Json, *healths: str) -> None:
 
 def test_a_node_has_settled_once_kubelet_offers_what_is_published() -> None:
     settling = node()
-    assert _verify_cluster.settled(settling) is True
+    assert cluster.settled(settling) is True
     ready, not_ready = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}
     settling["status"]["conditions"] = [not_ready, ready]
-    assert _verify_cluster.settled(settling) is True
+    assert cluster.settled(settling) is True
     changes: list[Json] = [{"allocatable": {MEMORY: "32"}}, {"allocatable": {**NO_CARDS, MEMORY: "32"}}, {"conditions": [not_ready]}]
     changes += [{"allocatable": {}}, {"allocatable": NO_CARDS}, {"conditions": []}]
     for change in changes:
         unsettled = node()
         unsettled["status"].update(change)
-        assert _verify_cluster.settled(unsettled) is False
+        assert cluster.settled(unsettled) is False
     cards_of(settling, "ok", "Xid 79")
-    assert _verify_cluster.settled(settling) is False
+    assert cluster.settled(settling) is False
     settling["status"]["allocatable"] = {MEMORY: "16", "aliyun.com/gpu-count": "1"}
-    assert _verify_cluster.settled(settling) is True
+    assert cluster.settled(settling) is True
     cards_of(settling, "Xid 79", "Xid 79")
     settling["status"]["allocatable"] = {}
-    assert _verify_cluster.settled(settling) is True, "what kubelet does not know yet it does not offer"
+    assert cluster.settled(settling) is True, "what kubelet does not know yet it does not offer"
     for unreadable in ({}, {"gpushare/cards": "no JSON"}):
         bare = node()
         bare["metadata"]["annotations"] = unreadable
-        assert _verify_cluster.settled(bare) is False
+        assert cluster.settled(bare) is False
 
 
 def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
@@ -277,7 +277,7 @@ def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
         "spec": {"containers": [{"command": ["kube-scheduler"]}], "volumes": None},
     }
     api = Api([item], [api_pod("coredns")], [bare])
-    found = _verify_cluster.schedulers(kubectl(api), {"cp3", "cp1", "cp2"})
+    found = cluster.schedulers(kubectl(api), {"cp3", "cp1", "cp2"})
     assert found == {
         "cp1": wanted,
         "cp2": None,
@@ -294,7 +294,7 @@ def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
 
 def test_our_accounts_and_nobody_elses() -> None:
     api = Api([{"metadata": {"name": name, "uid": f"uid-of-{name}"}} for name in ("gpushare-extender", "default", "not-gpushare-")])
-    assert _verify_cluster.accounts(kubectl(api)) == {"gpushare-extender": "uid-of-gpushare-extender"}
+    assert cluster.accounts(kubectl(api)) == {"gpushare-extender": "uid-of-gpushare-extender"}
     assert api.asked == [["get", "serviceaccounts", "--namespace", "kube-system", "-o", "json"]]
 
 
@@ -302,7 +302,7 @@ def test_objects_that_are_missing_that_differ_and_that_the_server_does_not_have(
     same, lost, other = thing("same"), thing("lost"), thing("other", data={"k": "w"})
     policy = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")
     server = ApiServer(same, thing("other", data={"k": "v"}), served={"v1": ["ConfigMap"]})
-    found = _verify_cluster.objects(Kubectl(server, "kubectl", "admin.conf"), [same, lost, other, policy])
+    found = cluster.objects(Kubectl(server, "kubectl", "admin.conf"), [same, lost, other, policy])
     assert found == {"missing": ["ConfigMap lost"], "differs": ["ConfigMap other"], "skipped": ["ValidatingAdmissionPolicy p"]}
     assert server.writes == []
 
@@ -388,16 +388,16 @@ def test_a_probe_pod_that_only_waits_has_the_whole_time_and_one_that_is_gone_non
 
 def test_what_settles_at_once() -> None:
     assert settled(None, False)
-    assert settled(_verify_cluster.pod(api_pod("p", phase="Failed")), False)
-    assert not settled(_verify_cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), False)
-    assert not settled(_verify_cluster.pod(api_pod("p", **waiting("ContainerCreating"))), True)
-    assert not settled(_verify_cluster.pod(api_pod("p", **waiting("PodInitializing"))), True)
-    assert settled(_verify_cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), True)
-    assert settled(_verify_cluster.pod(api_pod("p", phase="Succeeded")), False)
-    assert settled(_verify_cluster.pod(api_pod("p", **RUNNING)), False)
-    nowhere = _verify_cluster.pod(api_pod("p", node="", phase="Pending"))
+    assert settled(cluster.pod(api_pod("p", phase="Failed")), False)
+    assert not settled(cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), False)
+    assert not settled(cluster.pod(api_pod("p", **waiting("ContainerCreating"))), True)
+    assert not settled(cluster.pod(api_pod("p", **waiting("PodInitializing"))), True)
+    assert settled(cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), True)
+    assert settled(cluster.pod(api_pod("p", phase="Succeeded")), False)
+    assert settled(cluster.pod(api_pod("p", **RUNNING)), False)
+    nowhere = cluster.pod(api_pod("p", node="", phase="Pending"))
     assert (settled(nowhere, False), settled(nowhere, True)) == (False, True)
-    both = {**_verify_cluster.pod(api_pod("p")), "waiting": ["ContainerCreating", "ErrImageNeverPull x"]}
+    both = {**cluster.pod(api_pod("p")), "waiting": ["ContainerCreating", "ErrImageNeverPull x"]}
     assert (settled(both, False), settled(both, True)) == (False, True)
 
 

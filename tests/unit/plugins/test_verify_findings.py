@@ -9,17 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_containers import cards_of, judge_containers
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import (
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import cards_of, free_units, judge_containers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
     judge_metrics,
     judge_runtime,
     judge_tokens,
     judge_unit,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_node import judge_node
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_plane import judge_plane
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_room import free_units
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
 from unit.plugins import verify_seen as seen
 from unit.plugins.verify_seen import ARTIFACT, CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS

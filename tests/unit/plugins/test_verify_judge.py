@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_judge import judge, placeable, scheduler_name
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_room import free_units
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, placeable, scheduler_name
 
 from unit.plugins import verify_seen as seen
 from unit.plugins.verify_seen import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, WEEK, World

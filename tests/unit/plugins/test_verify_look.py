@@ -20,18 +20,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import (
-    _verify_look,
-    _verify_look_node,
-    _verify_look_plane,
-    _verify_seen,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons, gpu_node
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import host as evidence_host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_seen import Places, see
 
 from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
 
@@ -57,7 +54,7 @@ def installed(root: FakeRoot) -> None:
 
 
 def seen_runtime(root: FakeRoot) -> dict[str, Any]:
-    return _verify_look.runtime(Host(str(root)), "/opt/gpushare")
+    return daemons.runtime(Host(str(root)), "/opt/gpushare")
 
 
 NO_RUNTIME = {
@@ -118,7 +115,7 @@ def test_a_unit_with_the_generations_of_its_file_and_of_its_process(root: FakeRo
     # It may say of itself what it likes; root reads the files that are named there, and sends one of them away.
     root.process(77, "/opt/x/gpushare-extender", "--metrics-listen", "192.0.2.1:1", "--metrics-token-file", "/etc/shadow")
     root.file("/proc/77/environ", b"XGPUSHARE_GENERATION=x\0A=1\0GPUSHARE_GENERATION=old\0GPUSHARE_GENERATION=later\0")
-    assert _verify_look.unit(Host(str(root)), "gpushare-extender") == {
+    assert daemons.unit(Host(str(root)), "gpushare-extender") == {
         "name": "gpushare-extender",
         "exists": True,
         "active": "active",
@@ -136,25 +133,25 @@ def test_a_unit_with_the_generations_of_its_file_and_of_its_process(root: FakeRo
 def test_a_unit_of_which_less_is_there(root: FakeRoot) -> None:
     nothing = {"active": "unknown", "state": "", "enabled": False, "says": "", "pid": 0, "arguments": [], "process_generation": None}
     without = {"name": "gpushare-extender", "exists": False, "with_token": False, "file_generation": None}
-    assert _verify_look.unit(Host(str(root)), "gpushare-extender") == {**nothing, **without}
+    assert daemons.unit(Host(str(root)), "gpushare-extender") == {**nothing, **without}
     root.file("/etc/systemd/system/gpushare-extender.service", "[Service]\n# Environment=GPUSHARE_GENERATION=no\n")
     root.program("/usr/bin/systemctl", "no words\nActiveState=inactive\nSubState=dead\nUnitFileState=disabled\nMainPID=\nStatusText=")
     root.file("/proc/0/cmdline", b"idle\0")
     root.file("/proc/0/environ", b"")
     stopped = {**without, "active": "inactive", "state": "dead", "exists": True, "file_generation": ""}
-    assert _verify_look.unit(Host(str(root)), "gpushare-extender") == {**nothing, **stopped}
+    assert daemons.unit(Host(str(root)), "gpushare-extender") == {**nothing, **stopped}
     root.program("/usr/bin/systemctl", "MainPID=77")
-    assert _verify_look.unit(Host(str(root)), "gpushare-extender")["process_generation"] is None
+    assert daemons.unit(Host(str(root)), "gpushare-extender")["process_generation"] is None
     root.file("/proc/77/environ", b"A=1")
     root.file("/etc/systemd/system/gpushare-extender.service", "[Service]\nExecStart=x 'y\n")
-    found = _verify_look.unit(Host(str(root)), "gpushare-extender")
+    found = daemons.unit(Host(str(root)), "gpushare-extender")
     assert (found["arguments"], found["process_generation"]) == ([], "")
 
 
 def test_systemd_is_asked_about_the_unit_by_its_file_name(root: FakeRoot) -> None:
     root.at("/usr/bin/systemctl").write_text('#!/bin/sh\necho "StatusText=$*"\n')
     root.at("/usr/bin/systemctl").chmod(0o755)
-    words = _verify_look.unit(Host(str(root)), "x")["says"].split()
+    words = daemons.unit(Host(str(root)), "x")["says"].split()
     assert words[:2] == ["show", "x.service"]
     wanted = {"LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText"}
     assert set(words[2].removeprefix("--property=").split(",")) == wanted
@@ -162,31 +159,31 @@ def test_systemd_is_asked_about_the_unit_by_its_file_name(root: FakeRoot) -> Non
 
 def test_a_token_file_with_claims_without_and_none(root: FakeRoot) -> None:
     path = "/var/lib/gpushare-extender/token"
-    assert _verify_look.token(Host(str(root)), path) == {"path": path, "exists": False, "claims": None}
+    assert daemons.token(Host(str(root)), path) == {"path": path, "exists": False, "claims": None}
     root.file(path, "no token")
-    assert _verify_look.token(Host(str(root)), path) == {"path": path, "exists": True, "claims": None}
+    assert daemons.token(Host(str(root)), path) == {"path": path, "exists": True, "claims": None}
     account = {"serviceaccount": {"name": "a", "uid": "u"}, "namespace": "kube-system"}
     content = {"sub": "system:serviceaccount:kube-system:a", "iat": 100, "exp": 200, "kubernetes.io": account}
     body = base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=").decode()
     root.file(path, f"e30.{body}.c2ln\n")
-    found = _verify_look.token(Host(str(root)), path)
+    found = daemons.token(Host(str(root)), path)
     assert (found["exists"], found["claims"]["issued"], found["claims"]["expires"], found["claims"]["uid"]) == (True, 100, 200, "u")
 
 
 def test_certificates_as_the_runtime_says_or_why_not(root: FakeRoot) -> None:
     program = "/opt/gpushare/current/bin/gpushare-pki"
-    assert "there is no" in _verify_look.certificates(Host(str(root)), "/opt/gpushare", "/p")["problem"]
+    assert "there is no" in daemons.certificates(Host(str(root)), "/opt/gpushare", "/p")["problem"]
     root.program(program, '{"certificates": [{"path": "ca.crt"}]}')
-    assert _verify_look.certificates(Host(str(root)), "/opt/gpushare", "/p") == {"problem": "", "certificates": [{"path": "ca.crt"}]}
+    assert daemons.certificates(Host(str(root)), "/opt/gpushare", "/p") == {"problem": "", "certificates": [{"path": "ca.crt"}]}
     root.at(program).write_text('#!/bin/sh\nprintf \'{"certificates": "%s"}\' "$*"\n')
-    assert _verify_look.certificates(Host(str(root)), "/opt/gpushare", "/p")["certificates"] == "status --dir /p"
+    assert daemons.certificates(Host(str(root)), "/opt/gpushare", "/p")["certificates"] == "status --dir /p"
     for output in ("[]", "{}"):
         root.program(program, output)
-        found = _verify_look.certificates(Host(str(root)), "/opt/gpushare", "/p")
+        found = daemons.certificates(Host(str(root)), "/opt/gpushare", "/p")
         assert found["certificates"] == []
         assert found["problem"].startswith(f"{program} status --dir /p ended with 0")
     root.program(program, "no permission", status=1)
-    assert _verify_look.certificates(Host(str(root)), "/opt/gpushare", "/p")["problem"].endswith("ended with 1: no permission")
+    assert daemons.certificates(Host(str(root)), "/opt/gpushare", "/p")["problem"].endswith("ended with 1: no permission")
 
 
 def test_who_listens_on_a_device_plugins_socket(root: FakeRoot) -> None:
@@ -202,7 +199,7 @@ def test_who_listens_on_a_device_plugins_socket(root: FakeRoot) -> None:
         asked.append(path)
         return {"dead.sock": None, "b.sock": 6, "c.sock": 7}.get(Path(path).name, 5)
 
-    assert _verify_look_node.sockets(Host(str(root)), ROOT, peer) == [
+    assert gpu_node.sockets(Host(str(root)), ROOT, peer) == [
         {"name": "a.sock", "pid": 5, "process": "/bin/other-plugin --x y"},
         {"name": "b.sock", "pid": 6, "process": ""},
         {"name": "c.sock", "pid": 7, "process": "/bin/alone"},
@@ -213,17 +210,17 @@ def test_who_listens_on_a_device_plugins_socket(root: FakeRoot) -> None:
 def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
     with tempfile.TemporaryDirectory(prefix="gv") as folder, socket.socket(socket.AF_UNIX) as server:
         path = f"{folder}/s"
-        assert _verify_look_node.listener(path) is None
+        assert gpu_node.listener(path) is None
         server.bind(path)
-        assert _verify_look_node.listener(path) is None
+        assert gpu_node.listener(path) is None
         server.listen()
-        assert _verify_look_node.listener(path) == os.getpid()
+        assert gpu_node.listener(path) == os.getpid()
 
 
 def test_a_plugin_that_restarts_while_it_is_looked_at_is_looked_at_again(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     pids, owners = iter([1, 2, 2]), iter([2, 2])
-    monkeypatch.setattr(_verify_look, "unit", lambda host, name: {"pid": next(pids), "arguments": []})
-    monkeypatch.setattr(_verify_look_node, "sockets", lambda host, root, peer: [{"pid": next(owners)}])
+    monkeypatch.setattr(daemons, "unit", lambda host, name: {"pid": next(pids), "arguments": []})
+    monkeypatch.setattr(gpu_node, "sockets", lambda host, root, peer: [{"pid": next(owners)}])
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))["gpu"]
     assert (found["plugin"]["pid"], found["sockets"][0]["pid"]) == (2, 2)
     assert list(owners) == []
@@ -241,14 +238,14 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         return answer
 
     for module, names in (
-        (_verify_look, ("unit", "runtime", "token", "certificates", "metrics")),
-        (_verify_look_node, ("sockets", "registered", "container_runtime", "images", "cdi", "containers")),
-        (_verify_look_plane, ("scheduler_files",)),
+        (daemons, ("unit", "runtime", "token", "certificates", "metrics")),
+        (gpu_node, ("sockets", "registered", "container_runtime", "images", "cdi", "containers")),
+        (evidence_control_plane, ("scheduler_files",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, part(name))
-    monkeypatch.setattr(_verify_look_plane, "health", lambda port, ca: ("health", port, ca))
-    monkeypatch.setattr(_verify_look, "now", lambda: 5.0)
+    monkeypatch.setattr(evidence_control_plane, "health", lambda port, ca: ("health", port, ca))
+    monkeypatch.setattr(daemons, "now", lambda: 5.0)
     return asked
 
 
@@ -289,7 +286,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "plugin": {"pid": 7, "arguments": ["a"], "name": "gpushare-device-plugin"},
         "metrics": ("metrics", "a:1", ["a"]),
         "tokens": tokens_of("gpushare-device-plugin", "device-plugin"),
-        "sockets": ("sockets", ROOT, _verify_look_node.listener),
+        "sockets": ("sockets", ROOT, gpu_node.listener),
         "registered": ("registered", ROOT),
         "managers": [],
         "container_runtime": gpu_["container_runtime"],
@@ -339,8 +336,8 @@ def test_the_runtime_is_not_asked_where_kubelet_uses_another(root: FakeRoot, mon
 
 def test_a_gpu_host_without_a_driver_is_looked_at(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     watched(monkeypatch)
-    monkeypatch.setattr(_verify_seen, "managers", lambda *asked: [Manager(name, name == "on", asked[1:]) for name in ("on", "off")])
-    monkeypatch.setattr(_verify_seen, "gather", lambda host, subsets: replace(gather(host, subsets), nvidia_smi=None, driver=None))
+    monkeypatch.setattr(evidence_host, "managers", lambda *asked: [Manager(name, name == "on", asked[1:]) for name in ("on", "off")])
+    monkeypatch.setattr(evidence_host, "gather", lambda host, subsets: replace(gather(host, subsets), nvidia_smi=None, driver=None))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False, install_dir="/i"))["gpu"]
     assert (found["nvidia_smi"], found["driver"]) == (None, None)
     assert [(one["name"], one["active"], list(one["evidence"])) for one in found["managers"]] == [("on", True, [ROOT, "/i"])]
@@ -349,8 +346,8 @@ def test_a_gpu_host_without_a_driver_is_looked_at(root: FakeRoot, monkeypatch: p
 def test_a_plugin_that_restarts_all_the_time_is_looked_at_three_times(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = iter(range(1, 9))
     looks = iter(range(1, 9))
-    monkeypatch.setattr(_verify_look, "unit", lambda host, name: {"pid": next(pids), "arguments": []})
-    monkeypatch.setattr(_verify_look_node, "sockets", lambda host, root, peer: [{"pid": next(looks)}])
+    monkeypatch.setattr(daemons, "unit", lambda host, name: {"pid": next(pids), "arguments": []})
+    monkeypatch.setattr(gpu_node, "sockets", lambda host, root, peer: [{"pid": next(looks)}])
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))["gpu"]
     assert (found["plugin"]["pid"], found["sockets"]) == (4, [{"pid": 3}])
 
@@ -359,11 +356,11 @@ def test_what_kubelet_has_registered_by_card(root: FakeRoot) -> None:
     path = f"{ROOT}/device-plugins/kubelet_internal_checkpoint"
     devices = {"aliyun.com/gpu-mem": ["GPU-1-_-0", "GPU-1-_-1", "GPU-2-_-0"], "aliyun.com/gpu-count": ["GPU-1"], "other.com/x": ["1"]}
     root.file(path, json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": devices}}))
-    found = _verify_look_node.registered(Host(str(root)), ROOT)
+    found = gpu_node.registered(Host(str(root)), ROOT)
     assert found == {"aliyun.com/gpu-mem": {"GPU-1": 2, "GPU-2": 1}, "aliyun.com/gpu-count": {"GPU-1": 1}}
     by_numa = {"aliyun.com/gpu-mem": {"-1": ["GPU-1-_-0"], "0": ["GPU-1-_-1", "GPU-2-_-0"]}, "aliyun.com/gpu-count": None}
     root.file(path, json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": by_numa}}))
-    found = _verify_look_node.registered(Host(str(root)), ROOT)
+    found = gpu_node.registered(Host(str(root)), ROOT)
     assert found == {"aliyun.com/gpu-mem": {"GPU-1": 2, "GPU-2": 1}, "aliyun.com/gpu-count": {}}
     for content in (
         "{",
@@ -371,7 +368,7 @@ def test_what_kubelet_has_registered_by_card(root: FakeRoot) -> None:
         json.dumps({"Data": {"RegisteredDevices": {"aliyun.com/x": 7}}}),
     ):
         root.file(path, content)
-        assert _verify_look_node.registered(Host(str(root)), ROOT) == {}
+        assert gpu_node.registered(Host(str(root)), ROOT) == {}
 
 
 SPEC = {
@@ -407,7 +404,7 @@ def test_a_cdi_spec_in_yaml_and_in_json(root: FakeRoot, name: str, text: str) ->
     root.file("/etc/cdi/other.yaml", text.replace("nvidia.com/gpu", "nvidia.com/net"))
     root.file("/etc/cdi/README", text)
     root.file("/etc/nvidia-container-runtime/config.toml", '[nvidia-container-runtime]\nmode = "cdi"\n')
-    found = _verify_look_node.cdi(Host(str(root)))
+    found = gpu_node.cdi(Host(str(root)))
     assert found["mode"] == "cdi"
     (spec,) = found["specs"]
     assert (spec["path"], spec["versions"]) == (f"/etc/cdi/{name}", ["535.1.2"])
@@ -417,15 +414,15 @@ def test_a_cdi_spec_in_yaml_and_in_json(root: FakeRoot, name: str, text: str) ->
     assert not {"/dev/nvidia0", "/in/the/container"} & set(spec["missing"])
     root.file("/usr/lib/libcuda.so.535.1.2")
     root.file("/usr/bin/nvidia-cdi-hook")
-    assert _verify_look_node.cdi(Host(str(root)))["specs"][0]["missing"] == []
+    assert gpu_node.cdi(Host(str(root)))["specs"][0]["missing"] == []
 
 
 def test_without_a_cdi_spec_or_a_mode_there_is_nothing(root: FakeRoot) -> None:
-    assert _verify_look_node.cdi(Host(str(root))) == {"mode": "", "specs": []}
+    assert gpu_node.cdi(Host(str(root))) == {"mode": "", "specs": []}
     root.file("/etc/nvidia-container-runtime/config.toml", '#mode = "cdi"\n  mode = "legacy"\n')
     root.file("/var/run/cdi/x.yaml", YAML)
     root.file("/etc/cdi/empty.yaml")
-    found = _verify_look_node.cdi(Host(str(root)))
+    found = gpu_node.cdi(Host(str(root)))
     assert (found["mode"], [spec["path"] for spec in found["specs"]]) == ("legacy", ["/var/run/cdi/x.yaml"])
 
 
@@ -441,13 +438,13 @@ def test_the_sandbox_image_among_a_nodes_images_the_pinned_first() -> None:
     old = field(1, field(2, b"registry.k8s.io/pause:3.8") + field(8, 0))
     pinned = field(1, field(2, b"registry.k8s.io/pause:3.10") + field(2, b"pause@sha256:abc") + field(8, 1))
     names = ["registry.k8s.io/pause:3.10", "pause@sha256:abc", "registry.k8s.io/pause:3.8"]
-    assert _verify_look_node.pause_images(app + field(2, b"pause:1") + field(1, 7) + old + pinned) == names
-    assert _verify_look_node.pause_images(field(2, field(2, b"pause:1"))) == []
-    assert _verify_look_node.pause_images(field(1, field(1, b"pause:1") + field(2, b"pause:2") + field(2, 3))) == ["pause:2"]
+    assert gpu_node.pause_images(app + field(2, b"pause:1") + field(1, 7) + old + pinned) == names
+    assert gpu_node.pause_images(field(2, field(2, b"pause:1"))) == []
+    assert gpu_node.pause_images(field(1, field(1, b"pause:1") + field(2, b"pause:2") + field(2, 3))) == ["pause:2"]
     many = field(1, b"".join(field(2, b"pause:%d" % number) for number in range(6)) + field(2, 7) + field(8, 0) + field(3, b"pause:9"))
-    assert _verify_look_node.pause_images(many) == [f"pause:{number}" for number in range(5)]
+    assert gpu_node.pause_images(many) == [f"pause:{number}" for number in range(5)]
     unpinned_last = field(1, field(2, b"pause:1") + field(8, 1) + field(9, 0))
-    assert _verify_look_node.pause_images(old + unpinned_last) == ["pause:1", "registry.k8s.io/pause:3.8"]
+    assert gpu_node.pause_images(old + unpinned_last) == ["pause:1", "registry.k8s.io/pause:3.8"]
 
 
 @pytest.mark.parametrize(
@@ -463,13 +460,13 @@ def test_the_images_are_asked_of_kubelets_runtime(
         asked.append(arguments)
         return field(1, field(2, b"pause:1"))
 
-    monkeypatch.setattr(_verify_look_node._cri, "call", call)
-    assert _verify_look_node.images(Host(str(root)), endpoint) == ["pause:1"]
+    monkeypatch.setattr(gpu_node._cri, "call", call)
+    assert gpu_node.images(Host(str(root)), endpoint) == ["pause:1"]
     ((address, method, request, seconds),) = asked
     assert (address, method, request) == (str(root.at(socket_)), "/runtime.v1.ImageService/ListImages", b"")
     assert isinstance(seconds, float)
     monkeypatch.undo()
-    assert _verify_look_node.images(Host(str(root)), "/run/nobody.sock") == []
+    assert gpu_node.images(Host(str(root)), "/run/nobody.sock") == []
 
 
 @pytest.mark.parametrize(
@@ -484,7 +481,7 @@ def test_containerd_is_asked_at_kubelets_socket_and_compared_with_its_files(
     root: FakeRoot, monkeypatch: pytest.MonkeyPatch, endpoint: str | None, of_unit: str, config: str, address: str
 ) -> None:
     """The parts are tested by themselves; here is what each of them gets from the others."""
-    look = _verify_look_node
+    look = gpu_node
     unit = SimpleNamespace(containerd=lambda run: ("binary", run), config="/units.toml", address=of_unit)
 
     def installation(binary: object, path: str) -> object:
@@ -514,8 +511,8 @@ def test_why_containerd_does_not_answer_is_said(root: FakeRoot, monkeypatch: pyt
     def find_unit(*_arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(_verify_look_node, "find_unit", find_unit)
-    found = _verify_look_node.container_runtime(Host(str(root)), None, "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(gpu_node, "find_unit", find_unit)
+    found = gpu_node.container_runtime(Host(str(root)), None, "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
     assert found == {"problem": "no", "file_default": "", "running_default": "", "lacks": "", "unit": "x.service"}
 
 
@@ -544,10 +541,10 @@ def test_the_device_nodes_of_containers(root: FakeRoot, group: str) -> None:
     root.process(44, "/usr/sbin/sshd")
     root.file("/proc/44/cgroup", "0::/system.slice/ssh.service\n")
     root.process(45, "/usr/sbin/cron")
-    assert _verify_look_node.containers(Host(str(root))) == {identity: ["nvidia0"], other: []}
+    assert gpu_node.containers(Host(str(root))) == {identity: ["nvidia0"], other: []}
     root.at("/proc/42/root/dev/nvidia7").touch()
     root.at("/proc/42/root/dev/nvidia12").touch()
-    assert _verify_look_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]
+    assert gpu_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]
 
 
 def test_the_schedulers_files_and_those_beside_them(root: FakeRoot) -> None:
@@ -557,7 +554,7 @@ def test_the_schedulers_files_and_those_beside_them(root: FakeRoot) -> None:
     root.file(f"{folder}/kube-scheduler.yaml.bak", "- kube-scheduler\n")
     root.file(f"{folder}/.kube-scheduler.yaml.swp", "- kube-scheduler\n")
     root.file("/etc/k/s.yaml", "a: 1\n")
-    found = _verify_look_plane.scheduler_files(Host(str(root)), f"{folder}/kube-scheduler.yaml", "/etc/default.yaml")
+    found = evidence_control_plane.scheduler_files(Host(str(root)), f"{folder}/kube-scheduler.yaml", "/etc/default.yaml")
     assert found["others"] == {f"{folder}/kube-scheduler.yaml.bak": "- kube-scheduler\n"}
     assert found["manifest"] == "- kube-scheduler\n- --config=/etc/k/s.yaml\n"
     assert found["configs"] == {
@@ -574,7 +571,7 @@ def test_a_control_plane_without_the_schedulers_manifest(root: FakeRoot) -> None
     root.file("/etc/default.yaml", b"\xff")
     # Of a large file no more is read than a manifest could have.
     others = {"large": " " * (256 * 1024 - 14) + "kube-scheduler", "odd": "\N{REPLACEMENT CHARACTER}kube-scheduler"}
-    found = _verify_look_plane.scheduler_files(Host(str(root)), manifest, "/etc/default.yaml")
+    found = evidence_control_plane.scheduler_files(Host(str(root)), manifest, "/etc/default.yaml")
     config = {"text": "\N{REPLACEMENT CHARACTER}", "sha256": hashlib.sha256(b"\xff").hexdigest()}
     assert found == {
         "manifest": None,
@@ -593,8 +590,8 @@ def test_the_extenders_health_is_asked_for_as_it_listens(monkeypatch: pytest.Mon
         asked.append(arguments)
         return {"synced": True}, "why"
 
-    monkeypatch.setattr(_verify_look_plane, "fetch_json", fetch)
-    assert _verify_look_plane.health(1, ca) == {"report": {"synced": True}, "why": "why"}
+    monkeypatch.setattr(evidence_control_plane, "fetch_json", fetch)
+    assert evidence_control_plane.health(1, ca) == {"report": {"synced": True}, "why": "why"}
     assert [one for one in asked[0] if isinstance(one, str)] == expected
 
 
@@ -641,7 +638,7 @@ def test_metrics_are_asked_for_with_the_token_and_without(root: FakeRoot, token:
     root.file("/etc/gpushare/x.token", file)
     with metrics_server(token) as address:
         arguments = ["x", "--metrics-listen", address, *(["--metrics-token-file", "/etc/gpushare/x.token"] if file else [])]
-        found = _verify_look.metrics(Host(str(root)), address, arguments)
+        found = daemons.metrics(Host(str(root)), address, arguments)
     assert found == {"wanted": address, "listens": address, "wants_token": bool(file), "stranger": stranger, "scraper": scraper}
 
 
@@ -670,24 +667,24 @@ def test_who_listens_everywhere_is_asked_on_this_host(root: FakeRoot, monkeypatc
         def close(self) -> None:
             ended.append(True)
 
-    monkeypatch.setattr(_verify_look, "HTTPConnection", Silent)
-    found = _verify_look.metrics(Host(str(root)), "", ["x", "--metrics-listen", address])
+    monkeypatch.setattr(daemons, "HTTPConnection", Silent)
+    found = daemons.metrics(Host(str(root)), "", ["x", "--metrics-listen", address])
     assert found == {"wanted": "", "listens": address, "wants_token": False, "stranger": "TimeoutError", "scraper": "TimeoutError"}
     assert (made, ended) == ([(name, 9440)], [True])
 
 
 def test_metrics_that_are_not_there_are_said_in_words(root: FakeRoot) -> None:
     host = Host(str(root))
-    assert _verify_look.metrics(host, "", ["x"]) is None
-    without = _verify_look.metrics(host, "127.0.0.1:9", ["x"])
+    assert daemons.metrics(host, "", ["x"]) is None
+    without = daemons.metrics(host, "127.0.0.1:9", ["x"])
     assert without is not None
     assert (without["listens"], without["scraper"]) == ("", "it was started without --metrics-listen")
     root.file("/etc/gpushare/x.token", "s3cret")
     token = ["--metrics-token-file", "/etc/gpushare/x.token"]
-    assert _verify_look.metrics(host, "127.0.0.1:9", ["x", *token]) == {**without, "wants_token": True}
+    assert daemons.metrics(host, "127.0.0.1:9", ["x", *token]) == {**without, "wants_token": True}
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        refused = _verify_look.metrics(host, address, ["x", "--metrics-listen", address])
+        refused = daemons.metrics(host, address, ["x", "--metrics-listen", address])
     assert refused is not None
     assert "refused" in refused["scraper"]

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import Artifact
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_judge import Evidence
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence
 
 Json = dict[str, Any]
 

@@ -10,8 +10,9 @@ Private to this collection. Pure. Every reason is found before anything is chang
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
@@ -40,14 +41,14 @@ class Judgement:
     """What was found on one host. node_name: of its Kubernetes node, None where nothing could be asked."""
 
     host: str
-    node_name: Optional[str]
-    reasons: Tuple[Reason, ...]
+    node_name: str | None
+    reasons: tuple[Reason, ...]
 
-    def as_dict(self) -> Dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {"host": self.host, "node_name": self.node_name, "reasons": [asdict(reason) for reason in self.reasons]}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Judgement":
+    def from_dict(cls, values: Mapping[str, Any]) -> Judgement:
         return cls(values["host"], values["node_name"], tuple(Reason(**reason) for reason in values["reasons"]))
 
 
@@ -56,7 +57,7 @@ class Reasons:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.list: List[Reason] = []
+        self.list: list[Reason] = []
 
     def error(self, check: str, found: str, expected: str, cure: str) -> None:
         self.list.append(Reason(self.host, check, ERROR, found, expected, cure))
@@ -90,7 +91,7 @@ def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
 
 def judge_inventory(
     judgements: Collection[Judgement], groups: Mapping[str, Sequence[str]], control_planes: str, gpu_nodes: str
-) -> List[Reason]:
+) -> list[Reason]:
     """What speaks against the hosts as a whole. groups: the inventory's; the other two: names of those that are used."""
     found = Reasons("")
     for name, variable, what in (
@@ -101,7 +102,7 @@ def judge_inventory(
             near = difflib.get_close_matches(name, [group for group, hosts in groups.items() if hosts], 1)
             seen = f"no host in the group {name!r}" + (f", but hosts in {near[0]!r}" if near else "")
             found.error("groups", seen, f"{what} in it", f"add them to the inventory, or name your group in {variable}")
-    by_node: Dict[str, List[str]] = {}
+    by_node: dict[str, list[str]] = {}
     for judgement in judgements:
         if judgement.node_name:
             by_node.setdefault(judgement.node_name, []).append(judgement.host)
@@ -118,13 +119,13 @@ class Answer:
     """What the API server says to one control plane. nodes: None where it says nothing, and why."""
 
     plane: str
-    nodes: Optional[Tuple[str, ...]]
+    nodes: tuple[str, ...] | None
     version: str = ""
     may_grant: bool = True
     why: str = ""
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> "Answer":
+    def of(cls, result: Mapping[str, Any]) -> Answer:
         """From a result of gpushare_cluster_info."""
         if "nodes" not in result:
             words = result.get("module_stderr") or result.get("msg") or "no answer"
@@ -132,9 +133,9 @@ class Answer:
         return cls(str(result["item"]), tuple(map(str, result["nodes"])), str(result["version"]), bool(result["may_grant"]))
 
 
-def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) -> List[Reason]:
+def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) -> list[Reason]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes."""
-    found: List[Reason] = []
+    found: list[Reason] = []
     of_run = {judgement.host for judgement in judgements if judgement.node_name}
     for answer in answers:
         reasons = Reasons(answer.plane)
@@ -162,7 +163,7 @@ def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) 
     return found
 
 
-def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> List[Reason]:
+def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> list[Reason]:
     """The reasons, with the errors of the accepted checks as warnings; those first that are errors."""
     softened = [replace(reason, severity=WARNING) if reason.check in accepted else reason for reason in reasons]
     return sorted(softened, key=lambda reason: (reason.severity != ERROR, reason.host, reason.check))

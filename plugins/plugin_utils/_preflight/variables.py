@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the inventory's variables are ones that exist, with values that can be.
+"""The variables of this collection: which there are (the options of all roles), and values that cannot be.
 
-Private to this collection. Pure. What a type cannot say (a port, a percentage, an absolute path) is said here.
+Private to this collection, used on the controller only. What a type cannot say (a port, a percentage, an absolute path) is said here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,20 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR, WARNING, Reason
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
 
+COLLECTION = Path(__file__).resolve().parents[3]
+# Every worker of Ansible reads them anew, for each host.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FOR_READERS = ("description", "version_added")
 PREFIX = "gpushare_"
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
@@ -57,10 +67,48 @@ SCOPES: Mapping[str, str] = {
 }
 
 # A value to (what is expected, how bad it is if not), None if the value is good.
-Rule = Callable[[Any], Optional[Tuple[str, str]]]
+Rule = Callable[[Any], tuple[str, str] | None]
 
 
-def unknown(host: str, names: Collection[str], known: Collection[str]) -> List[Reason]:
+@dataclass(frozen=True)
+class Variable:
+    """One variable. spec: its argument specification; roles: those that read it."""
+
+    name: str
+    spec: Mapping[str, Any]
+    roles: tuple[str, ...]
+
+
+def role_options(role: Path) -> dict[str, dict[str, Any]]:
+    """The options of a role, over all of its entry points; empty for a role without specification."""
+    path = role / "meta" / "argument_specs.yml"
+    if not path.is_file():
+        return {}
+    entry_points = (yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader) or {}).get("argument_specs") or {}
+    return {name: option for entry in entry_points.values() for name, option in ((entry or {}).get("options") or {}).items()}
+
+
+@lru_cache(maxsize=None)
+def variables(collection: Path = COLLECTION) -> Mapping[str, Variable]:
+    """Every public variable, by name."""
+    found: dict[str, Variable] = {}
+    for role in sorted((collection / "roles").iterdir()):
+        for name, spec in role_options(role).items():
+            before = found.get(name)
+            found[name] = Variable(name, before.spec if before else spec, (*(before.roles if before else ()), role.name))
+    return dict(sorted(found.items()))
+
+
+def of_type(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, str]:
+    """(the value as the roles will have it, "") or (None, why it cannot be)."""
+    plain = {key: part for key, part in spec.items() if key not in _FOR_READERS}
+    result = ArgumentSpecValidator({name: plain}).validate({name: value})
+    if result.error_messages:
+        return None, "; ".join(result.error_messages)
+    return result.validated_parameters[name], ""
+
+
+def unknown(host: str, names: Collection[str], known: Collection[str]) -> list[Reason]:
     """Variables that look like ours and are not: typing errors, or those of another release."""
     found = []
     for name in sorted(name for name in names if name.startswith(PREFIX) and name not in known):
@@ -70,7 +118,7 @@ def unknown(host: str, names: Collection[str], known: Collection[str]) -> List[R
     return found
 
 
-def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> List[Reason]:
+def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> list[Reason]:
     """Values of the right type that nevertheless cannot be. specs: the variables' argument specifications."""
     found = []
     for name, value in sorted(values.items()):
@@ -83,7 +131,7 @@ def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping
     return found
 
 
-def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], gpu_nodes: Collection[str]) -> List[Reason]:
+def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], gpu_nodes: Collection[str]) -> list[Reason]:
     """Variables that must be the same on several hosts and are not.
 
     values: host to name to value; a variable that is not set has its default. planes, gpu_nodes: the hosts of the two groups.
@@ -97,7 +145,7 @@ def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], 
     found = []
     for name, scope in SCOPES.items():
         for words, hosts in sets[scope]:
-            by_value: Dict[str, List[str]] = {}
+            by_value: dict[str, list[str]] = {}
             for host in sorted(hosts & set(values)):
                 by_value.setdefault(repr(values[host][name])[:80] if name in values[host] else "its default", []).append(host)
             if len(by_value) > 1:
@@ -107,17 +155,17 @@ def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], 
     return found
 
 
-def _few(hosts: List[str]) -> str:
+def _few(hosts: list[str]) -> str:
     return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
 
 
-def together(host: str, values: Mapping[str, Any]) -> List[Reason]:
+def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
     """Values that can be, but not with each other. values: of all variables that are given; the others have their defaults."""
 
     def refuse(found_: str, expected: str, cure: str) -> None:
         found.append(Reason(host, "variables", ERROR, found_, expected, cure))
 
-    found: List[Reason] = []
+    found: list[Reason] = []
     address = str(values.get("gpushare_metrics_address") or "")
     extender, plugin = values.get("gpushare_metrics_extender_port", 9441), values.get("gpushare_metrics_plugin_port", 9440)
     if not address or _ip(address) is not None:
@@ -137,7 +185,7 @@ def shown(value: Any, spec: Mapping[str, Any]) -> str:
     return "a secret that is not shown" if spec.get("no_log") else repr(value)
 
 
-def seconds(duration: str) -> Optional[float]:
+def seconds(duration: str) -> float | None:
     """A duration as Go writes it ("1s", "1m30s", "800ms") in seconds; None if it is none."""
     if not _DURATION.fullmatch(duration):
         return None
@@ -148,13 +196,13 @@ def _between(least: int, most: int) -> Rule:
     return lambda value: None if least <= value <= most else (f"a number from {least} to {most}", ERROR)
 
 
-def _absolute(value: Any) -> Optional[Tuple[str, str]]:
+def _absolute(value: Any) -> tuple[str, str] | None:
     # Such paths stand in units and in commands of theirs.
     good = re.fullmatch(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+/?", str(value))
     return None if good else ("an absolute path on the hosts, of letters, digits and _@.+:,=-", ERROR)
 
 
-def _http_timeout(value: Any) -> Optional[Tuple[str, str]]:
+def _http_timeout(value: Any) -> tuple[str, str] | None:
     found = seconds(str(value))
     if not found:
         return "a duration such as 1s or 800ms", ERROR
@@ -165,18 +213,18 @@ def _http_timeout(value: Any) -> Optional[Tuple[str, str]]:
     )
 
 
-def _url(value: Any) -> Optional[Tuple[str, str]]:
+def _url(value: Any) -> tuple[str, str] | None:
     # Not http: the daemons send it their tokens.
     return None if value == "" or re.match(r"https://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
 
 
-def _serial(value: Any) -> Optional[Tuple[str, str]]:
+def _serial(value: Any) -> tuple[str, str] | None:
     batches = value if isinstance(value, list) else [value]
     good = batches and all(re.fullmatch(r"0*[1-9][0-9]*|0*(?:100|[1-9][0-9]?)%", str(batch)) for batch in batches)
     return None if good else ("a number of hosts, a percentage from 1% to 100%, or a list of these", ERROR)
 
 
-def _ip(value: Any) -> Optional[Tuple[str, str]]:
+def _ip(value: Any) -> tuple[str, str] | None:
     try:
         ipaddress.ip_address(str(value) or "::")
     except ValueError:
@@ -184,22 +232,22 @@ def _ip(value: Any) -> Optional[Tuple[str, str]]:
     return None
 
 
-def _port_or_none(value: Any) -> Optional[Tuple[str, str]]:
+def _port_or_none(value: Any) -> tuple[str, str] | None:
     # The daemons may not take those of the system.
     return None if value == 0 or 1024 <= value <= 65535 else ("a number from 1024 to 65535, or 0 for none", ERROR)
 
 
-def _lease(value: Any) -> Optional[Tuple[str, str]]:
+def _lease(value: Any) -> tuple[str, str] | None:
     good = re.fullmatch(r"none|[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?", str(value))
     return None if good else ("namespace and name such as kube-system/kube-scheduler, or none", ERROR)
 
 
-def _token(value: Any) -> Optional[Tuple[str, str]]:
+def _token(value: Any) -> tuple[str, str] | None:
     good = value == "" or re.fullmatch(r"[!-~]{16,1024}", str(value))
     return None if good else ("16 to 1024 characters of ASCII without white space", ERROR)
 
 
-_RULES: Dict[str, Rule] = {
+_RULES: dict[str, Rule] = {
     "gpushare_metrics_address": _ip,
     "gpushare_metrics_extender_port": _port_or_none,
     "gpushare_metrics_plugin_port": _port_or_none,
@@ -217,7 +265,7 @@ _RULES: Dict[str, Rule] = {
 }
 
 
-def _rule(name: str, spec: Mapping[str, Any]) -> Optional[Rule]:
+def _rule(name: str, spec: Mapping[str, Any]) -> Rule | None:
     if name in _RULES:
         return _RULES[name]
     if spec.get("type") == "path" and str(spec.get("default") or "").startswith("/"):

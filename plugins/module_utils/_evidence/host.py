@@ -14,7 +14,9 @@ import posixpath
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _verify_look, _verify_look_node, _verify_look_plane
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import gpu_node as evidence_gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
@@ -51,18 +53,18 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
         facts = gather(host, ["cards"] if places.gpu_node else [])
         seen["node_name"] = facts.kubelet.node_name
         seen["kubelet"] = {"running": facts.kubelet.running, "root": facts.kubelet.root}
-        seen["runtime"] = _verify_look.runtime(host, places.install_dir)
+        seen["runtime"] = daemons.runtime(host, places.install_dir)
         if places.gpu_node:
             seen["gpu"] = _gpu(host, places, facts)
         if places.control_plane:
             seen["plane"] = _plane(host, places)
     if places.gpu_node and (only is None or "containers" in only):
-        seen["gpu"] = dict(seen["gpu"] or {}, containers=_verify_look_node.containers(host))
+        seen["gpu"] = dict(seen["gpu"] or {}, containers=evidence_gpu_node.containers(host))
     if places.control_plane and (only is None or "extender" in only):
         ca = posixpath.join(places.pki_dir, "ca.crt") if places.pki_dir else ""
-        seen["plane"] = dict(seen["plane"] or {}, health=_verify_look_plane.health(places.extender_port, ca))
+        seen["plane"] = dict(seen["plane"] or {}, health=evidence_control_plane.health(places.extender_port, ca))
     # Last: whatever was started before this moment has been seen.
-    seen["now"] = _verify_look.now()
+    seen["now"] = daemons.now()
     return seen
 
 
@@ -74,40 +76,40 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "nvidia_smi": None if smi is None else smi.as_dict(),
         "driver": None if facts.driver is None else asdict(facts.driver),
         "plugin": plugin,
-        "metrics": _verify_look.metrics(host, places.metrics_plugin, plugin["arguments"]),
+        "metrics": daemons.metrics(host, places.metrics_plugin, plugin["arguments"]),
         "tokens": _tokens(host, places, PLUGIN, "device-plugin"),
         "sockets": sockets,
-        "registered": _verify_look_node.registered(host, root),
+        "registered": evidence_gpu_node.registered(host, root),
         "managers": [asdict(one) for one in managers(host, root, places.install_dir) if one.active],
-        "container_runtime": _verify_look_node.container_runtime(
+        "container_runtime": evidence_gpu_node.container_runtime(
             host, facts.kubelet.endpoint, places.runtime_unit, places.runtime_config, command.run
         )
         if configured
         else None,
-        "images": _verify_look_node.images(host, facts.kubelet.endpoint),
-        "cdi": _verify_look_node.cdi(host),
+        "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
+        "cdi": evidence_gpu_node.cdi(host),
     }
 
 
 def _plugin(host: Host, kubelet_root: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
     """The device plugin's unit and the sockets, of one moment: a plugin that restarts meanwhile is no second one."""
-    unit = _verify_look.unit(host, PLUGIN)
+    unit = daemons.unit(host, PLUGIN)
     for _unused in range(_ATTEMPTS):
-        sockets = _verify_look_node.sockets(host, kubelet_root, _verify_look_node.listener)
-        before, unit = unit, _verify_look.unit(host, PLUGIN)
+        sockets = evidence_gpu_node.sockets(host, kubelet_root, evidence_gpu_node.listener)
+        before, unit = unit, daemons.unit(host, PLUGIN)
         if unit["pid"] == before["pid"]:
             break
     return unit, sockets
 
 
 def _plane(host: Host, places: Places) -> Dict[str, Any]:
-    extender = _verify_look.unit(host, EXTENDER)
+    extender = daemons.unit(host, EXTENDER)
     return {
         "extender": extender,
-        "metrics": _verify_look.metrics(host, places.metrics_extender, extender["arguments"]),
+        "metrics": daemons.metrics(host, places.metrics_extender, extender["arguments"]),
         "tokens": _tokens(host, places, EXTENDER, "extender"),
-        "certificates": _verify_look.certificates(host, places.install_dir, places.pki_dir) if places.pki_dir else None,
-        "scheduler": _verify_look_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config),
+        "certificates": daemons.certificates(host, places.install_dir, places.pki_dir) if places.pki_dir else None,
+        "scheduler": evidence_control_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config),
     }
 
 
@@ -115,6 +117,6 @@ def _tokens(host: Host, places: Places, unit: str, short: str) -> Dict[str, Any]
     """A daemon's own token, and the seed that it starts from."""
     # With DynamicUser, systemd keeps the state folder below private/ and links to it.
     return {
-        "own": _verify_look.token(host, f"/var/lib/{unit}/token"),
-        "seed": _verify_look.token(host, posixpath.join(places.config_dir, f"{short}.token")),
+        "own": daemons.token(host, f"/var/lib/{unit}/token"),
+        "seed": daemons.token(host, posixpath.join(places.config_dir, f"{short}.token")),
     }

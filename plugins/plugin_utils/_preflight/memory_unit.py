@@ -9,9 +9,9 @@ Private to this collection. Pure. The device plugin counts in the same way and i
 
 from __future__ import annotations
 
-from typing import Collection, Mapping, Optional, Tuple
+from collections.abc import Collection, Mapping
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import Reasons
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reasons
 
 #: Name to MiB, largest first.
 UNITS: Mapping[str, int] = {"GiB": 1024, "256MiB": 256, "128MiB": 128, "64MiB": 64, "MiB": 1}
@@ -21,12 +21,12 @@ MESSAGE_BYTES = 4 * 1024 * 1024
 _BYTES_PER_ID = 2 + len("-_-") + 2 + len("Unhealthy") + 2
 
 
-def count(cards: Collection[Tuple[str, int]], unit: str) -> int:
+def count(cards: Collection[tuple[str, int]], unit: str) -> int:
     """How many ids these cards, (UUID, MiB), make in this unit."""
     return sum(mib // UNITS[unit] for _uuid, mib in cards)
 
 
-def list_bytes(cards: Collection[Tuple[str, int]], unit: str) -> int:
+def list_bytes(cards: Collection[tuple[str, int]], unit: str) -> int:
     """Bytes of the list of all their ids, at most."""
     total = 0
     for uuid, mib in cards:
@@ -38,12 +38,12 @@ def list_bytes(cards: Collection[Tuple[str, int]], unit: str) -> int:
     return total
 
 
-def smallest_fitting(cards: Collection[Tuple[str, int]]) -> Optional[str]:
+def smallest_fitting(cards: Collection[tuple[str, int]]) -> str | None:
     """The smallest unit in which these cards are few enough ids."""
     return next((unit for unit in reversed(list(UNITS)) if list_bytes(cards, unit) <= MESSAGE_BYTES), None)
 
 
-def judge_unit(found: Reasons, unit: str, cards: Collection[Tuple[str, int]], now: str, pods: Collection[str]) -> None:
+def judge_unit(found: Reasons, unit: str, cards: Collection[tuple[str, int]], now: str, pods: Collection[str]) -> None:
     """Whether these cards can be offered in this unit. now: the unit in which they are, "" for none; pods: UIDs of those that have some."""
     if unit not in UNITS:
         return  # said of the variable itself

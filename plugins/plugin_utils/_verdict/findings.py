@@ -10,10 +10,11 @@ Private to this collection. Pure. The codes (`check`) are stable: monitoring may
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR, WARNING, Reason
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
 
 NOTE = "note"
 VERSION = 1
@@ -48,7 +49,7 @@ _NO_CALL = (
 )
 
 #: Code to the codes that explain it: (code, where). The first one that was found is named as the cause.
-FOLLOWS_FROM: Mapping[str, Tuple[Tuple[str, str], ...]] = {
+FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
     "plugin_stopped": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("runtime_missing", _SAME), ("kubelet_stopped", _SAME)),
     "plugin_missing": (("runtime_missing", _SAME),),
     "plugin_older_than_file": (("plugin_stopped", _SAME),),
@@ -100,7 +101,7 @@ class Findings:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.list: List[Finding] = []
+        self.list: list[Finding] = []
 
     def error(self, check: str, found: str, expected: str, cure: str) -> None:
         self.list.append(Finding(self.host, check, ERROR, found, expected, cure))
@@ -116,7 +117,7 @@ class Findings:
 class Verdict:
     """All findings, causes first. ok: none of them is an error."""
 
-    findings: Tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     looked_at: Mapping[str, Any]
 
     @property
@@ -124,11 +125,11 @@ class Verdict:
         return not any(finding.severity == ERROR for finding in self.findings)
 
     @property
-    def causes(self) -> Tuple[Finding, ...]:
+    def causes(self) -> tuple[Finding, ...]:
         """The errors that do not follow from another one."""
         return tuple(finding for finding in self.findings if finding.severity == ERROR and not finding.because)
 
-    def as_dict(self) -> Dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The report."""
         findings = [asdict(finding) for finding in self.findings]
         return {"v": VERSION, "ok": self.ok, "findings": findings, "looked_at": dict(self.looked_at)}
@@ -157,15 +158,15 @@ def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdic
     return Verdict(tuple(order), looked_at)
 
 
-def merge(findings: Iterable[Finding]) -> List[Finding]:
+def merge(findings: Iterable[Finding]) -> list[Finding]:
     """One finding for each host and code: what was found and expected stands side by side, and the first cure is tried first."""
-    groups: Dict[Tuple[str, str, str], List[Finding]] = {}
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
     for one in findings:
         groups.setdefault((one.host, one.check, one.severity), []).append(one)
     return [replace(same[0], found=_joined(f.found for f in same), expected=_joined(f.expected for f in same)) for same in groups.values()]
 
 
-def mark(findings: Sequence[Finding]) -> List[Finding]:
+def mark(findings: Sequence[Finding]) -> list[Finding]:
     """Name the cause of each finding that has one among the others."""
     errors = {(one.host, one.check) for one in findings if one.severity == ERROR}
     anywhere = {check for _host, check in errors}
@@ -179,9 +180,9 @@ def mark(findings: Sequence[Finding]) -> List[Finding]:
     return [replace(one, because=cause(one)) for one in findings]
 
 
-def _lines(findings: Sequence[Finding]) -> List[str]:
+def _lines(findings: Sequence[Finding]) -> list[str]:
     """One line for all hosts of which the same is said."""
-    hosts: Dict[Finding, List[str]] = {}
+    hosts: dict[Finding, list[str]] = {}
     for one in findings:
         hosts.setdefault(replace(one, host=""), []).append(one.host)
     return [str(replace(one, host=", ".join(of))) for one, of in hosts.items()]

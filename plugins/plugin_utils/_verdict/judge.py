@@ -17,12 +17,11 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Finding, Findings, Verdict, verdict
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_containers import judge_containers
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, Artifact, judge_runtime, judge_tokens
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_node import judge_node
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_plane import judge_plane
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_room import free_units
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, Artifact, judge_runtime, judge_tokens
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding, Findings, Verdict, verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
 _PROBES_OFF = "no probe pod was asked for"
 

@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_cluster import pod as cut_down
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pod as cut_down
 
 NAMESPACE = "kube-system"
 LABEL = "gpushare.kubernetes/probe"

@@ -20,8 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
 PREFIX = "/gpushare-scheduler"
 _VERBS = ("filterVerb", "bindVerb")

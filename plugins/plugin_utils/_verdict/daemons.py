@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import LEAST_LEFT, Token
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
 SITE = "run site.yml again"
 

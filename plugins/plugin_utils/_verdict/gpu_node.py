@@ -14,9 +14,9 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import CARDS, MEMORY, compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import Findings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import SITE, judge_metrics, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
 LABEL = "gpushare.kubernetes/node"
 #: Resource to the device plugin's socket.

@@ -10,23 +10,23 @@ Private to this collection. Pure.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Mapping, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._memory_units import judge_unit
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import Judgement, Reasons
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Judgement, Reasons
 
 #: Family of a distribution to the versions that this release knows. Older ones are refused, others are warned of.
-SYSTEMS: Mapping[str, Tuple[str, ...]] = {
+SYSTEMS: Mapping[str, tuple[str, ...]] = {
     "debian": ("12", "13"),
     "ubuntu": ("22.04", "24.04"),
     "rhel": ("8", "9", "10"),
     "suse": ("15", "16"),
 }
 #: Of these, what a whole installation was run on.
-TRIED: Mapping[str, Tuple[str, ...]] = {"debian": ("12",)}
+TRIED: Mapping[str, tuple[str, ...]] = {"debian": ("12",)}
 _FAMILIES = {
     "debian": "debian",
     "ubuntu": "ubuntu",
