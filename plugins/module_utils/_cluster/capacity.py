@@ -15,18 +15,16 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_CARDS, CARDS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Problem, SmiCard, SmiReport
 
-MEMORY = "aliyun.com/gpu-mem"
-CARDS = "aliyun.com/gpu-count"
-ANNOTATION = "gpushare/cards"
 VERSION = 1
 #: nvidia-smi rounds memory to MiB in its own way.
 _ROUNDING_MIB = 1
 _UNIT = re.compile("([1-9][0-9]*)?(MiB|GiB)")
 _QUANTITY = re.compile("([0-9]+)(k|M|G|Ki|Mi|Gi)?")
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_PLUGIN = "systemctl status gpushare-device-plugin; journalctl -u gpushare-device-plugin -n 50"
+_PLUGIN = f"systemctl status {PLUGIN}; journalctl -u {PLUGIN} -n 50"
 
 
 class AnnotationError(ValueError):
@@ -185,7 +183,7 @@ class _Node:
         self.capacity = self._resources(status.get("capacity"))
         self.allocatable = self._resources(status.get("allocatable"))
         self.ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
-        self.annotation = (node.get("metadata", {}).get("annotations") or {}).get(ANNOTATION)
+        self.annotation = (node.get("metadata", {}).get("annotations") or {}).get(ANNOTATION_CARDS)
         self.published: Optional[Published] = None
         self.unreadable = ""
         if self.annotation is not None:
@@ -228,7 +226,7 @@ class _Node:
             cure = f"the device plugin has not run here or may not write: {_PLUGIN}"
             return [
                 *found,
-                self._difference("annotation", f"no annotation {ANNOTATION}", "the node's cards in it", cure, "annotation_wrong"),
+                self._difference("annotation", f"no annotation {ANNOTATION_CARDS}", "the node's cards in it", cure, "annotation_wrong"),
             ]
         if self.published is None:
             cure = "run site.yml again, so that the node and the control plane have the same release"

@@ -15,6 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    FIELD_MANAGER,
+    LABEL_NODE,
+    LABEL_PLACEMENT,
+    NAMESPACE,
+)
 
 Key = Tuple[str, str, str]
 Object = Mapping[str, Any]
@@ -25,16 +31,16 @@ _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "crea
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
 # Kind to (its API, its namespace or "" for none) of what this collection makes of its own.
 _OWN = {
-    "ServiceAccount": ("v1", "kube-system"),
-    "Role": (_RBAC, "kube-system"),
-    "RoleBinding": (_RBAC, "kube-system"),
+    "ServiceAccount": ("v1", NAMESPACE),
+    "Role": (_RBAC, NAMESPACE),
+    "RoleBinding": (_RBAC, NAMESPACE),
     "ClusterRole": (_RBAC, ""),
     "ClusterRoleBinding": (_RBAC, ""),
     "ValidatingAdmissionPolicy": (_ADMISSION, ""),
     "ValidatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
 _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_NODE_LABELS = ("gpushare.kubernetes/node", "ack.node.gpu.placement")
+_NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT)
 
 
 class ForeignError(RuntimeError):
@@ -48,7 +54,7 @@ class Wanted:
     apply: Sequence[Object] = ()
     create: bool = True
     skip_unserved: bool = False
-    field_manager: str = "gpushare.kubernetes"
+    field_manager: str = FIELD_MANAGER
 
 
 @dataclass(frozen=True)

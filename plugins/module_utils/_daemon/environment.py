@@ -18,8 +18,10 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PREFIX
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import relabel
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 MARKER = ".gpushare-complete.json"
 LINK = "current"
@@ -139,9 +141,9 @@ class Environments:
         os.symlink(name, temporary)
         os.replace(temporary, self.path(LINK))
 
-    def in_use(self, units: str = "/etc/systemd/system", proc: str = "/proc") -> List[str]:
+    def in_use(self, units: str = UNITS, proc: str = "/proc") -> List[str]:
         """The names of those that a unit starts something from, or that a process was started from: it may still import from there."""
-        texts = [_text(os.path.join(units, name)) for name in _names(units) if name.startswith("gpushare-")]
+        texts = [_text(os.path.join(units, name)) for name in _names(units) if name.startswith(PREFIX)]
         texts += [_text(os.path.join(proc, name, "cmdline")) for name in _names(proc) if name.isdigit()]
         named = re.compile(re.escape(os.path.join(self.root, "").encode()) + b"(" + _NAME.pattern.encode() + b")/")
         return sorted({found.decode() for text in texts for found in named.findall(text)})

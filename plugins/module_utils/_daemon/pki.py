@@ -14,18 +14,8 @@ import os
 from dataclasses import dataclass
 from typing import Dict, List
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CERTIFICATES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-
-#: All that gpushare-pki makes in its folder.
-FILES = (
-    "ca.crt",
-    "ca.key",
-    "extender.crt",
-    "extender.key",
-    "scheduler/ca.crt",
-    "scheduler/tls.crt",
-    "scheduler/tls.key",
-)
 
 
 class PkiError(RuntimeError):
@@ -63,4 +53,4 @@ def ask(run: Run, argv: List[str]) -> Pki:
 
 def missing(folder: str) -> Pki:
     """What would be made where the program is not installed yet: every file that is not there."""
-    return Pki([name for name in FILES if not os.path.exists(os.path.join(folder, name))], {})
+    return Pki([name for name in CERTIFICATES if not os.path.exists(os.path.join(folder, name))], {})

@@ -14,23 +14,26 @@ import json
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 from urllib.parse import urlencode
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import (
-    ANNOTATION,
-    CARDS,
-    MEMORY,
-    AnnotationError,
-    published,
-    quantity,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published, quantity
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_CARDS,
+    ANNOTATION_MIRROR,
+    ANNOTATION_PREFIXES,
+    ANNOTATION_SCHEDULER_CONFIG,
+    CARDS,
+    LABEL_PROBE,
+    MEMORY,
+    NAMESPACE,
+    PREFIX,
+    PROBE,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest, proof
 
 #: Above this many, one list is cheaper than one request for each name.
 MANY_NODES = 20
 _PAGE = 500
-_OURS = ("ALIYUN_COM_", "gpushare/", "scheduler.framework.gpushare")
-_MIRROR = "kubernetes.io/config.mirror"
 
 
 def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
@@ -47,7 +50,7 @@ def settled(node: Mapping[str, Any]) -> bool:
     status = node["status"]
     ready = any(one["status"] == "True" for one in status["conditions"])
     try:
-        cards = published(node["metadata"]["annotations"][ANNOTATION]).cards
+        cards = published(node["metadata"]["annotations"][ANNOTATION_CARDS]).cards
     except (KeyError, AnnotationError):
         return False
     usable = [card for card in cards if card.usable]
@@ -64,7 +67,7 @@ def schedulers(kubectl: Kubectl, names: Iterable[str]) -> Dict[str, Optional[Dic
     """Node to the API's copy of its kube-scheduler's static pod."""
     found: Dict[str, Optional[Dict[str, Any]]] = {}
     for name in sorted(names):
-        items = kubectl.items(["get", "pods", "--namespace", "kube-system", "--field-selector", f"spec.nodeName={name}"])
+        items = kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--field-selector", f"spec.nodeName={name}"])
         mirror = proof.find_static_pod(items)
         found[name] = None if mirror is None else _mirror(mirror)
     return found
@@ -83,11 +86,11 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
     }
 
 
-def accounts(kubectl: Kubectl, namespace: str = "kube-system") -> Dict[str, str]:
+def accounts(kubectl: Kubectl, namespace: str = NAMESPACE) -> Dict[str, str]:
     """Name to UID of our ServiceAccounts."""
     found = kubectl.items(["get", "serviceaccounts", "--namespace", namespace])
     metadata = [item["metadata"] for item in found]
-    return {one["name"]: one["uid"] for one in metadata if one["name"].startswith("gpushare-")}
+    return {one["name"]: one["uid"] for one in metadata if one["name"].startswith(PREFIX)}
 
 
 def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
@@ -103,8 +106,8 @@ def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
         "phase": status.get("phase", ""),
         "message": status.get("message", ""),
         "deleted": "deletionTimestamp" in metadata,
-        "probe": (metadata.get("labels") or {}).get("gpushare.kubernetes/probe") == "verify",
-        "annotations": {key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(_OURS)},
+        "probe": (metadata.get("labels") or {}).get(LABEL_PROBE) == PROBE,
+        "annotations": {key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(ANNOTATION_PREFIXES)},
         "containers": containers,
         "running": [_status(one) for one in statuses if "running" in (one.get("state") or {})],
         "waiting": [_waiting(one) for one in statuses if "waiting" in (one.get("state") or {})],
@@ -126,7 +129,7 @@ def _paged(kubectl: Kubectl, path: str, selector: str) -> Iterator[Dict[str, Any
 def _asks(item: Mapping[str, Any]) -> bool:
     containers = [*(item["spec"].get("containers") or []), *(item["spec"].get("initContainers") or [])]
     asked = any(_amount(one, name) for one in containers for name in (MEMORY, CARDS))
-    return asked or any(key.startswith(_OURS) for key in item["metadata"].get("annotations") or {})
+    return asked or any(key.startswith(ANNOTATION_PREFIXES) for key in item["metadata"].get("annotations") or {})
 
 
 def _amount(container: Mapping[str, Any], resource: str) -> int:
@@ -162,7 +165,7 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
         "metadata": {
             "name": metadata["name"],
             "labels": metadata.get("labels") or {},
-            "annotations": {key: value for key, value in annotations.items() if key.startswith(_OURS)},
+            "annotations": {key: value for key, value in annotations.items() if key.startswith(ANNOTATION_PREFIXES)},
         },
         "status": {
             "capacity": {key: value for key, value in (status.get("capacity") or {}).items() if key in (MEMORY, CARDS)},
@@ -183,7 +186,7 @@ def _mirror(item: Mapping[str, Any]) -> Dict[str, Any]:
         "kind": "Pod",
         "metadata": {
             "name": item["metadata"]["name"],
-            "annotations": {key: annotations[key] for key in (_MIRROR, manifest.ANNOTATION) if key in annotations},
+            "annotations": {key: annotations[key] for key in (ANNOTATION_MIRROR, ANNOTATION_SCHEDULER_CONFIG) if key in annotations},
         },
         "spec": {"containers": containers, "volumes": [one for one in item["spec"].get("volumes") or [] if "hostPath" in one]},
         "status": {"containerStatuses": (item.get("status") or {}).get("containerStatuses") or []},

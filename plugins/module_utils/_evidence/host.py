@@ -14,6 +14,7 @@ import posixpath
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import EXTENDER, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import gpu_node as evidence_gpu_node
@@ -22,7 +23,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 PARTS = ("containers", "extender")
 _ATTEMPTS = 3
 

@@ -15,15 +15,13 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, NAMESPACE, PROBE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pod as cut_down
 
-NAMESPACE = "kube-system"
-LABEL = "gpushare.kubernetes/probe"
-VALUE = "verify"
 POLL_SECONDS = 0.5
 #: A refusal by the scheduler or kubelet that lasts so long stays.
 PATIENCE_SECONDS = 15.0
-_SELECT = ["--namespace", NAMESPACE, "--selector", f"{LABEL}={VALUE}"]
+_SELECT = ["--namespace", NAMESPACE, "--selector", f"{LABEL_PROBE}={PROBE}"]
 _LONGEST_NODE_NAME = 200
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 
@@ -38,7 +36,7 @@ def probe_pod(node: str, image: str, resource: str, scheduler_name: str) -> Dict
         "metadata": {
             "name": name(node),
             "namespace": NAMESPACE,
-            "labels": {"app.kubernetes.io/part-of": "gpushare", LABEL: VALUE},
+            "labels": {"app.kubernetes.io/part-of": "gpushare", LABEL_PROBE: PROBE},
         },
         "spec": {
             "schedulerName": scheduler_name,

@@ -13,12 +13,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import recorded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess
-
-# The original's socket has the name of ours, so that ours can take its place; only ours has the second one.
-_FIRST_SOCKET = "aliyungpushare.sock"
-_SECOND_SOCKET = "aliyungpushare-cards.sock"
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ _KINDS = (
     _Kind("HAMi", "vGPUmonitor|hami-device-plugin", resource=r"nvidia\.com/gpu(mem|cores).*", folder="/usr/local/vgpu"),
     _Kind("GPU Manager", "gpu-manager", resource=r"tencent\.com/.*", socket="vcore.*|vmemory.*", folder="/etc/gpu-manager"),
     _Kind("elastic-gpu-agent", "elastic-gpu-agent", resource=r"elasticgpu\.io/.*", socket="elastic.*"),
-    _Kind("original gpushare device plugin", "gpushare-device-plugin.*", socket=re.escape(_FIRST_SOCKET)),
+    _Kind("original gpushare device plugin", "gpushare-device-plugin.*", socket=re.escape(SOCKETS[MEMORY])),
 )
 
 
@@ -67,8 +64,9 @@ def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> 
     """The other managers found. own_root: where our own runtime is, whose processes are no strangers."""
     resources = registered(host, kubelet_root)
     sockets = [name for name in host.names(f"{kubelet_root}/device-plugins") if name.endswith(".sock")]
-    if _SECOND_SOCKET in sockets:
-        sockets = [name for name in sockets if name != _FIRST_SOCKET]
+    # The original has a socket of that name; only ours has the second one.
+    if SOCKETS[CARDS] in sockets:
+        sockets = [name for name in sockets if name != SOCKETS[MEMORY]]
     others = [process for process in host.processes if not any(word.startswith(own_root + "/") for word in process.argv[:2])]
     found = (_manager(kind, host, others, sockets, resources) for kind in _KINDS)
     return tuple(manager for manager in found if manager is not None)

@@ -14,13 +14,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 _CHECKPOINT = "kubelet_internal_checkpoint"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
-_UNIT_FILE = "/etc/systemd/system/gpushare-device-plugin.service"
+_UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _UNIT = re.compile(r"--memory-unit[ =](\S+)")
 # A pod's UID in the name of its control group: pod<uid>, …-pod<uid with _ for ->.slice, a static pod's without dashes.
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")

@@ -16,21 +16,25 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_CARDS,
+    ANNOTATION_HELD,
+    FIELD_MANAGER,
+    LABEL_NODE,
+    NAMESPACE,
+    PLUGIN,
+    PLUGIN_ACCOUNT_PREFIX,
+    PREFIX,
+    RESOURCES,
+    UNHEALTHY_PREFIX,
+)
 
 POLL_SECONDS = 2.0
-MANAGER = "gpushare.kubernetes"
-PREFIX = "gpushare-"
-OF_A_NODE = "gpushare-device-plugin-"
-# The ConfigMap of a node that its device plugin makes, and the name under which it writes.
-UNHEALTHY = "unhealthy-gpu-"
-PLUGIN = "gpushare-device-plugin"
-LABEL = "gpushare.kubernetes/node"
-ANNOTATIONS = ("gpushare/cards", "gpushare/held")
-RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
+ANNOTATIONS = (ANNOTATION_CARDS, ANNOTATION_HELD)
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-_SYSTEM = "namespaces/kube-system"
+_SYSTEM = f"namespaces/{NAMESPACE}"
 # (path of the list, apiVersion, kind), in the order in which they go: what restricts others, what grants, what is granted to.
 KINDS = (
     (_ADMISSION + "/validatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
@@ -79,7 +83,7 @@ class NodeTraces(NamedTuple):
     @property
     def in_use(self) -> bool:
         """Whether a device plugin of ours seems to serve here."""
-        return "gpushare/cards" in self.annotations and any(value != "0" for value in self.allocatable.values())
+        return ANNOTATION_CARDS in self.annotations and any(value != "0" for value in self.allocatable.values())
 
 
 class Removal(object):
@@ -96,7 +100,7 @@ class Removal(object):
         self.mine = [node for name, node in nodes.items() if name in wanted]
         objects = [one for path, version, kind in KINDS for one in self.listed(path, version, kind)]
         accounts = {one.name for one in objects}
-        using = [name for name, node in nodes.items() if name not in wanted and node.in_use and OF_A_NODE + name in accounts]
+        using = [name for name, node in nodes.items() if name not in wanted and node.in_use and PLUGIN_ACCOUNT_PREFIX + name in accounts]
         everything = everything and not using
         self.objects = going(objects, wanted, everything)
         self.left = [
@@ -127,7 +131,7 @@ class Removal(object):
         """Note what goes from a node and what stays."""
         self.removed += [f"label {label} of node {node.name}" for label in node.claimed]
         if node.labelled_by_others:
-            self.left.append({"what": f"label {LABEL} of node {node.name}", "why": "somebody else has set it"})
+            self.left.append({"what": f"label {LABEL_NODE} of node {node.name}", "why": "somebody else has set it"})
         self.removed += [f"annotation {key} of node {node.name}" for key in node.annotations]
         self.left += [{"what": f"annotation {key} of node {node.name}", "why": "this collection does not set it"} for key in node.others]
         if self.wait or forgotten(node):
@@ -154,7 +158,7 @@ class Removal(object):
             if node.claimed:
                 # An empty claim takes away what only we have claimed.
                 claim = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name}}
-                manager = f"--field-manager={MANAGER}"
+                manager = f"--field-manager={FIELD_MANAGER}"
                 self.kubectl.text(["apply", "--server-side", manager, "-f", "-"], json.dumps(claim))
             if node.annotations:
                 self.kubectl.text(["annotate", "node", node.name, *(key + "-" for key in node.annotations)])
@@ -195,21 +199,21 @@ def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> Lis
     for item in items:
         metadata = item["metadata"]
         applied = str(metadata["name"]).startswith(PREFIX) and _applied(metadata)
-        if applied or (kind == "ConfigMap" and str(metadata["name"]).startswith(UNHEALTHY) and _only_the_plugins(item)):
+        if applied or (kind == "ConfigMap" and str(metadata["name"]).startswith(UNHEALTHY_PREFIX) and _only_the_plugins(item)):
             found.append(Named(api_version, kind, str(metadata.get("namespace", "")), str(metadata["name"])))
     return found
 
 
 def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
     """The accounts that we have made for device plugins, and those of nodes that there are not."""
-    wanted = {OF_A_NODE + str(node["metadata"]["name"]) for node in nodes}
-    found = sorted(one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name.startswith(OF_A_NODE))
+    wanted = {PLUGIN_ACCOUNT_PREFIX + str(node["metadata"]["name"]) for node in nodes}
+    found = sorted(one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name.startswith(PLUGIN_ACCOUNT_PREFIX))
     return {"accounts": found, "without_node": [name for name in found if name not in wanted]}
 
 
 def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:
     """Those that go: all, or only what belongs to these nodes."""
-    names = {prefix + node for node in nodes for prefix in (OF_A_NODE, UNHEALTHY)}
+    names = {prefix + node for node in nodes for prefix in (PLUGIN_ACCOUNT_PREFIX, UNHEALTHY_PREFIX)}
     return [one for one in found if everything or one.name in names]
 
 
@@ -221,7 +225,7 @@ def traces(node: Mapping[str, Any]) -> NodeTraces:
     return NodeTraces(
         str(metadata["name"]),
         claimed,
-        LABEL in (metadata.get("labels") or {}) and LABEL not in claimed,
+        LABEL_NODE in (metadata.get("labels") or {}) and LABEL_NODE not in claimed,
         tuple(key for key in ANNOTATIONS if key in annotations),
         _numbers(status.get("capacity")),
         _numbers(status.get("allocatable")),
@@ -260,7 +264,7 @@ def gpu_pods(pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]]) -> Li
 
 
 def _applied(metadata: Mapping[str, Any]) -> bool:
-    return any(one.get("manager") == MANAGER and one.get("operation") == "Apply" for one in metadata.get("managedFields") or [])
+    return any(one.get("manager") == FIELD_MANAGER and one.get("operation") == "Apply" for one in metadata.get("managedFields") or [])
 
 
 def _claimed_labels(metadata: Mapping[str, Any]) -> Tuple[str, ...]:

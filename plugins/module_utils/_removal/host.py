@@ -17,11 +17,17 @@ import socket
 from typing import Dict, List
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    CERTIFICATES,
+    EXTENDER,
+    PLUGIN,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import remove, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, show
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import (
     Layout,
     Plan,
@@ -33,18 +39,17 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan 
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest
 
+PLUGIN_UNIT = PLUGIN + ".service"
 # The timer first: it would start the service.
-UNITS = ("gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.service", "gpushare-device-plugin.service")
-PLUGIN = "gpushare-device-plugin.service"
+OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", PLUGIN_UNIT)
 # Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
 PROVEN_ELSEWHERE = ("scheduler", "container_runtime")
 CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
-CERTIFICATES = ("ca.crt", "ca.key", "extender.crt", "extender.key", "scheduler/ca.crt", "scheduler/tls.crt", "scheduler/tls.key")
-STATE = ("gpushare-extender", "private/gpushare-extender", "gpushare-device-plugin", "systemd/timers/stamp-gpushare-pki.timer")
+STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = ("Environment=%s=" % VARIABLE, "# Copyright: gpushare.kubernetes contributors\n")
 # Where files are staged that are written next to others'.
-_NEAR = ("/etc/systemd/system", "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d")
+_NEAR = (UNITS, "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d")
 _SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
 KUBECTL_PLUGIN = "kubectl-inspect-gpushare"
 _CURES = {
@@ -57,7 +62,7 @@ def plan_services(layout: Layout, run: Run) -> Plan:
     """What stops and goes; ask `check_scheduler` before it is applied."""
     plan, journal = Plan(layout), Journal(layout.root)
     noted = [os.path.basename(entry.path) for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
-    names = UNITS + tuple(name for name in noted if name.endswith((".service", ".timer")) and name not in UNITS)
+    names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".timer")) and name not in OUR_UNITS)
     units = {unit: _Unit(unit, layout, run, journal) for unit in names}
     for unit in units.values():
         unit.plan_stop(plan)
@@ -72,7 +77,7 @@ def plan_services(layout: Layout, run: Run) -> Plan:
         owner = units.get(os.path.basename(name) + ".service")
         if owner is None or not owner.foreign:
             plan.remove_tree(os.path.join(layout.state, name))
-    if not units[PLUGIN].active:
+    if not units[PLUGIN_UNIT].active:
         for path in _sockets(layout):
             if not _listens(layout.real(path)):
                 plan.remove_file(path)
@@ -88,7 +93,7 @@ def check_scheduler(layout: Layout) -> None:
         raise RemoveError(
             "%s still points kube-scheduler at the extender (annotation %s), so the extender was not stopped and nothing was changed: "
             "GPU pods could not be scheduled any more. Take the extender out of the scheduler first (role scheduler with "
-            "gpushare_scheduler_state: absent; uninstall.yml does it)" % (layout.scheduler_manifest, manifest.ANNOTATION)
+            "gpushare_scheduler_state: absent; uninstall.yml does it)" % (layout.scheduler_manifest, ANNOTATION_SCHEDULER_CONFIG)
         )
 
 
@@ -150,7 +155,7 @@ class _Unit(object):
                 "%s does not stop (it is %s): %s; see `journalctl -u %s`, stop and disable it, and run again"
                 % (self.name, self.state, (err or out).strip() or "systemctl stop ended with %d" % status, self.name)
             )
-        if self.name == PLUGIN:
+        if self.name == PLUGIN_UNIT:
             for path in _sockets(self._layout):
                 if not _listens(self._layout.real(path)):
                     remove(self._layout.real(path))

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, sync_folder
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 STAGED = ".gpushare-staged-"
 _SECRET_ENDS = (".key", ".token", ".kubeconfig")
@@ -34,7 +35,7 @@ class Layout(NamedTuple):
     kubectl_plugin_dir: str = "/usr/local/bin"
     kubelet_root: str = "/var/lib/kubelet"
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
-    units: str = "/etc/systemd/system"
+    units: str = UNITS
     state: str = "/var/lib"
     root: str = "/"
 

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGIN, UNITS, properties
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGIN, OUR_UNITS, properties
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, fate, read_or_none
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
@@ -31,7 +31,7 @@ def report(layout: Layout, run: Run) -> Dict[str, Any]:
     pending = [name[: -len(".pending")] for name in _names(layout.real("/" + FOLDER)) if name.endswith(".pending")]
     return {
         "runtime": _runtime(layout),
-        "units": [one for one in (_unit(run, name) for name in UNITS) if one],
+        "units": [one for one in (_unit(run, name) for name in OUR_UNITS) if one],
         "files": [_file(layout, entry, pending) for entry in entries if entry.is_file],
         "settings": [{"what": entry.path, "owner": entry.owner} for entry in entries if not entry.is_file],
         "kubectl_plugin": _link(layout),

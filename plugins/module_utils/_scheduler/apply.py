@@ -13,6 +13,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    NAMESPACE,
+    SCHEDULER_TLS_FILES,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
@@ -22,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.ser
 
 OWNER = "scheduler"
 FOLDER = "folder:"
-CLUSTER = ["configmap", "--namespace", kubeadm.NAMESPACE, kubeadm.NAME]
+CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
 
 
 class Refused(RuntimeError):
@@ -59,9 +64,9 @@ def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence
     journal = _entries(transaction)
     named = scheduler_manifest.config_paths(manifest or "")
     paths = {host.manifest, config, *named, *more, *(entry.path for entry in journal if entry.is_file)}
-    pods = kubectl.items(["get", "pods", "--namespace", "kube-system", "--selector", "component=kube-scheduler"])
+    pods = kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--selector", "component=kube-scheduler"])
     if manifest is not None and scheduler_manifest.TLS_VOLUME in manifest:
-        host = host._replace(read_once=(os.path.join(tls_dir, scheduler_manifest.TLS_FILES[0]),))
+        host = host._replace(read_once=(os.path.join(tls_dir, SCHEDULER_TLS_FILES[0]),))
     running = SchedulerService(host, kubectl).running()
     return {
         "files": {path: _text(path) for path in sorted(paths)},
@@ -122,7 +127,7 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
 
 
 def _check_extender(host: Host, tls_dir: str) -> None:
-    missing = [name for name in scheduler_manifest.TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
+    missing = [name for name in SCHEDULER_TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
     if missing:
         raise Refused(
             "%s has no %s, which kube-scheduler needs to call the extender, so nothing was changed: run the role extender first, which "
@@ -214,7 +219,7 @@ def _others(pods: Sequence[Mapping[str, Any]], node: str) -> "set[str]":
     """The other nodes whose scheduler calls our extender."""
     found = set()
     for pod in pods:
-        annotated = scheduler_manifest.ANNOTATION in (pod["metadata"].get("annotations") or {})
+        annotated = ANNOTATION_SCHEDULER_CONFIG in (pod["metadata"].get("annotations") or {})
         if annotated and proof.find_static_pod([pod]) and pod["spec"].get("nodeName") != node:
             found.add(pod["spec"]["nodeName"])
     return found

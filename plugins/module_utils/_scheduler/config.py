@@ -14,14 +14,13 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import TLS_FILES, SchedulerError, flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import COMPUTE, NAMESPACE, SCHEDULER_TLS_FILES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError, flag
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 PERCENTAGE = "percentageOfNodesToScore"
 DEFAULT_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
-# No device plugin registers it: the extender alone accounts for it, and kube-scheduler must not look for it among a node's resources.
-COMPUTE = "aliyun.com/gpu-core.percentage"
 # kube-scheduler ignores these flags once it is given --config: their values move into a new configuration.
 _FLAGS_OF_CONFIG = (
     ("kubeconfig", ("clientConnection", "kubeconfig"), str),
@@ -51,7 +50,7 @@ class Extender:
 
     def entry(self) -> Dict[str, Any]:
         """The element of `extenders` in a KubeSchedulerConfiguration."""
-        ca, certificate, key = (posixpath.join(self.tls_dir, name) for name in TLS_FILES)
+        ca, certificate, key = (posixpath.join(self.tls_dir, name) for name in SCHEDULER_TLS_FILES)
         entry = {
             "urlPrefix": self.url_prefix,
             "filterVerb": "filter",
@@ -123,7 +122,7 @@ def lease(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Optional[Le
     if not (_boolean(elect) if elect is not None else section.get("leaderElect", True)):
         return None
     return Lease(
-        flag(manifest, "leader-elect-resource-namespace") or section.get("resourceNamespace") or "kube-system",
+        flag(manifest, "leader-elect-resource-namespace") or section.get("resourceNamespace") or NAMESPACE,
         flag(manifest, "leader-elect-resource-name") or section.get("resourceName") or "kube-scheduler",
     )
 

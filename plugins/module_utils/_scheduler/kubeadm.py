@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Dict, List, Mapping, Optional
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
     TLS_VOLUME,
     VOLUME,
@@ -20,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.man
     scheduler_container,
 )
 
-NAMESPACE, NAME, KEY = "kube-system", "kubeadm-config", "ClusterConfiguration"
+NAME, KEY = "kubeadm-config", "ClusterConfiguration"
 # In the journal, and as the header of a diff.
 PATH = f"configmap:{NAMESPACE}/{NAME}/{KEY}"
 # Up to these, arguments are a map; from v1beta4 on a list, because a flag may be given several times.

@@ -15,13 +15,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
 
-# On the static pod: a configuration that changes alone would not restart the scheduler.
-ANNOTATION = "gpushare.kubernetes/scheduler-config-sha256"
 VOLUME = "gpushare-scheduler-config"
 TLS_VOLUME = "gpushare-pki"
-TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 CANDIDATE_PATH = "/gpushare-candidate.yaml"
 
 
@@ -71,7 +69,7 @@ def merge_manifest(manifest: Mapping[str, Any], location: Location, config_sha25
         merged["metadata"] = {}
     if not merged["metadata"].get("annotations"):
         merged["metadata"]["annotations"] = {}
-    merged["metadata"]["annotations"][ANNOTATION] = config_sha256
+    merged["metadata"]["annotations"][ANNOTATION_SCHEDULER_CONFIG] = config_sha256
     return merged
 
 
@@ -92,7 +90,7 @@ def flag(manifest: Mapping[str, Any], name: str) -> Optional[str]:
 
 def annotation_in(manifest: str) -> Optional[str]:
     """The hash of our configuration in the text of a manifest, None if there is none (hosts have no YAML parser)."""
-    found = re.search(re.escape(ANNOTATION) + r"[\"']?:\s*[\"']?([0-9a-f]{64})", manifest)
+    found = re.search(re.escape(ANNOTATION_SCHEDULER_CONFIG) + r"[\"']?:\s*[\"']?([0-9a-f]{64})", manifest)
     return found.group(1) if found else None
 
 

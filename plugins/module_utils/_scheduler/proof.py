@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION, is_scheduler, shape
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_MIRROR,
+    ANNOTATION_SCHEDULER_CONFIG,
+    NAMESPACE,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import is_scheduler, shape
 
 # A container that has ended this often will not come up by waiting.
 HOPELESS_RESTARTS = 2
@@ -38,7 +43,7 @@ def not_running(
     """What is missing until the static pod runs with this configuration (None: with none of ours) and in this shape (None: any)."""
     if pod is None:
         return "kubelet has not created its pod yet"
-    annotation = (pod["metadata"].get("annotations") or {}).get(ANNOTATION)
+    annotation = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SCHEDULER_CONFIG)
     if annotation != config_sha256 or (wanted is not None and shape(pod) != wanted):
         return "kubelet still runs the pod of the former manifest"
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
@@ -66,7 +71,7 @@ def not_ready(pod: Mapping[str, Any]) -> Optional[str]:
 def find_static_pod(pods: Iterable[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
     """The mirror of the kube-scheduler static pod among a node's pods in kube-system."""
     for pod in pods:
-        mirrored = "kubernetes.io/config.mirror" in (pod["metadata"].get("annotations") or {})
+        mirrored = ANNOTATION_MIRROR in (pod["metadata"].get("annotations") or {})
         if mirrored and any(is_scheduler(container) for container in pod["spec"]["containers"]):
             return pod
     return None
@@ -132,7 +137,7 @@ def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) ->
         "kind": "Pod",
         "metadata": {
             "name": f"gpushare-scheduler-probe-{node_name}",
-            "namespace": "kube-system",
+            "namespace": NAMESPACE,
             "labels": {"app.kubernetes.io/part-of": "gpushare"},
         },
         "spec": {

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Ty
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
@@ -136,7 +137,7 @@ class SchedulerService(Service):
 
     def _as_written(self) -> Mapping[str, Any]:
         selector = f"spec.nodeName={self._host.node}"
-        pods = self._kubectl.items(["get", "pods", "--namespace", "kube-system", "--field-selector", selector])
+        pods = self._kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--field-selector", selector])
         pod = proof.find_static_pod(pods)
         manifest = self._manifest()
         shape = self._expected.shapes.get(digest(manifest)) if self._expected else None
@@ -181,12 +182,12 @@ class SchedulerService(Service):
         reason = proof.not_called(*self._health(), calls)
         if reason is None:
             return
-        pod = self._kubectl.json(["get", "pod", "--namespace", "kube-system", name, "--ignore-not-found"])
+        pod = self._kubectl.json(["get", "pod", "--namespace", NAMESPACE, name, "--ignore-not-found"])
         words = proof.scheduling_message(pod)
-        raise Missing(f"the new scheduler has not called the extender for pod kube-system/{name}: {reason}; {words}")
+        raise Missing(f"the new scheduler has not called the extender for pod {NAMESPACE}/{name}: {reason}; {words}")
 
     def _remove(self, name: str, *how: str) -> None:
-        self._kubectl.text(["delete", "pod", "--namespace", "kube-system", name, "--ignore-not-found", "--now", *how])
+        self._kubectl.text(["delete", "pod", "--namespace", NAMESPACE, name, "--ignore-not-found", "--now", *how])
 
     def _wait(self, condition: Callable[[], T], timeout: Optional[float] = None) -> T:
         deadline = time.monotonic() + (self._host.timeout if timeout is None else timeout)

@@ -15,6 +15,11 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    NAMESPACE,
+    SCHEDULER_TLS_FILES,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
@@ -163,10 +168,10 @@ def _lost(change: Change) -> str:
 def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
     """What the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not have."""
     volumes = {one["name"]: one["hostPath"]["path"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
-    annotated = scheduler_manifest.ANNOTATION in ((manifest.get("metadata") or {}).get("annotations") or {})
+    annotated = ANNOTATION_SCHEDULER_CONFIG in ((manifest.get("metadata") or {}).get("annotations") or {})
     found = [config] if config is not None and not annotated else []
     if scheduler_manifest.TLS_VOLUME in volumes:
-        found.append(f"{volumes[scheduler_manifest.TLS_VOLUME]}/{scheduler_manifest.TLS_FILES[0]}")
+        found.append(f"{volumes[scheduler_manifest.TLS_VOLUME]}/{SCHEDULER_TLS_FILES[0]}")
     return found
 
 
@@ -214,7 +219,7 @@ def _percentage(setting: int, now: int | None, found: Found) -> int | None:
 def _cluster(found: Found, merged: Mapping[str, Any], notes: list[str]) -> Change | None:
     if found.cluster is None:
         notes.append(
-            f"this cluster has no ConfigMap {kubeadm.NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
+            f"this cluster has no ConfigMap {NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
             "writes the scheduler's manifest anew has to be told of --config by other means, or this role be run again after it"
         )
         return None

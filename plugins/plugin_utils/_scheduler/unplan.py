@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import PERCENTAGE, Extender, check_config, is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
-    ANNOTATION,
     TLS_VOLUME,
     VOLUME,
     scheduler_container,
@@ -180,6 +180,6 @@ def without_us(manifest: Mapping[str, Any], config_path: str | None) -> dict[str
             if f"--config={config_path}" in (container.get(key) or []):
                 container[key] = [word for word in container[key] if word != f"--config={config_path}"]
     annotations = (kept.get("metadata") or {}).get("annotations") or {}
-    if annotations.pop(ANNOTATION, None) is not None and not annotations:
+    if annotations.pop(ANNOTATION_SCHEDULER_CONFIG, None) is not None and not annotations:
         del kept["metadata"]["annotations"]
     return kept

@@ -13,12 +13,15 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import ANNOTATION, AnnotationError, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_CARDS,
+    ANNOTATION_HELD,
+    ANNOTATION_INDEX,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
-ALLOCATION = "scheduler.framework.gpushare.allocation"
-INDEX = "ALIYUN_COM_GPU_MEM_IDX"
-HELD = "gpushare/held"
 #: Seconds that the device plugin has to write what kubelet gave.
 _GRACE = 30.0
 
@@ -63,7 +66,7 @@ def _one(
     if not wanted:
         if running["started"] < now - _GRACE:
             cure = "delete the pod so that it is scheduled anew; if it comes again, see whether its scheduler calls the extender"
-            found.error("not_annotated", f"{who} without an annotation that names its card", ALLOCATION, cure)
+            found.error("not_annotated", f"{who} without an annotation that names its card", ANNOTATION_ALLOCATION, cure)
         return
     unknown = sorted(card for card in wanted if cards.get(card) is None)
     expected = sorted(f"nvidia{cards[card]}" for card in wanted if cards.get(card) is not None)
@@ -80,13 +83,13 @@ def _one(
 def cards_of(annotations: Mapping[str, str], index: int) -> set[int]:
     """NVML indexes of the cards that the annotations give a container; empty if they name none."""
     try:
-        allocation = json.loads(annotations.get(ALLOCATION, "{}"))
+        allocation = json.loads(annotations.get(ANNOTATION_ALLOCATION, "{}"))
         if str(index) in allocation:
             return {int(card) for card in allocation[str(index)]}
         if index < 0 and allocation:
             return {int(card) for container in allocation.values() for card in container}
         # The original writes the card of the whole pod only.
-        card = annotations.get(INDEX, "-1") if not allocation else "-1"
+        card = annotations.get(ANNOTATION_INDEX, "-1") if not allocation else "-1"
         return {int(card)} if int(card) >= 0 else set()
     except (ValueError, TypeError, AttributeError):
         return set()
@@ -100,7 +103,7 @@ def free_units(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> in
     """Units that the node has free on usable cards; None if its cards are not known. pods: any, of which it takes its own."""
     annotations = node["metadata"]["annotations"]
     try:
-        known = published(annotations[ANNOTATION]).cards
+        known = published(annotations[ANNOTATION_CARDS]).cards
     except (KeyError, AnnotationError):
         return None
     cards = {card.index: card.units for card in known if card.usable}
@@ -108,7 +111,7 @@ def free_units(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> in
         if pod["node"] == node["metadata"]["name"]:
             for card, units in _held(pod).items():
                 cards[card] = cards.get(card, 0) - units
-    kept_back = _kept_back(annotations.get(HELD, "{}"))
+    kept_back = _kept_back(annotations.get(ANNOTATION_HELD, "{}"))
     for one in known:
         cards[one.index] = cards.get(one.index, 0) - kept_back.get(one.uuid, 0)
     return sum(units for units in cards.values() if units > 0)
@@ -118,11 +121,11 @@ def _held(pod: Mapping[str, Any]) -> dict[int, int]:
     """Card index to units, by the pod's annotations."""
     total: dict[int, int] = {}
     try:
-        for cards in json.loads(pod["annotations"].get(ALLOCATION, "{}")).values():
+        for cards in json.loads(pod["annotations"].get(ANNOTATION_ALLOCATION, "{}")).values():
             for card, units in cards.items():
                 total[int(card)] = total.get(int(card), 0) + int(units)
-        if not total and int(pod["annotations"].get(INDEX, "-1")) >= 0:
-            total[int(pod["annotations"][INDEX])] = sum(one["units"] for one in pod["containers"] if one["index"] >= 0)
+        if not total and int(pod["annotations"].get(ANNOTATION_INDEX, "-1")) >= 0:
+            total[int(pod["annotations"][ANNOTATION_INDEX])] = sum(one["units"] for one in pod["containers"] if one["index"] >= 0)
     except (ValueError, TypeError, AttributeError):
         return {}
     return total

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import CARDS, MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, CARDS, MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
@@ -167,7 +167,7 @@ def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, 
         missing = str(error)
     if missing is not None:
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}
-        older = mirror is not None and annotations.get(scheduler_manifest.ANNOTATION) != noted
+        older = mirror is not None and annotations.get(ANNOTATION_SCHEDULER_CONFIG) != noted
         code = "scheduler_older_than_file" if older else "scheduler_stopped"
         found.error(code, f"a scheduler of which {missing}", f"the one of {path} to run", cure)
     elif mirror is not None and scheduler_manifest.image(mirror) != scheduler_manifest.image(manifest):

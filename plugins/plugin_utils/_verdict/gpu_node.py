@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import CARDS, MEMORY, compare, driver_code
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import compare, driver_code
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics, judge_unit
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
-LABEL = "gpushare.kubernetes/node"
-#: Resource to the device plugin's socket.
-SOCKETS = {MEMORY: "aliyungpushare.sock", CARDS: "aliyungpushare-cards.sock"}
 _RUNTIME = "nvidia"
-_PLUGIN_LOG = "journalctl -u gpushare-device-plugin -n 50"
+_PLUGIN_LOG = f"journalctl -u {PLUGIN} -n 50"
 
 
 def judge_node(found: Findings, seen: Mapping[str, Any], node: Mapping[str, Any] | None) -> None:
@@ -150,10 +148,15 @@ def _api(found: Findings, seen: Mapping[str, Any], report: SmiReport, node: Mapp
             found.error(one.code, f"{one.what}: {one.found}", one.expected, one.cure)
         else:
             found.warn(one.code, f"{one.what}: {one.found}", one.expected, one.cure)
-    if node and (node["metadata"].get("labels") or {}).get(LABEL) != "true":
+    if node and (node["metadata"].get("labels") or {}).get(LABEL_NODE) != "true":
         labels = node["metadata"].get("labels") or {}
-        seen_label = f"label {LABEL}={labels[LABEL]}" if LABEL in labels else f"no label {LABEL}"
-        found.error("label_missing", f"{seen_label} on node {name}", f"{LABEL}=true", f"{SITE}, or: kubectl label node {name} {LABEL}=true")
+        seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"
+        found.error(
+            "label_missing",
+            f"{seen_label} on node {name}",
+            f"{LABEL_NODE}=true",
+            f"{SITE}, or: kubectl label node {name} {LABEL_NODE}=true",
+        )
 
 
 def _some(paths: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import SCHEDULER_TLS_FILES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
@@ -53,7 +54,7 @@ class ControlPlane:
         self.result: dict[str, Any] = {}
         self.manifest.parent.mkdir(parents=True)
         self.pki.mkdir(parents=True)
-        for name in manifest.TLS_FILES:
+        for name in SCHEDULER_TLS_FILES:
             (self.pki / name).write_text("certificate\n")
         self.manifest.write_text(MANIFEST)
         self.state.write_text(json.dumps({"cluster": CLUSTER, "version": 1, "calls": 0, "ran": None, "since": "", "starts": 0, "ends": 0}))

@@ -319,6 +319,6 @@ def test_a_gpushare_pki_that_fails_is_quoted(status: int, out: str, err: str, wo
 
 
 def test_without_the_program_every_missing_file_is_predicted(tmp_path: Path) -> None:
-    assert pki.missing(str(tmp_path)).changed == list(pki.FILES)
+    assert pki.missing(str(tmp_path)).changed == list(pki.CERTIFICATES)
     (tmp_path / "ca.crt").write_text("")
     assert "ca.crt" not in pki.missing(str(tmp_path)).changed

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
@@ -91,7 +92,7 @@ def test_a_manifest_keeps_all_but_what_we_add(flags: list[str], annotated: bool,
         container["command"].remove(f"--config={CONFIG_PATH}")
         container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] != scheduler_manifest.VOLUME]
         undone["spec"]["volumes"] = [one for one in undone["spec"]["volumes"] if one["name"] != scheduler_manifest.VOLUME]
-    del undone["metadata"]["annotations"][scheduler_manifest.ANNOTATION]
+    del undone["metadata"]["annotations"][ANNOTATION_SCHEDULER_CONFIG]
     if not annotated:
         del undone["metadata"]["annotations"]
     assert undone == before
@@ -228,7 +229,7 @@ def test_a_configuration_that_somebody_changes_restarts_the_scheduler_through_th
 
 def test_the_hash_on_the_host_is_found_without_a_yaml_parser() -> None:
     made = after(plan({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}))[MANIFEST_PATH] or ""
-    assert scheduler_manifest.annotation_in(made) == yaml.safe_load(made)["metadata"]["annotations"][scheduler_manifest.ANNOTATION]
+    assert scheduler_manifest.annotation_in(made) == yaml.safe_load(made)["metadata"]["annotations"][ANNOTATION_SCHEDULER_CONFIG]
     assert scheduler_manifest.annotation_in(MANIFEST) is None
 
 
@@ -364,7 +365,7 @@ def test_a_manifest_without_any_volume_gets_ours_and_loses_them_again() -> None:
         {"name": scheduler_manifest.VOLUME, "mountPath": "/c", "readOnly": True},
         {"name": scheduler_manifest.TLS_VOLUME, "mountPath": "/pki", "readOnly": True},
     ]
-    assert merged["metadata"] == {"annotations": {scheduler_manifest.ANNOTATION: "x"}}
+    assert merged["metadata"] == {"annotations": {ANNOTATION_SCHEDULER_CONFIG: "x"}}
     # A volume of ours that leads elsewhere is put right in its place.
     moved = scheduler_manifest.merge_manifest(merged, scheduler_manifest.config_location(merged, "/c/c.yaml"), "x", "/new")
     assert [one["hostPath"]["path"] for one in moved["spec"]["volumes"]] == ["/h", "/new"]
@@ -376,7 +377,7 @@ def test_a_manifest_without_any_volume_gets_ours_and_loses_them_again() -> None:
 
 def test_without_us_only_what_is_ours_goes() -> None:
     pod = manifest("--config=/theirs")
-    pod["metadata"]["annotations"] = {scheduler_manifest.ANNOTATION: "x", "own": "y"}
+    pod["metadata"]["annotations"] = {ANNOTATION_SCHEDULER_CONFIG: "x", "own": "y"}
     assert without_us(pod, "/ours") == {**pod, "metadata": {**pod["metadata"], "annotations": {"own": "y"}}}
     named = scheduler_manifest.merge_manifest(manifest(), scheduler_manifest.Location("/h/c", "/c/c"), "x", "/pki")
     kept = without_us(named, None)

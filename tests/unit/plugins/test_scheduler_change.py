@@ -18,11 +18,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest, service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import Refused
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION
 
 from unit.plugins.control_plane import CLUSTER, ControlPlane, now, parsed
 from unit.plugins.scheduler_files import MANIFEST
@@ -144,7 +144,10 @@ def test_a_scheduler_whose_manifest_does_not_change_is_restarted_all_the_same(pl
 
 
 def pod_on(node: str, annotated: bool = True, mirrored: bool = True, program: str = "kube-scheduler") -> dict[str, Any]:
-    annotations = {**({ANNOTATION: "x"} if annotated else {}), **({"kubernetes.io/config.mirror": "x"} if mirrored else {})}
+    annotations = {
+        **({ANNOTATION_SCHEDULER_CONFIG: "x"} if annotated else {}),
+        **({"kubernetes.io/config.mirror": "x"} if mirrored else {}),
+    }
     return {"metadata": {"annotations": annotations or None}, "spec": {"nodeName": node, "containers": [{"command": [program]}]}}
 
 

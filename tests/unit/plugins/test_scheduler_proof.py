@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION
 
 HASH = "a" * 64
 START = "2026-11-21T10:00:00Z"
@@ -17,7 +17,7 @@ RUNNING = {"state": {"running": {"startedAt": START}}, "ready": True, "restartCo
 
 
 def pod(status: dict[str, Any] | None, annotation: str | None = HASH) -> dict[str, Any]:
-    annotations = {"kubernetes.io/config.mirror": "x", **({ANNOTATION: annotation} if annotation else {})}
+    annotations = {"kubernetes.io/config.mirror": "x", **({ANNOTATION_SCHEDULER_CONFIG: annotation} if annotation else {})}
     return {
         "metadata": {"name": "kube-scheduler-cp1", "annotations": annotations},
         "spec": {"containers": [{"command": ["kube-scheduler", "--leader-elect=true"]}]},

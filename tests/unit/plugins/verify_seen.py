@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import ANNOTATION
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence
 
@@ -45,7 +45,7 @@ metadata:
   name: kube-scheduler
   namespace: kube-system
   annotations:
-    {ANNOTATION}: {sha}
+    {ANNOTATION_SCHEDULER_CONFIG}: {sha}
 spec:
   containers:
   - name: kube-scheduler
@@ -240,7 +240,7 @@ def mirror() -> Json:
         "kind": "Pod",
         "metadata": {
             "name": "kube-scheduler-cp1",
-            "annotations": {ANNOTATION: hashlib.sha256(CONFIG.encode()).hexdigest(), "kubernetes.io/config.mirror": "x"},
+            "annotations": {ANNOTATION_SCHEDULER_CONFIG: hashlib.sha256(CONFIG.encode()).hexdigest(), "kubernetes.io/config.mirror": "x"},
         },
         "spec": {
             "containers": [
