@@ -100,6 +100,8 @@ notes:
   elements: str
 """
 
+from dataclasses import fields
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
@@ -122,7 +124,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     with lock.for_module(module, module.params["root"]):
-        layout = Layout(**{key: value for key, value in module.params.items() if key in Layout._fields})
+        layout = Layout(**{key: value for key, value in module.params.items() if key in {one.name for one in fields(Layout)}})
         services = module.params["what"] == "services"
 
         def run(argv):

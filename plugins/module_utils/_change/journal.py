@@ -19,7 +19,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import (
     FileState,
@@ -38,7 +39,8 @@ class JournalError(Exception):
     """An entry that cannot be read; says which file and what to do."""
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """One changed file. original: as it was before us, None if it was not there."""
 
     path: str
@@ -57,7 +59,7 @@ class Entry(NamedTuple):
         return not self.others and digest(current) in self.left
 
 
-class Journal(object):
+class Journal:
     """The journal of one host. root: "/" or the folder that stands for it."""
 
     def __init__(self, root: str = "/") -> None:
@@ -111,7 +113,7 @@ class Journal(object):
         try:
             return entry_of(json.loads(state.content if state else b""))
         except (ValueError, KeyError, TypeError) as error:
-            raise JournalError("journal entry %s cannot be used (%s: %s); %s" % (name, type(error).__name__, error, advice)) from error
+            raise JournalError(f"journal entry {name} cannot be used ({type(error).__name__}: {error}); {advice}") from error
 
 
 def fields_of(entry: Entry) -> Dict[str, Any]:
@@ -135,7 +137,7 @@ def fields_of(entry: Entry) -> Dict[str, Any]:
 def entry_of(fields: Dict[str, Any]) -> Entry:
     """The other way round. ValueError, KeyError or TypeError if it is none."""
     if fields["v"] != VERSION:
-        raise ValueError("version %r, expected %d" % (fields["v"], VERSION))
+        raise ValueError(f"version {fields['v']!r}, expected {VERSION}")
     original = None
     if fields["original"] is not None:
         label = None if fields["label"] is None else base64.b64decode(fields["label"])
@@ -145,7 +147,8 @@ def entry_of(fields: Dict[str, Any]) -> Entry:
     return Entry(fields["path"], fields["owner"], original, (first, second), fields["others"])
 
 
-class Saved(NamedTuple):
+@dataclass(frozen=True)
+class Saved:
     """One path before the change: the file (None: there was none), and what the journal said of it (None: nothing)."""
 
     path: str
@@ -153,7 +156,7 @@ class Saved(NamedTuple):
     entry: Optional[Entry]
 
 
-class Pending(object):
+class Pending:
     """The unproven change of one owner on one host."""
 
     def __init__(self, journal: Journal, owner: str) -> None:
@@ -173,11 +176,11 @@ class Pending(object):
         try:
             fields = json.loads(state.content)
             if fields["v"] != VERSION:
-                raise ValueError("version %r, expected %d" % (fields["v"], VERSION))
+                raise ValueError(f"version {fields['v']!r}, expected {VERSION}")
             found = [_saved(one) for one in fields["paths"]]
         except (ValueError, KeyError, TypeError) as error:
-            message = "%s cannot be used (%s: %s); move it away; a change that a killed run began can then no longer be put back"
-            raise JournalError(message % (self._path, type(error).__name__, error)) from error
+            advice = "move it away; a change that a killed run began can then no longer be put back"
+            raise JournalError(f"{self._path} cannot be used ({type(error).__name__}: {error}); {advice}") from error
         return [self._as_it_is(one) for one in found]
 
     def save(self, paths: List[Saved]) -> None:

@@ -14,7 +14,8 @@ proven then, or put back to what was there before the run that was killed.
 from __future__ import annotations
 
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, replace
@@ -24,11 +25,12 @@ class TransactionError(Exception):
     """The change did not hold. restored: whether the host is as it was before."""
 
     def __init__(self, message: str, restored: bool) -> None:
-        super(TransactionError, self).__init__(message)
+        super().__init__(message)
         self.restored = restored
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """One file: what is there, and what shall be (None: no file). A path that does not begin with "/" is only noted."""
 
     path: str
@@ -38,12 +40,13 @@ class Change(NamedTuple):
     secret: bool
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True)
+class Outcome:
     changed: bool
     restarted: bool
 
 
-class Service(object):
+class Service:
     """What runs on the files. The functions do their own waiting, within a deadline.
 
     due(): whether the running process is older than the files, or not as they say;
@@ -65,7 +68,7 @@ def _nothing(point: str) -> None:
     """Called at each point where a kill must be harmless; tests put something else here."""
 
 
-class Transaction(object):
+class Transaction:
     """owner: who asks, as `uninstall` and `report` will name it ("scheduler", "container_runtime")."""
 
     def __init__(self, owner: str, root: str = "/", point: Callable[[str], None] = _nothing) -> None:
@@ -116,7 +119,8 @@ class Transaction(object):
 
     def apply(self, service: Optional[Service] = None) -> Outcome:
         """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
-        changes, unfinished, saved = self.changes, self.unfinished, []  # type: List[Change], bool, List[Saved]
+        changes, unfinished = self.changes, self.unfinished
+        saved: List[Saved] = []
         try:
             saved = self._begin(changes)
             for change in changes:
@@ -133,7 +137,7 @@ class Transaction(object):
                 self._point("restarted")
             problem = service.healthy() if service and (restarted or changes or unfinished) else None
         except Exception as error:
-            raise self._undo(saved, service, "%s: %s" % (type(error).__name__, error), unfinished) from error
+            raise self._undo(saved, service, f"{type(error).__name__}: {error}", unfinished) from error
         if problem:
             raise self._undo(saved, service, problem, unfinished)
         self._pending.clear()
@@ -155,22 +159,23 @@ class Transaction(object):
         if unfinished:
             back = "the files were those of an earlier run that did not end; put back what was there before it"
         try:
-            for path, before, entry in saved:
+            for one in saved:
+                path, before = one.path, one.before
                 if path.startswith("/") and read_state(self._real(path)) != before:
                     self._put(path, before.content if before else None, before, before.mode if before else 0)
-                self.journal.restore(path, entry)
+                self.journal.restore(path, one.entry)
             if service and saved:
                 if service.due():
                     service.restart()
                 still = service.healthy()
                 if still:
                     self._pending.clear()
-                    return TransactionError("%s; %s, but: %s" % (why, back, still), restored=True)
+                    return TransactionError(f"{why}; {back}, but: {still}", restored=True)
             self._pending.clear()
         except Exception as error:  # whatever it is, the user must hear of both
-            message = "%s; putting back what was there failed as well: %s: %s; the originals are in %s"
-            return TransactionError(message % (why, type(error).__name__, error, self.journal.folder), restored=False)
-        return TransactionError("%s; %s" % (why, back), restored=True)
+            failed = f"putting back what was there failed as well: {type(error).__name__}: {error}"
+            return TransactionError(f"{why}; {failed}; the originals are in {self.journal.folder}", restored=False)
+        return TransactionError(f"{why}; {back}", restored=True)
 
     def _put(self, path: str, content: Optional[bytes], like: Optional[FileState], mode: int) -> None:
         real = self._real(path)
@@ -198,5 +203,5 @@ def _shown(change: Change, content: Optional[bytes]) -> str:
     except UnicodeDecodeError:
         text = ""
     if change.secret or (content and not text):
-        return "(content with sha256 %s)\n" % digest(content)[:16]
+        return f"(content with sha256 {digest(content)[:16]})\n"
     return text

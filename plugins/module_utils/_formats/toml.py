@@ -11,7 +11,8 @@ runtime uses, are refused; all else is read as tomllib reads it.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 Path = Tuple[str, ...]
 
@@ -42,7 +43,8 @@ class TomlError(ValueError):
     """The text is not TOML that we read, or not the layout that we can edit; says which line."""
 
 
-class Header(NamedTuple):
+@dataclass(frozen=True)
+class Header:
     """A line `[a.b]`. start and end: offsets of the whole line; raw: each part of the path as written."""
 
     path: Path
@@ -51,7 +53,8 @@ class Header(NamedTuple):
     raw: Path
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True)
+class Item:
     """A key with a value. start and end: offsets of the whole statement, which is lines, or in an inline table key to value.
 
     value: offsets of the value; header: index of the header that it stands below, -1 before the first.
@@ -65,7 +68,8 @@ class Item(NamedTuple):
     inline: bool
 
 
-class Parsed(NamedTuple):
+@dataclass(frozen=True)
+class Parsed:
     """data: as tomllib gives it. headers and items: in the order of the text, without those in arrays.
 
     inline_tables: path to the offsets of its braces. arrays: path to the offsets of each element.
@@ -88,7 +92,7 @@ def loads(text: str) -> Dict[str, Any]:
     return parse(text).data
 
 
-class _Parser(object):
+class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.headers: List[Header] = []
@@ -105,18 +109,20 @@ class _Parser(object):
 
     def error(self, at: int, message: str) -> TomlError:
         line = self.text.count("\n", 0, at) + 1
-        return TomlError("line %d: %s: %r" % (line, message, self.text[at : at + 20].partition("\n")[0]))
+        there = self.text[at : at + 20].partition("\n")[0]
+        return TomlError(f"line {line}: {message}: {there!r}")
 
     def document(self) -> Parsed:
         at, section = 0, 0
-        table, path = self.data, ()  # type: Dict[str, Any], Path
+        table = self.data
+        path: Path = ()
         while at < len(self.text):
             start, at = at, self.space(at)
             if self.text.startswith("[", at):
                 section += 1
                 path, table, at = self.header(start, at)
             elif at < len(self.text) and self.text[at] not in "#\r\n":
-                at = self.statement(start, at, table, path, "dotted %d" % section)
+                at = self.statement(start, at, table, path, f"dotted {section}")
                 continue
             at = self.end_of_line(at)
         return Parsed(self.data, self.headers, self.items, self.inline_tables, self.arrays)
@@ -151,7 +157,7 @@ class _Parser(object):
         table = self.data
         for size, part in enumerate(path, 1):
             if self.kinds.get(path[:size]) == "value":
-                raise self.error(at, "%s is a value, not a table" % ".".join(path[:size]))
+                raise self.error(at, f"{'.'.join(path[:size])} is a value, not a table")
             inner = table.setdefault(part, {})
             table = inner[-1] if isinstance(inner, list) else inner
         return table
@@ -163,7 +169,7 @@ class _Parser(object):
         for size in range(1, len(key)):
             path = section + key[:size]
             if self.kinds.get(path, dotted) != dotted:
-                raise self.error(opened, "%s is defined elsewhere" % ".".join(path))
+                raise self.error(opened, f"{'.'.join(path)} is defined elsewhere")
             self.kinds[path] = dotted
             table = table.setdefault(key[size - 1], {})
         if key[-1] in table:
@@ -227,7 +233,7 @@ class _Parser(object):
             text = text.replace("\r\n", "\n")
             control = (_CONTROL_BUT_NEWLINE if many_lines else _CONTROL).search(text)
             if control:
-                raise self.error(at, "found the control character %r in a string" % control.group())
+                raise self.error(at, f"found the control character {control.group()!r} in a string")
             if many_lines and text.startswith("\n"):
                 text = text[1:]
             return (self.unescaped(text, at, many_lines) if escapes else text), match.end()
@@ -239,13 +245,13 @@ class _Parser(object):
             if short or long:
                 number = int(short or long, 16)
                 if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-                    raise self.error(at, "%s is no character" % match.group())
+                    raise self.error(at, f"{match.group()} is no character")
                 return chr(number)
             if line_end is not None and many_lines:
                 return ""
             if letter in _ESCAPES:
                 return _ESCAPES[letter]
-            raise self.error(at, "unknown escape %s in a string" % match.group())
+            raise self.error(at, f"unknown escape {match.group()} in a string")
 
         return _ESCAPE.sub(one, text)
 
@@ -267,7 +273,8 @@ class _Parser(object):
         return values, at + 1
 
     def inline_table(self, at: int, path: Optional[Path]) -> Tuple[Dict[str, Any], int]:
-        opened, table = at, {}  # type: int, Dict[str, Any]
+        opened = at
+        table: Dict[str, Any] = {}
         values: Set[Path] = set()
         at = self.space(at + 1)
         while not (self.text.startswith("}", at) and not table):
@@ -276,7 +283,7 @@ class _Parser(object):
             inner = table
             for size in range(1, len(key)):
                 if key[:size] in values:
-                    raise self.error(start, "%s is a value already" % ".".join(key[:size]))
+                    raise self.error(start, f"{'.'.join(key[:size])} is a value already")
                 inner = inner.setdefault(key[size - 1], {})
             if key[-1] in inner:
                 raise self.error(start, "the key is there twice")
@@ -310,7 +317,7 @@ class _Parser(object):
 
     def expect(self, what: str, at: int) -> int:
         if not self.text.startswith(what, at):
-            raise self.error(at, "expected %r" % what)
+            raise self.error(at, f"expected {what!r}")
         return at + len(what)
 
     def end_of_line(self, at: int) -> int:
@@ -328,4 +335,4 @@ class _Parser(object):
     def no_control(self, comment: "re.Match[str]") -> None:
         control = _CONTROL.search(comment.group())
         if control:
-            raise self.error(comment.start(), "found the control character %r in a comment" % control.group())
+            raise self.error(comment.start(), f"found the control character {control.group()!r} in a comment")

@@ -29,7 +29,7 @@ def set_value(text: str, path: Path, value: Any) -> str:
     for part in path[:-1]:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise TomlError("%s cannot be set: %s is no table" % (shown(path), part))
+            raise TomlError(f"{shown(path)} cannot be set: {part} is no table")
     if path[-1] in table and _same(table[path[-1]], value):
         return text
     table[path[-1]] = value
@@ -98,7 +98,7 @@ def shown(path: Path) -> str:
     return ".".join(_render_key(part, '"') for part in path)
 
 
-class _Editor(object):
+class _Editor:
     """One text and where everything stands in it."""
 
     def __init__(self, text: str, parsed: Parsed) -> None:
@@ -123,16 +123,16 @@ class _Editor(object):
             return self.new_section(path, None)
         if parent == () or parent in headers:
             index = headers.index(parent) if parent else -1
-            return self.put_line(index, "%s = %s" % (self.key(path[-1:]), rendered))
+            return self.put_line(index, f"{self.key(path[-1:])} = {rendered}")
         dotted = self.dotted(parent)
         if dotted:
             section = self.section_path(dotted[-1])
-            return self.insert(dotted[-1].end, [self.indent(dotted[-1].start) + "%s = %s" % (self.key(path[len(section) :]), rendered)])
-        return self.new_section(parent, "%s = %s" % (self.key(path[-1:]), rendered))
+            return self.insert(dotted[-1].end, [self.indent(dotted[-1].start) + f"{self.key(path[len(section) :])} = {rendered}"])
+        return self.new_section(parent, f"{self.key(path[-1:])} = {rendered}")
 
     def put_inline(self, table: Path, rest: Path, rendered: str) -> str:
         opened, closed = self.parsed.inline_tables[table]
-        line = "%s = %s" % (self.key(rest), rendered)
+        line = f"{self.key(rest)} = {rendered}"
         ends = [item.end for item in self.parsed.items if item.inline and item.start > opened and item.end < closed]
         if ends:
             return self.text[: max(ends)] + ", " + line + self.text[max(ends) :]
@@ -150,7 +150,7 @@ class _Editor(object):
 
     def new_section(self, path: Path, line: Optional[str]) -> str:
         indent = self.header_indent(path)
-        lines = ["%s[%s]" % (indent, self.header_key(path))]
+        lines = [f"{indent}[{self.header_key(path)}]"]
         if line is not None:
             lines.append(indent + self.key_step(path) + line)
         inner = [header for header in self.parsed.headers if header.path[: len(path)] == path]
@@ -301,13 +301,13 @@ def _render(value: Any, quote: str) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, list):
-        return "[%s]" % ", ".join(_render(element, quote) for element in value)
+        return f"[{', '.join(_render(element, quote) for element in value)}]"
     if value == {}:
         return "{}"
     if not isinstance(value, str):
-        raise TomlError("%r cannot be written as a TOML value" % (value,))
+        raise TomlError(f"{value!r} cannot be written as a TOML value")
     if quote == "'" and "'" not in value and not re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
-        return "'%s'" % value
+        return f"'{value}'"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -351,5 +351,5 @@ def _checked(edited: str, wanted: Dict[str, Any], path: Path) -> str:
     """The edited text, if it says what it should."""
     # A table that held nothing else goes or stays with the line that named it.
     if _pruned(parse(edited).data, path[:-1]) != _pruned(wanted, path[:-1]):
-        raise TomlError("the layout around %s is not one that can be edited safely; change it by hand" % shown(path))
+        raise TomlError(f"the layout around {shown(path)} is not one that can be edited safely; change it by hand")
     return edited

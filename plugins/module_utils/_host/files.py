@@ -11,14 +11,16 @@ import hashlib
 import os
 import stat
 import subprocess
-from typing import NamedTuple, Optional
+from dataclasses import dataclass
+from typing import Optional
 
 SELINUX = "security.selinux"
 SELINUX_ON = "/sys/fs/selinux/enforce"
 RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
 
 
-class FileState(NamedTuple):
+@dataclass(frozen=True)
+class FileState:
     """A regular file as it is on the host. label: its SELinux context, None where there is none."""
 
     content: bytes
@@ -61,7 +63,7 @@ def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Opt
     folder = os.path.dirname(os.path.realpath(path))
     os.makedirs(folder, exist_ok=True)
     _discard_leftovers(path, _staging(folder))
-    staged = os.path.join(_staging(folder), ".gpushare-staged-%s-%d" % (digest(path.encode())[:12], os.getpid()))
+    staged = os.path.join(_staging(folder), f".gpushare-staged-{digest(path.encode())[:12]}-{os.getpid()}")
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -95,7 +97,7 @@ def relabel(path: str, recursive: bool = False) -> None:
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
         words = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
-        raise OSError(errno.EIO, "restorecon failed with exit status %d: %s" % (done.returncode, words), path)
+        raise OSError(errno.EIO, f"restorecon failed with exit status {done.returncode}: {words}", path)
 
 
 def remove(path: str) -> None:
@@ -124,7 +126,7 @@ def _staging(folder: str) -> str:
 
 def _discard_leftovers(path: str, folder: str) -> None:
     """Remove what processes that were killed while they staged this file have left, also one of our own number."""
-    prefix = ".gpushare-staged-%s-" % digest(path.encode())[:12]
+    prefix = f".gpushare-staged-{digest(path.encode())[:12]}-"
     for name in os.listdir(folder):
         number = name[len(prefix) :]
         if name.startswith(prefix) and (number == str(os.getpid()) or not os.path.exists("/proc/" + number)):

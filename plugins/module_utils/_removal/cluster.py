@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -40,17 +41,18 @@ KINDS = (
     (_ADMISSION + "/validatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
     (_ADMISSION + "/validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
     (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
-    ("%s/%s/rolebindings" % (_RBAC, _SYSTEM), "rbac.authorization.k8s.io/v1", "RoleBinding"),
+    (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
     (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
-    ("%s/%s/roles" % (_RBAC, _SYSTEM), "rbac.authorization.k8s.io/v1", "Role"),
-    ("/api/v1/%s/secrets" % _SYSTEM, "v1", "Secret"),
-    ("/api/v1/%s/configmaps" % _SYSTEM, "v1", "ConfigMap"),
-    ("/api/v1/%s/serviceaccounts" % _SYSTEM, "v1", "ServiceAccount"),
+    (f"{_RBAC}/{_SYSTEM}/roles", "rbac.authorization.k8s.io/v1", "Role"),
+    (f"/api/v1/{_SYSTEM}/secrets", "v1", "Secret"),
+    (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
+    (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
 )
 OPTIONAL = _ADMISSION  # an API server before 1.30 does not have it
 
 
-class Named(NamedTuple):
+@dataclass(frozen=True)
+class Named:
     """One object of the cluster, without its content."""
 
     api_version: str
@@ -60,7 +62,7 @@ class Named(NamedTuple):
 
     @property
     def title(self) -> str:
-        return "%s %s%s" % (self.kind, self.namespace + "/" if self.namespace else "", self.name)
+        return f"{self.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
 
     def reference(self) -> Dict[str, Any]:
         """Enough of it for `kubectl delete -f`."""
@@ -68,7 +70,8 @@ class Named(NamedTuple):
         return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata}
 
 
-class NodeTraces(NamedTuple):
+@dataclass(frozen=True)
+class NodeTraces:
     """What a node still has of ours. claimed: labels that we have applied; capacity: resource to number, as the node says; others:
     annotations of other people's."""
 
@@ -86,7 +89,7 @@ class NodeTraces(NamedTuple):
         return ANNOTATION_CARDS in self.annotations and any(value != "0" for value in self.allocatable.values())
 
 
-class Removal(object):
+class Removal:
     """One run. Looks at everything first, so that check mode says what `apply` then does.
 
     wanted: nodes whose device plugin is gone; everything: what all hosts share goes, too; wait: seconds for kubelet to let go.
@@ -243,7 +246,7 @@ def status_patch(node: NodeTraces) -> List[Dict[str, Any]]:
     operations: List[Dict[str, Any]] = []
     for part, values in (("capacity", node.capacity), ("allocatable", node.allocatable)):
         for resource in sorted(values):
-            path = "/status/%s/%s" % (part, resource.replace("~", "~0").replace("/", "~1"))
+            path = f"/status/{part}/{resource.replace('~', '~0').replace('/', '~1')}"
             operations += [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
     return operations
 
@@ -258,7 +261,7 @@ def gpu_pods(pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]]) -> Li
             continue
         asks = sorted({resource for container in _containers(spec) for resource in RESOURCES if resource in _asked(container)})
         if asks:
-            name = "%s/%s" % (metadata.get("namespace", ""), metadata["name"])
+            name = f"{metadata.get('namespace', '')}/{metadata['name']}"
             found.append({"pod": name, "node": str(node), "asks": ", ".join(asks)})
     return sorted(found, key=lambda one: (one["node"], one["pod"]))
 

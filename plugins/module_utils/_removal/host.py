@@ -47,7 +47,7 @@ PROVEN_ELSEWHERE = ("scheduler", "container_runtime")
 CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
 STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
-MARKS = ("Environment=%s=" % VARIABLE, "# Copyright: gpushare.kubernetes contributors\n")
+MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
 # Where files are staged that are written next to others'.
 _NEAR = (UNITS, "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d")
 _SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
@@ -91,13 +91,13 @@ def check_scheduler(layout: Layout) -> None:
     state, _why = read_or_none(layout.real(layout.scheduler_manifest))
     if state is not None and manifest.annotation_in(state.content.decode("utf-8", "replace")):
         raise RemoveError(
-            "%s still points kube-scheduler at the extender (annotation %s), so the extender was not stopped and nothing was changed: "
-            "GPU pods could not be scheduled any more. Take the extender out of the scheduler first (role scheduler with "
-            "gpushare_scheduler_state: absent; uninstall.yml does it)" % (layout.scheduler_manifest, ANNOTATION_SCHEDULER_CONFIG)
+            f"{layout.scheduler_manifest} still points kube-scheduler at the extender (annotation {ANNOTATION_SCHEDULER_CONFIG}), so the "
+            "extender was not stopped and nothing was changed: GPU pods could not be scheduled any more. Take the extender out of the "
+            "scheduler first (role scheduler with gpushare_scheduler_state: absent; uninstall.yml does it)"
         )
 
 
-class _Unit(object):
+class _Unit:
     """One systemd unit by our name, and whether it is ours."""
 
     def __init__(self, name: str, layout: Layout, run: Run, journal: Journal) -> None:
@@ -132,7 +132,7 @@ class _Unit(object):
         if self.drop_ins:
             plan.leave(", ".join(self.drop_ins), "settings of somebody else for a unit of ours; they have no effect any more")
         if self.active or self.enabled:
-            plan.add("stopped", self.name, self._stop, "%s, %s\n" % (self.state, "enabled" if self.enabled else "disabled"))
+            plan.add("stopped", self.name, self._stop, f"{self.state}, {'enabled' if self.enabled else 'disabled'}\n")
 
     def plan_file(self, plan: Plan) -> None:
         """Without a journal entry, what the file itself says tells that it is ours; links to it go as well."""
@@ -151,9 +151,10 @@ class _Unit(object):
         self._run(["systemctl", "disable", "--quiet", self.name])
         self._see()
         if self.active or self.enabled:
+            why = (err or out).strip() or f"systemctl stop ended with {status}"
             raise RemoveError(
-                "%s does not stop (it is %s): %s; see `journalctl -u %s`, stop and disable it, and run again"
-                % (self.name, self.state, (err or out).strip() or "systemctl stop ended with %d" % status, self.name)
+                f"{self.name} does not stop (it is {self.state}): {why}; see `journalctl -u {self.name}`, stop and disable it, "
+                "and run again"
             )
         if self.name == PLUGIN_UNIT:
             for path in _sockets(self._layout):
@@ -181,17 +182,17 @@ def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
         plan.leave(path, found.left_alone)
     elif before is None and found.there:
         if found.edited:
-            plan.notes.append("%s is removed although somebody else has changed it: without this collection it would not be there" % path)
+            plan.notes.append(f"{path} is removed although somebody else has changed it: without this collection it would not be there")
         plan.gone.add(path)
         plan.add("removed", path, do, shown(path, real))
     elif before is None or found.as_before:
-        plan.add("removed", "journal entry of %s" % path, do)
+        plan.add("removed", f"journal entry of {path}", do)
     elif not found.there:
-        plan.notes.append("%s was there before this collection and is gone now; it is not brought back" % path)
-        plan.add("removed", "journal entry of %s" % path, do)
+        plan.notes.append(f"{path} was there before this collection and is gone now; it is not brought back")
+        plan.add("removed", f"journal entry of {path}", do)
     else:
         if path.endswith((".service", ".timer")):
-            plan.notes.append("%s is again as it was before this collection; it is neither enabled nor started" % path)
+            plan.notes.append(f"{path} is again as it was before this collection; it is neither enabled nor started")
         plan.add("restored", path, do, shown(path, real), shown_content(path, before))
 
 
@@ -206,9 +207,9 @@ def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:
             status, out, err = run(argv)
             # A unit that has not failed is not known any more, and that is an error to systemctl.
             if status != 0 and argv[1] == "daemon-reload":
-                raise RemoveError("systemctl daemon-reload failed: %s; run it, then run again" % (err or out).strip())
+                raise RemoveError(f"systemctl daemon-reload failed: {(err or out).strip()}; run it, then run again")
 
-    plan.add("removed", "what systemd knew of %s" % ", ".join(stale), reload)
+    plan.add("removed", f"what systemd knew of {', '.join(stale)}", reload)
 
 
 def _plan_credentials(plan: Plan) -> None:
@@ -217,7 +218,7 @@ def _plan_credentials(plan: Plan) -> None:
         plan.remove_file(os.path.join(layout.config_dir, name))
     for name in CERTIFICATES + (".reload",):
         folder, name = os.path.split(os.path.join(layout.pki_dir, name))
-        for one in (name, ".%s.new" % name):  # the second: gpushare-pki was killed while it wrote
+        for one in (name, f".{name}.new"):  # the second: gpushare-pki was killed while it wrote
             plan.remove_file(os.path.join(folder, one))
     folders = [os.path.join(layout.pki_dir, "scheduler"), layout.pki_dir, layout.config_dir]
     entries = Journal(layout.root).entries()
@@ -238,7 +239,7 @@ def _listens(path: str) -> bool:
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(2.0)
-            return probe.connect_ex("/proc/self/fd/%d/%s" % (folder, os.path.basename(path))) not in (
+            return probe.connect_ex(f"/proc/self/fd/{folder}/{os.path.basename(path)}") not in (
                 errno.ECONNREFUSED,
                 errno.ENOENT,
                 errno.EPROTOTYPE,
@@ -271,7 +272,7 @@ def _plan_link(plan: Plan) -> None:
     if os.path.islink(real) and os.readlink(real) == target:
         plan.remove_file(path)
     elif os.path.lexists(real):
-        plan.leave(path, "it is not the link to %s that this collection makes" % target)
+        plan.leave(path, f"it is not the link to {target} that this collection makes")
 
 
 def _plan_journal(plan: Plan, check: bool) -> None:
@@ -279,7 +280,7 @@ def _plan_journal(plan: Plan, check: bool) -> None:
     folder, kept = "/" + FOLDER, []
     for entry in Journal(layout.root).entries():
         if entry.owner in PROVEN_ELSEWHERE and not check:
-            plan.leave(entry.path, "%s has not taken its part out yet: run %s" % (entry.owner, _CURES[entry.owner]))
+            plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {_CURES[entry.owner]}")
             kept.append(entry)
         elif entry.owner not in PROVEN_ELSEWHERE and entry.is_file and fate(layout, entry).left_alone:
             kept.append(entry)  # the first half has said why

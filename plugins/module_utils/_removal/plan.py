@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
@@ -26,7 +27,8 @@ class RemoveError(RuntimeError):
     """Something would not go; says what, why and what to do."""
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """Where things are, as the host sees it. root: "/" or the folder that stands for it."""
 
     install_dir: str = "/opt/gpushare"
@@ -44,7 +46,8 @@ class Layout(NamedTuple):
         return os.path.join(self.root, path.lstrip("/"))
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """One thing to do. kind: "stopped", "removed" or "restored"; before and after: for the diff."""
 
     kind: str
@@ -54,7 +57,7 @@ class Step(NamedTuple):
     after: str = ""
 
 
-class Plan(object):
+class Plan:
     """What goes, in order, and what stays and why. gone: paths that the steps take away."""
 
     def __init__(self, layout: Layout) -> None:
@@ -102,7 +105,7 @@ class Plan(object):
         strangers = [name for name in sorted(os.listdir(real)) if os.path.join(path, name) not in self.gone]
         if strangers:
             if ours:
-                self.leave(path, "it holds what this collection did not put there: %s" % ", ".join(strangers))
+                self.leave(path, f"it holds what this collection did not put there: {', '.join(strangers)}")
             return
         if os.path.ismount(real):
             self.leave(path, "it is a mount point")
@@ -120,9 +123,9 @@ class Plan(object):
     def apply(self, point: Callable[[str], None] = lambda _point: None) -> None:
         """Do the steps. point: called before and after each; a kill there must be harmless."""
         for step in self.steps:
-            point("before %s %s" % (step.kind, step.what))
+            point(f"before {step.kind} {step.what}")
             step.do()
-            point("%s %s" % (step.kind, step.what))
+            point(f"{step.kind} {step.what}")
 
     def result(self) -> Dict[str, Any]:
         """For the module: what is done, or in check mode would be."""
@@ -136,7 +139,7 @@ class Plan(object):
 def shown(path: str, real: str) -> str:
     """A file for a diff: secrets and what is no text only as a digest."""
     if os.path.islink(real):
-        return "link to %s\n" % os.readlink(real)
+        return f"link to {os.readlink(real)}\n"
     try:
         state = read_state(real)
     except OSError:
@@ -146,7 +149,7 @@ def shown(path: str, real: str) -> str:
 
 def shown_content(path: str, state: FileState) -> str:
     """The same for a content that is known."""
-    hidden = "(content with sha256 %s)\n" % digest(state.content)[:16]
+    hidden = f"(content with sha256 {digest(state.content)[:16]})\n"
     if path.endswith(_SECRET_ENDS) or os.path.basename(path) == "token":
         return hidden
     try:
@@ -160,7 +163,7 @@ def read_or_none(path: str) -> Tuple[Optional[FileState], str]:
     try:
         return read_state(path), ""
     except OSError as error:
-        return None, "it is no regular file (%s)" % (error.strerror or error)
+        return None, f"it is no regular file ({error.strerror or error})"
 
 
 class Fate(NamedTuple):

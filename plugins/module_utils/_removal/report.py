@@ -42,10 +42,11 @@ def report(layout: Layout, run: Run) -> Dict[str, Any]:
 def words(found: Mapping[str, Any]) -> List[str]:
     """The same for people: a table, line by line."""
     runtime = found["runtime"]
-    lines = ["runtime: %s" % ("%(version)s in %(environment)s, %(state)s" % runtime if runtime else "none")]
+    used = f"{runtime['version']} in {runtime['environment']}, {runtime['state']}" if runtime else "none"
+    lines = [f"runtime: {used}"]
     if runtime and runtime["older"]:
-        lines.append("older runtimes: %s" % ", ".join(runtime["older"]))
-    lines.append("kubectl plugin: %s" % (found["kubectl_plugin"] or "none"))
+        lines.append(f"older runtimes: {', '.join(runtime['older'])}")
+    lines.append(f"kubectl plugin: {found['kubectl_plugin'] or 'none'}")
     if found["units"]:
         lines += table(("UNIT", "STATE", "AT BOOT"), [(one["name"], one["active"], one["enabled"]) for one in found["units"]])
     if found["files"]:
@@ -53,17 +54,14 @@ def words(found: Mapping[str, Any]) -> List[str]:
         lines += table(("FILE", "CHANGED FOR", "BEFORE US", "NOW"), rows)
     if found["settings"]:
         lines += table(("ELSEWHERE", "CHANGED FOR"), [(one["what"], one["owner"]) for one in found["settings"]])
-    lines += [
-        "%s: a run was stopped before it had proven its change; run site.yml or uninstall.yml again" % one for one in found["unproven"]
-    ]
+    lines += [f"{one}: a run was stopped before it had proven its change; run site.yml or uninstall.yml again" for one in found["unproven"]]
     return lines
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
     """Lines with their columns below one another, after an empty one."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    form = "  ".join("%%-%ds" % width for width in widths)
-    return ["", *((form % tuple(row)).rstrip() for row in [head, *rows])]
+    return ["", *("  ".join(text.ljust(widths[column]) for column, text in enumerate(row)).rstrip() for row in [head, *rows])]
 
 
 def _runtime(layout: Layout) -> Optional[Dict[str, Any]]:
@@ -101,7 +99,7 @@ def _unit(run: Run, name: str) -> Optional[Dict[str, str]]:
 
 
 def _file(layout: Layout, entry: Entry, pending: Sequence[str]) -> Dict[str, Any]:
-    before = "not there" if entry.original is None else "%d bytes, mode %04o" % (len(entry.original.content), entry.original.mode)
+    before = "not there" if entry.original is None else f"{len(entry.original.content)} bytes, mode {entry.original.mode:04o}"
     state, written = _state(layout, entry, pending), None
     if state == CHANGED:
         written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(os.lstat(layout.real(entry.path)).st_mtime))
@@ -109,7 +107,7 @@ def _file(layout: Layout, entry: Entry, pending: Sequence[str]) -> Dict[str, Any
 
 
 def _now(one: Mapping[str, Any]) -> str:
-    return "%s, last at %s" % (one["state"], one["written"]) if one["written"] else str(one["state"])
+    return f"{one['state']}, last at {one['written']}" if one["written"] else str(one["state"])
 
 
 def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, parse
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import (
@@ -32,7 +33,8 @@ IMPORTS: Path = ("imports",)
 
 _SECRETS = ("password", "auth", "identitytoken", "identity_token", "authorization")
 _SECRET_VALUE = re.compile(
-    r"""(\b(?:%s)['"]?[ \t]*=[ \t]*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\{[^}\n]*\}|\[[^]\n]*\])""" % "|".join(_SECRETS), re.IGNORECASE
+    r"(\b(?:" + "|".join(_SECRETS) + r""")['"]?[ \t]*=[ \t]*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\{[^}\n]*\}|\[[^]\n]*\])""",
+    re.IGNORECASE,
 )
 
 # A value that shall be at a path below the CRI plugin's section `containerd`.
@@ -43,7 +45,8 @@ class Refused(Exception):
     """Nothing was changed; says what was found, what was expected and what to do."""
 
 
-class Runtimes(NamedTuple):
+@dataclass(frozen=True)
+class Runtimes:
     """What pods get: the default runtime's name, and every runtime's entry without the values that mean nothing."""
 
     default: str
@@ -59,7 +62,7 @@ def release(version_output: str) -> Tuple[int, int]:
     """(2, 1) from what `containerd --version` prints."""
     match = re.match(r"containerd\s+\S+\s+v?(\d+)\.(\d+)\.\d+", version_output)
     if not match:
-        raise Refused("expected a containerd with a version such as 1.7.24, found one that calls itself %r" % version_output.strip()[:200])
+        raise Refused(f"expected a containerd with a version such as 1.7.24, found one that calls itself {version_output.strip()[:200]!r}")
     return int(match.group(1)), int(match.group(2))
 
 
@@ -74,9 +77,9 @@ def file_version(path: str, data: Mapping[str, Any], newest: int) -> int:
     if version in (2, 3, 4) and version <= newest:
         return int(version)
     raise Refused(
-        "%s has configuration version %s, expected 2, 3 or 4 and at most %d, which this containerd reads: convert it with "
-        "`containerd config %s`, restart containerd, see that pods run, and run again"
-        % (path, "1 (it declares none)" if "version" not in data else version, newest, "migrate" if newest > 2 else "dump")
+        f"{path} has configuration version {'1 (it declares none)' if 'version' not in data else version}, expected 2, 3 or 4 and at "
+        f"most {newest}, which this containerd reads: convert it with `containerd config {'migrate' if newest > 2 else 'dump'}`, "
+        "restart containerd, see that pods run, and run again"
     )
 
 
@@ -88,8 +91,8 @@ def dump_section(dump: Mapping[str, Any]) -> Dict[str, Any]:
             section: Dict[str, Any] = plugins[name]["containerd"]
             return section
     raise Refused(
-        "this containerd has no CRI plugin, so kubelet cannot use it: take it out of disabled_plugins (it is %s)"
-        % dump.get("disabled_plugins")
+        "this containerd has no CRI plugin, so kubelet cannot use it: take it out of disabled_plugins (it is "
+        f"{dump.get('disabled_plugins')})"
     )
 
 
@@ -97,7 +100,7 @@ def check_enabled(dump: Mapping[str, Any]) -> None:
     """Refused if the CRI plugin is switched off."""
     disabled = [name for name in dump.get("disabled_plugins") or [] if name in ("cri", OLD_CRI, NEW_CRI)]
     if disabled:
-        raise Refused("disabled_plugins of containerd's configuration has %s, so kubelet cannot use it: take it out" % ", ".join(disabled))
+        raise Refused(f"disabled_plugins of containerd's configuration has {', '.join(disabled)}, so kubelet cannot use it: take it out")
 
 
 def socket_address(dump: Mapping[str, Any]) -> str:
@@ -180,7 +183,7 @@ def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> List[str
 
 def describe(found: Sequence[str]) -> str:
     """At most five differences."""
-    more = "" if len(found) <= 5 else "; and %d more" % (len(found) - 5)
+    more = "" if len(found) <= 5 else f"; and {len(found) - 5} more"
     return "; ".join(found[:5]) + more
 
 
@@ -242,11 +245,11 @@ def running_runtimes(config: Mapping[str, Any]) -> Runtimes:
 def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
     """What the process lacks of the configuration on the disk, as far as it concerns us; None if nothing."""
     if running.default != wanted.default:
-        return "its default runtime is %r, expected %r" % (running.default, wanted.default)
+        return f"its default runtime is {running.default!r}, expected {wanted.default!r}"
     for name in sorted({RUNTIME, wanted.default}):
         has, should = (_essence(runtimes.entries.get(name)) for runtimes in (running, wanted))
         if has != should:
-            return "its runtime %s is %s, expected %s" % (name, has, should)
+            return f"its runtime {name} is {has}, expected {should}"
     return None
 
 
@@ -268,9 +271,9 @@ def _low_level(runtimes: Runtimes) -> Dict[str, Any]:
     default = runtimes.entries.get(runtimes.default)
     if runtimes.default != RUNTIME and default is not None and not str(default.get("runtime_type", "")).startswith(RUNC_TYPE):
         raise Refused(
-            "the default runtime is %s of type %s, which is not run by runc: making nvidia the default would take its isolation from every "
-            "pod that names no RuntimeClass; make a runtime of type %sv2 the default first"
-            % (runtimes.default, default.get("runtime_type"), RUNC_TYPE)
+            f"the default runtime is {runtimes.default} of type {default.get('runtime_type')}, which is not run by runc: making "
+            "nvidia the default would take its isolation from every pod that names no RuntimeClass; make a runtime of type "
+            f"{RUNC_TYPE}v2 the default first"
         )
     for name in (runtimes.default, "runc"):
         entry = runtimes.entries.get(name)
@@ -278,8 +281,8 @@ def _low_level(runtimes: Runtimes) -> Dict[str, Any]:
             found: Dict[str, Any] = entry
             return found
     raise Refused(
-        "found the runtimes %s and the default %r, expected one of type %sv2 (usually runc) to copy the options from"
-        % (", ".join(sorted(runtimes.entries)) or "none", runtimes.default, RUNC_TYPE)
+        f"found the runtimes {', '.join(sorted(runtimes.entries)) or 'none'} and the default {runtimes.default!r}, expected one of "
+        f"type {RUNC_TYPE}v2 (usually runc) to copy the options from"
     )
 
 
@@ -305,8 +308,8 @@ def _differences(path: Path, wanted: Any, found: Any) -> List[str]:
     if wanted == found and isinstance(wanted, bool) == isinstance(found, bool):
         return []
     if any(part.lower() in _SECRETS for part in path):
-        return ["%s: expected another value than was found" % ".".join(path)]
-    return ["%s: expected %r, found %r" % (".".join(path), wanted, found)]
+        return [f"{'.'.join(path)}: expected another value than was found"]
+    return [f"{'.'.join(path)}: expected {wanted!r}, found {found!r}"]
 
 
 def _essence(entry: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:

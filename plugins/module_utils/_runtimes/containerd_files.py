@@ -16,8 +16,9 @@ import glob
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
@@ -37,7 +38,8 @@ Texts = Dict[str, Optional[str]]
 Edit = Callable[[List[Change]], Texts]
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True)
+class Plan:
     """files: path to new text, None to remove it, in the order in which to write. after: what pods then get.
 
     notes: what a person should know.
@@ -48,7 +50,7 @@ class Plan(NamedTuple):
     notes: List[str]
 
 
-class Installation(object):
+class Installation:
     """The containerd of one host. config: path of the main configuration file, whether it is there or not."""
 
     def __init__(self, containerd: Containerd, config: str) -> None:
@@ -84,14 +86,14 @@ class Installation(object):
                     texts = edit(changes + lost)
                     found = self._evaluate(texts)
             except (TomlError, Refused) as error:
-                refusals.append("in %s: %s" % (where, error))
+                refusals.append(f"in {where}: {error}")
                 continue
             different = containerd_config.differences(wanted, found)
             if not different:
                 return Plan(texts, Runtimes.of(dump_section(found)), [])
-            refusals.append("in %s: %s" % (where, containerd_config.describe(different)))
+            refusals.append(f"in {where}: {containerd_config.describe(different)}")
         raise Refused(
-            "nothing was changed, because no place was found where the change has its effect and no other. %s" % "; ".join(refusals)
+            f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(refusals)}"
         )
 
     def absent(self, entries: Sequence[Entry]) -> Plan:
@@ -106,13 +108,13 @@ class Installation(object):
             default, runtimes = section.get("default_runtime_name"), section.get("runtimes") or {}
             different = containerd_config.differences(containerd_config.undone(before, found), found)
             if default not in runtimes:
-                different.append("the default runtime %r would not exist" % default)
+                different.append(f"the default runtime {default!r} would not exist")
             if not different:
                 return Plan(texts, Runtimes.of(section), notes)
             refusals.append(containerd_config.describe(different))
         raise Refused(
-            "nothing was changed, because taking our part out would change more than that: %s. Put %s right by hand and run again"
-            % (refusals[0], " and ".join(entry.path for entry in entries))
+            f"nothing was changed, because taking our part out would change more than that: {refusals[0]}. Put "
+            f"{' and '.join(entry.path for entry in entries)} right by hand and run again"
         )
 
     def tidy(self) -> None:
@@ -145,7 +147,7 @@ class Installation(object):
         """Where the change could be: the file's path, and what turns the change into new texts; the best first."""
         main = files.get(self.config)
         version = self._newest if main is None else containerd_config.file_version(self.config, loads(main), self._newest)
-        start = "version = %d\n" % version
+        start = f"version = {version}\n"
         # A file of its own survives what others do to theirs. On 1.x it would reset every other setting of the section.
         if self.release >= (2, 0) and version > 2:
             drop_in = self._drop_in(files)
@@ -180,14 +182,14 @@ class Installation(object):
             state = read_state(entry.path)
             original = "" if entry.original is None else entry.original.content.decode()
             if state is None:
-                notes.append("%s is gone, so there was nothing to take out" % entry.path)
+                notes.append(f"{entry.path} is gone, so there was nothing to take out")
             elif entry.untouched(state.content):
                 texts[entry.path] = None if entry.original is None else original
             else:
                 now = _decoded(entry.path, state.content)
                 texts[entry.path] = containerd_config.reverted(now, original, builtin, [self.pattern()])
                 part = "nothing of ours is left in it" if texts[entry.path] == now else "only our part is taken out"
-                notes.append("%s was changed by somebody else since: %s" % (entry.path, part))
+                notes.append(f"{entry.path} was changed by somebody else since: {part}")
         return texts, notes
 
     def _evaluate(self, texts: Mapping[str, Optional[str]]) -> Dict[str, Any]:
@@ -206,7 +208,7 @@ class Installation(object):
     def _must(self, arguments: Sequence[str]) -> str:
         status, out, err = self._containerd(arguments)
         if status != 0:
-            raise Refused("containerd %s failed: %s" % (" ".join(arguments), " ".join((err or out).split())[-800:]))
+            raise Refused(f"containerd {' '.join(arguments)} failed: {' '.join((err or out).split())[-800:]}")
         return out
 
 
@@ -220,14 +222,14 @@ def _decoded(path: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise Refused("%s is not UTF-8 (%s): containerd's configuration must be" % (path, error)) from error
+        raise Refused(f"{path} is not UTF-8 ({error}): containerd's configuration must be") from error
 
 
 def _imports(path: str, text: str) -> List[str]:
     try:
         found = loads(text).get("imports", [])
     except TomlError as error:
-        raise Refused("%s cannot be read: %s" % (path, error)) from error
+        raise Refused(f"{path} cannot be read: {error}") from error
     return [pattern for pattern in found if isinstance(pattern, str)]
 
 

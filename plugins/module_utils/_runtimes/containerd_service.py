@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
@@ -41,7 +42,8 @@ class RestartError(RuntimeError):
     """systemctl refused or did not end; the message has its words and the daemon's."""
 
 
-class Unit(NamedTuple):
+@dataclass(frozen=True)
+class Unit:
     """containerd's systemd unit. program and arguments: what it starts.
 
     main_pid: of what runs, 0 if nothing does; since: when that was started, in Unix time.
@@ -78,17 +80,17 @@ class Unit(NamedTuple):
         """Refused if it does not run, unless what it does not run with may be ours."""
         if self.active != "active" and not ours:
             raise Refused(
-                "%s is %s, expected active; nothing was changed: see `journalctl -u %s`, start it, and run again"
-                % (self.name, self.active or "unknown", self.name)
+                f"{self.name} is {self.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {self.name}`, "
+                "start it, and run again"
             )
 
     def check_restart(self, due: bool, allowed: bool) -> None:
         """Refused if it would have to be restarted and took containers with it."""
         if due and not allowed and self.kill_mode not in ("process", "none"):
             raise Refused(
-                "%s has KillMode=%s, so restarting containerd would end the shims of all containers on this host; nothing was changed: "
-                "give it KillMode=process, as containerd's own unit has, or drain the node and set "
-                "gpushare_container_runtime_allow_container_kill" % (self.name, self.kill_mode)
+                f"{self.name} has KillMode={self.kill_mode}, so restarting containerd would end the shims of all containers on this host; "
+                "nothing was changed: give it KillMode=process, as containerd's own unit has, or drain the node and set "
+                "gpushare_container_runtime_allow_container_kill"
             )
 
 
@@ -98,8 +100,8 @@ def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]
     start = re.search(r"path=(\S+) ; argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
     if properties.get("LoadState") != "loaded" or start is None:
         raise Refused(
-            "systemd has no service %s that starts containerd (LoadState is %s): set gpushare_container_runtime_unit to the one "
-            "that kubelet's container runtime runs as" % (name, properties.get("LoadState", "unknown"))
+            f"systemd has no service {name} that starts containerd (LoadState is {properties.get('LoadState', 'unknown')}): set "
+            "gpushare_container_runtime_unit to the one that kubelet's container runtime runs as"
         )
     pid = int(properties.get("MainPID") or 0)
     # Of the process, if there is one: variables of the environment are filled in there.
@@ -111,7 +113,7 @@ def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]
 def arguments_of(pid: int) -> List[str]:
     """The command line of a process of this host."""
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
             return [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
     except OSError:
         return []
@@ -121,10 +123,10 @@ def check_program(path: str, run: RunWithin) -> Optional[str]:
     """Why NVIDIA's container runtime cannot be used, None if it can. It is started, because a broken one would break every pod."""
     cure = "install NVIDIA's container toolkit (package nvidia-container-toolkit), or set gpushare_container_runtime_program"
     if not os.access(path, os.X_OK):
-        return "%s does not exist or cannot be executed: %s" % (path, cure)
+        return f"{path} does not exist or cannot be executed: {cure}"
     outcome = run([path, "--version"], ASK_SECONDS)
     if not outcome.ok:
-        return "%s --version does not work (%s): %s" % (path, outcome.words or "it did not end", cure)
+        return f"{path} --version does not work ({outcome.words or 'it did not end'}): {cure}"
     return None
 
 
@@ -132,7 +134,7 @@ class ContainerdService(Service):
     """One host's containerd. timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does."""
 
     def __init__(self, unit: Unit, installation: Installation, run: RunWithin, timeout: float) -> None:
-        super(ContainerdService, self).__init__(self.is_due, self.restart_now, self.problem)
+        super().__init__(self.is_due, self.restart_now, self.problem)
         self.unit = unit
         self._installation = installation
         self._run = run
@@ -160,8 +162,8 @@ class ContainerdService(Service):
         self._run(["systemctl", "reset-failed", self.unit.name], ASK_SECONDS)
         outcome = self._run(["systemctl", "restart", self.unit.name], self._timeout)
         if not outcome.ok:
-            why = "did not end within %g s" % outcome.timed_out if outcome.timed_out else "failed: %s" % outcome.words
-            raise RestartError("systemctl restart %s %s. It said:\n%s" % (self.unit.name, why, self.journal()))
+            why = f"did not end within {outcome.timed_out:g} s" if outcome.timed_out else f"failed: {outcome.words}"
+            raise RestartError(f"systemctl restart {self.unit.name} {why}. It said:\n{self.journal()}")
 
     def problem(self) -> Optional[str]:
         """None once it runs with the files on the disk and is as ready as it was; what is wrong when the time is over."""
@@ -176,12 +178,12 @@ class ContainerdService(Service):
                 return None
             if time.monotonic() > deadline:
                 reason = reason or "it restarts again and again"
-                return "%s is not healthy after %g s: %s. It said:\n%s" % (self.unit.name, self._timeout, reason, self.journal())
+                return f"{self.unit.name} is not healthy after {self._timeout:g} s: {reason}. It said:\n{self.journal()}"
             time.sleep(POLL_SECONDS)
 
     def journal(self) -> str:
         """Its last words since the restart: those that complain, if any do."""
-        since = "--since=@%d" % self._restarted_at
+        since = f"--since=@{int(self._restarted_at)}"
         outcome = self._run(["journalctl", "--unit", self.unit.name, since, "--no-pager", "--output=cat"], ASK_SECONDS)
         lines = outcome.out.splitlines()
         complaints = [line for line in lines if re.search(r"level=(warn|error|fatal|panic)|^containerd: |panic:", line)]
@@ -189,7 +191,7 @@ class ContainerdService(Service):
 
     def _reason(self, unit: Unit, wanted: Runtimes) -> Optional[str]:
         if unit.active != "active":
-            return "systemd says that it is %s" % (unit.active or "unknown")
+            return f"systemd says that it is {unit.active or 'unknown'}"
         try:
             status = cri.status(self._address, ASK_SECONDS)
         except cri.CriError as error:
@@ -197,7 +199,7 @@ class ContainerdService(Service):
         for name in ("RuntimeReady", "NetworkReady"):
             holds, words = status.conditions.get(name, (False, "it does not say"))
             if not holds and self._held.get(name, name == "RuntimeReady"):
-                return "%s is false: %s" % (name, words)
+                return f"{name} is false: {words}"
         return not_running(wanted, running_runtimes(status.config))
 
     def _conditions(self) -> Dict[str, bool]:
@@ -216,5 +218,5 @@ def _show(name: str, run: RunWithin) -> Dict[str, str]:
     properties = ("LoadState", "ActiveState", "KillMode", "MainPID", "ExecStart", "ExecMainStartTimestampMonotonic")
     outcome = run(show_command(name, *properties), ASK_SECONDS)
     if not outcome.ok:
-        raise Refused("systemctl show %s failed: %s; a host with systemd was expected" % (name, outcome.words))
+        raise Refused(f"systemctl show {name} failed: {outcome.words}; a host with systemd was expected")
     return parsed(outcome.out)

@@ -15,7 +15,8 @@ import json
 import socket
 import struct
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Tuple, Union
 
 # CRI v1 since containerd 1.6; v1alpha2 before.
 METHODS = ("/runtime.v1.RuntimeService/Status", "/runtime.v1alpha2.RuntimeService/Status")
@@ -34,7 +35,8 @@ class _RefusedError(CriError):
     """The runtime answered that it does not serve this method."""
 
 
-class Status(NamedTuple):
+@dataclass(frozen=True)
+class Status:
     """conditions: name to (holds, reason with message); config: the plugin's running configuration, from its JSON."""
 
     conditions: Dict[str, Tuple[bool, str]]
@@ -53,9 +55,9 @@ def status(address: str, timeout_s: float = 10.0) -> Status:
                 raise first from None
         return parse_status(message)
     except (OSError, EOFError) as error:
-        raise CriError("the container runtime at %s does not answer: %s" % (address, error)) from error
+        raise CriError(f"the container runtime at {address} does not answer: {error}") from error
     except (ValueError, LookupError) as error:
-        raise CriError("the container runtime at %s answers what is no CRI status: %r" % (address, error)) from error
+        raise CriError(f"the container runtime at {address} answers what is no CRI status: {error!r}") from error
 
 
 def parse_status(message: bytes) -> Status:
@@ -106,13 +108,13 @@ def call(address: str, method: str, request: bytes, timeout_s: float) -> bytes:
             elif kind == _PING and not flags & _ACK:
                 connection.sendall(_framed(_PING, _ACK, 0, payload))
             elif kind == _GOAWAY or (kind == _RST_STREAM and stream == 1):
-                raise CriError("the container runtime at %s broke off %s" % (address, method))
+                raise CriError(f"the container runtime at {address} broke off {method}")
             elif kind == _DATA and stream == 1:
                 received += payload
             if len(received) >= 5 and len(received) >= 5 + struct.unpack(">I", received[1:5])[0]:
                 return received[5 : 5 + struct.unpack(">I", received[1:5])[0]]
             if stream == 1 and kind in (_DATA, _HEADERS) and flags & _END_STREAM:
-                raise _RefusedError("the container runtime at %s refused %s: its CRI plugin is not loaded" % (address, method))
+                raise _RefusedError(f"the container runtime at {address} refused {method}: its CRI plugin is not loaded")
 
 
 def _request(method: str, message: bytes) -> bytes:

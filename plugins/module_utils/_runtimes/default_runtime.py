@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
@@ -25,7 +26,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
 OWNER = "container_runtime"
 
 
-class Wanted(NamedTuple):
+@dataclass(frozen=True)
+class Wanted:
     """The module's options. config None: the file that the unit's command line names; timeout in seconds."""
 
     state: str
@@ -36,7 +38,8 @@ class Wanted(NamedTuple):
     allow_container_kill: bool
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True)
+class Result:
     """What was done, or would be. why_restart: what the running process lacked, empty if nothing."""
 
     changed: bool
@@ -67,7 +70,7 @@ def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: C
         _fill(transaction, plan, entries)
     service = ContainerdService(unit, installation, run, wanted.timeout)
     if service.silent and not entries:
-        raise Refused("%s; nothing was changed: see `journalctl -u %s`, cure it, and run again" % (service.silent, unit.name))
+        raise Refused(f"{service.silent}; nothing was changed: see `journalctl -u {unit.name}`, cure it, and run again")
     why = service.lacks(plan.after) or ""
     unit.check_restart(bool(why), wanted.allow_container_kill)
     if why:
@@ -87,7 +90,7 @@ def _brought_along(installation: Installation, since: float, entries: Sequence[E
     """What a restart brings besides our change: edits that others made and did not load."""
     ours = {entry.path for entry in entries if entry.untouched((read_text(entry.path) or "").encode())}
     return [
-        "%s was changed after containerd was started, and not by us: its restart brings that change, too" % path
+        f"{path} was changed after containerd was started, and not by us: its restart brings that change, too"
         for path in installation.read({})
         if path not in ours and os.stat(path).st_mtime > since
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
@@ -34,7 +35,7 @@ class Refused(RuntimeError):
     """Nothing was changed; says what was found and what to do."""
 
 
-class Tools(object):
+class Tools:
     """What acts on the host. ctr: its path, None without containerd; scratch: a folder; point: called where a kill must be harmless."""
 
     def __init__(
@@ -54,7 +55,7 @@ class Tools(object):
             )
         status, out, err = self.run([self.ctr, "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", identity])
         if status != 0:
-            raise OSError("kube-scheduler's container could not be ended: %s" % (err.strip() or out.strip()))
+            raise OSError(f"kube-scheduler's container could not be ended: {err.strip() or out.strip()}")
 
 
 def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence[str]) -> Dict[str, Any]:
@@ -66,7 +67,7 @@ def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence
     paths = {host.manifest, config, *named, *more, *(entry.path for entry in journal if entry.is_file)}
     pods = kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--selector", "component=kube-scheduler"])
     if manifest is not None and scheduler_manifest.TLS_VOLUME in manifest:
-        host = host._replace(read_once=(os.path.join(tls_dir, SCHEDULER_TLS_FILES[0]),))
+        host = replace(host, read_once=(os.path.join(tls_dir, SCHEDULER_TLS_FILES[0]),))
     running = SchedulerService(host, kubectl).running()
     return {
         "files": {path: _text(path) for path in sorted(paths)},
@@ -86,12 +87,12 @@ def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_
     scheduler, service = plan["scheduler"], None
     if scheduler is not None:
         expected = Expected(scheduler["lease"], scheduler["name"], scheduler["image"], resource, plan["shapes"])
-        service = SchedulerService(host._replace(read_once=tuple(scheduler["read_once"])), tools.kubectl, expected, tools.end_container)
+        service = SchedulerService(replace(host, read_once=tuple(scheduler["read_once"])), tools.kubectl, expected, tools.end_container)
     if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.is_due()):
         _check_extender(host, tls_dir)
     due = bool(transaction.diff() and scheduler)
     unchecked = _check_candidate(tools, plan) if due else None
-    said = (unchecked or "accepted by %s" % scheduler["image"]) if due else "not needed"
+    said = (unchecked or f"accepted by {scheduler['image']}") if due else "not needed"
     result: Dict[str, Any] = {"candidate": said, "warnings": [] if unchecked is None else [unchecked]}
     try:
         transaction.apply(service)
@@ -114,7 +115,7 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
     for one in plan["files"]:
         state = read_state(one["path"])
         if digest(None if state is None else state.content) != one["sha256_before"]:
-            raise Refused("%s has been changed by somebody else just now, so nothing was changed: run again" % one["path"])
+            raise Refused(f"{one['path']} has been changed by somebody else just now, so nothing was changed: run again")
         folder = os.path.dirname(one["path"])
         if one["content"] is None:
             transaction.remove(one["path"])
@@ -130,12 +131,12 @@ def _check_extender(host: Host, tls_dir: str) -> None:
     missing = [name for name in SCHEDULER_TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
     if missing:
         raise Refused(
-            "%s has no %s, which kube-scheduler needs to call the extender, so nothing was changed: run the role extender first, which "
-            "makes them" % (tls_dir, ", ".join(missing))
+            f"{tls_dir} has no {', '.join(missing)}, which kube-scheduler needs to call the extender, so nothing was changed: run the "
+            "role extender first, which makes them"
         )
     reason = unhealthy(*fetch_json(host.health_url, ca=host.health_ca), "synced")
     if reason is not None:
-        raise Refused("the extender must be in sync before a scheduler is pointed at it, so nothing was changed: %s" % reason)
+        raise Refused(f"the extender must be in sync before a scheduler is pointed at it, so nothing was changed: {reason}")
 
 
 def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
@@ -153,7 +154,7 @@ def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
     try:
         return candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"])
     except candidate.CandidateError as error:
-        raise Refused("kube-scheduler refuses the configuration, so nothing was written. It says:\n%s" % error) from error
+        raise Refused(f"kube-scheduler refuses the configuration, so nothing was written. It says:\n{error}") from error
     finally:
         os.unlink(path)
 
@@ -162,7 +163,7 @@ def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str,
     """kubeadm's part comes last: when it fails, the next run finds the files right and does it alone."""
     now = _cluster(tools.kubectl)
     if now is None or digest(now["text"].encode()) != change["sha256_before"]:
-        raise KubectlError("%s has been changed by somebody else just now; the scheduler's own files are done: run again" % change["path"])
+        raise KubectlError(f"{change['path']} has been changed by somebody else just now; the scheduler's own files are done: run again")
     tools.point("before " + change["path"])
     before = FileState(now["text"].encode(), 0, 0, 0, None)
     transaction.journal.record(change["path"], OWNER, before, change["content"].encode())

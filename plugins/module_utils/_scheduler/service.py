@@ -14,7 +14,8 @@ import glob
 import json
 import os
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
@@ -38,7 +39,8 @@ class NotRunningError(RuntimeError):
     """The scheduler did not come up within its time; the message has its own log."""
 
 
-class Host(NamedTuple):
+@dataclass(frozen=True)
+class Host:
     """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds.
 
     health_ca: the certificate authority of the extender's health report, None for plain http.
@@ -54,7 +56,8 @@ class Host(NamedTuple):
     read_once: Tuple[str, ...] = ()
 
 
-class Expected(NamedTuple):
+@dataclass(frozen=True)
+class Expected:
     """What the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name.
 
     shapes: what kubelet must run of a manifest (`_kube_scheduler.shape`), by the SHA-256 of the manifest's bytes.

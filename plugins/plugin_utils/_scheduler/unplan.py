@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
@@ -39,7 +40,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
 
 
-class Percentage(NamedTuple):
+@dataclass(frozen=True)
+class Percentage:
     """percentageOfNodesToScore as it was before us; None: it was not there."""
 
     before: int | None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -429,7 +430,7 @@ class TestRunningProcess:
         assert containerd_config.not_running(self.WANTED, self.status()) is None
 
     def test_another_default(self) -> None:
-        reason = containerd_config.not_running(self.WANTED, self.status()._replace(default="runc"))
+        reason = containerd_config.not_running(self.WANTED, replace(self.status(), default="runc"))
         assert reason == "its default runtime is 'runc', expected 'nvidia'"
 
     def test_another_cgroup_driver(self) -> None:
