@@ -157,7 +157,7 @@ def kill_at(plane: ControlPlane, state: str, victim: str) -> list[str]:
 @pytest.mark.parametrize(
     ("state", "victims"),
     [
-        # Every other point, and around every rename: tests/unit/plugins/test_scheduler_change.py. Few here, because kubelet makes
+        # Every other point, and around every rename: tests/unit/plugins/scheduler/test_apply.py. Few here, because kubelet makes
         # longer and longer pauses when the same two manifests take turns.
         ("absent", [f"written {MANIFEST}", f"written {KUBEADM}"]),
         ("present", [f"written {MANIFEST}"]),

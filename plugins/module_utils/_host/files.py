@@ -11,16 +11,14 @@ import hashlib
 import os
 import stat
 import subprocess
-from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 SELINUX = "security.selinux"
 SELINUX_ON = "/sys/fs/selinux/enforce"
 RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
 
 
-@dataclass(frozen=True)
-class FileState:
+class FileState(NamedTuple):
     """A regular file as it is on the host. label: its SELinux context, None where there is none."""
 
     content: bytes

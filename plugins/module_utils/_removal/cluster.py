@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -70,8 +70,7 @@ class Named:
         return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata}
 
 
-@dataclass(frozen=True)
-class NodeTraces:
+class NodeTraces(NamedTuple):
     """What a node still has of ours. claimed: labels that we have applied; capacity: resource to number, as the node says; others:
     annotations of other people's."""
 

@@ -22,9 +22,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.servic
 
 from gpushare_runtime.device_plugin import main as plugin
 from gpushare_runtime.extender import main as extender
-from unit.plugins.test_systemd import Systemd
+from unit.plugins.daemon.test_service import Systemd
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 # Without them a daemon has systemd's 1024 files, all the host's memory, and goes like any other where that ends.
 LIMITS = ("LimitNOFILE", "MemoryMax", "OOMScoreAdjust")
 # Host to its variables.

@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.ser
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
-from unit.plugins.scheduler_files import EXTENDER, MANIFEST
+from unit.plugins.scheduler.manifests import EXTENDER, MANIFEST
 
 CLUSTER = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nscheduler: {}\n"
 

@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, SystemdError, Together
 
-from unit.plugins.tokens import claims, jwt
+from unit.plugins.identity.tokens import claims, jwt
 
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
 

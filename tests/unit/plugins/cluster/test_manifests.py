@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objec
 
 from gpushare_runtime.core import protocol
 
-ROLES = Path(__file__).resolve().parents[3] / "roles"
+ROLES = Path(__file__).resolve().parents[4] / "roles"
 # YAML reads the last three as numbers where they stand without quotes.
 NAMES = ["gpu1", "gpu-7.example.org", "0123", "1e3", "10.5"]
 

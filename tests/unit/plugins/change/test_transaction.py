@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.attributes import LABEL, Attributes
+from unit.plugins.host.attributes import LABEL, Attributes
 
 FIRST, SECOND = "/etc/kubernetes/manifests/scheduler.yaml", "/etc/gpushare/scheduler.yaml"
 THIRD = "/etc/gpushare.token"

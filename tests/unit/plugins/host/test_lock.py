@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 HOLDER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
-with _lock.held("gpushare_service of alice", sys.argv[2]):
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+with lock.held("gpushare_service of alice", sys.argv[2]):
     print("has it", flush=True)
     time.sleep(60)
 """
@@ -89,6 +89,6 @@ def test_every_module_that_changes_a_host_holds_it() -> None:
     for path in (ROOT / "plugins/modules").glob("*.py"):
         text = path.read_text()
         if "attributes.changes" in text and "fragment:\n" in text and "kubernetes.kubectl" not in text:
-            changes[path.stem] = bool(re.search(r"with _lock\.for_module\(module", text))
+            changes[path.stem] = bool(re.search(r"with (?:host_)?lock\.for_module\(module", text))
     assert changes
     assert [name for name, locked in changes.items() if not locked] == []

@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from hypothesis import given
 from hypothesis import strategies as st
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 ARGV = ["/usr/bin/nvidia-smi", "-q", "-x"]
 
 

@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     find_unit,
 )
 
-from unit.plugins.containerds import model
+from unit.plugins.runtimes.fake_containerd import model
 
 START = "{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd --config /srv/c.toml $OPTIONS ; ignore_errors=no ; pid=7 }"
 

@@ -13,8 +13,8 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, placeable, scheduler_name
 
-from unit.plugins import verify_seen as seen
-from unit.plugins.verify_seen import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, WEEK, World
+from unit.plugins.verdict import evidence as seen
+from unit.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, WEEK, World
 
 Change = Callable[[World], Any]
 

@@ -460,7 +460,7 @@ def test_the_images_are_asked_of_kubelets_runtime(
         asked.append(arguments)
         return field(1, field(2, b"pause:1"))
 
-    monkeypatch.setattr(gpu_node._cri, "call", call)
+    monkeypatch.setattr(gpu_node.cri, "call", call)
     assert gpu_node.images(Host(str(root)), endpoint) == ["pause:1"]
     ((address, method, request, seconds),) = asked
     assert (address, method, request) == (str(root.at(socket_)), "/runtime.v1.ImageService/ListImages", b"")
@@ -493,7 +493,7 @@ def test_containerd_is_asked_at_kubelets_socket_and_compared_with_its_files(
     monkeypatch.setattr(look, "dump_section", lambda dump: f"section of {dump}")
     monkeypatch.setattr(look, "Runtimes", SimpleNamespace(of=lambda section: SimpleNamespace(default=section)))
     monkeypatch.setattr(look, "socket_address", lambda dump: "/run/dumps.sock")
-    monkeypatch.setattr(look._cri, "status", lambda path: SimpleNamespace(config=f"config at {path}"))
+    monkeypatch.setattr(look.cri, "status", lambda path: SimpleNamespace(config=f"config at {path}"))
     monkeypatch.setattr(look, "running_runtimes", lambda text: SimpleNamespace(default=text))
     for lacks in ("an entry", None):
         monkeypatch.setattr(look, "not_running", lambda wanted, running, lacks=lacks: lacks)

@@ -14,8 +14,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
 
-from unit.plugins.test_cluster_change import ApiServer, thing
-from unit.plugins.verify_seen import mirror, node
+from unit.plugins.cluster.test_objects import ApiServer, thing
+from unit.plugins.verdict.evidence import mirror, node
 
 Json = dict[str, Any]
 MEMORY = "aliyun.com/gpu-mem"

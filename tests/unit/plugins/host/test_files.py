@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
     state_digest,
 )
 
-from unit.plugins.attributes import LABEL, Attributes
+from unit.plugins.host.attributes import LABEL, Attributes
 
 
 def put(path: Path, content: bytes = b"new", mode: int = 0o640) -> None:

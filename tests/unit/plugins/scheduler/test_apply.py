@@ -24,8 +24,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import Refused
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
 
-from unit.plugins.control_plane import CLUSTER, ControlPlane, now, parsed
-from unit.plugins.scheduler_files import MANIFEST
+from unit.plugins.scheduler.control_plane import CLUSTER, ControlPlane, now, parsed
+from unit.plugins.scheduler.manifests import MANIFEST
 
 
 @pytest.fixture

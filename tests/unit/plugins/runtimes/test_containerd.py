@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.containerds import NEW, OLD, Answer, Containerd, model, real, real_programs
+from unit.plugins.runtimes.fake_containerd import NEW, OLD, Answer, Containerd, model, real, real_programs
 
 BINARY = "/usr/bin/nvidia-container-runtime"
 RELEASES = ("1.6.20", "1.7.24", "2.0.5", "2.1.4", "2.4.2")

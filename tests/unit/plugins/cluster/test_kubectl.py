@@ -158,5 +158,5 @@ def test_kubectl_is_looked_for_where_preflight_looks(tmp_path: Path, monkeypatch
 
 
 def test_no_module_looks_for_programs_elsewhere() -> None:
-    root = Path(__file__).resolve().parents[3] / "plugins"
+    root = Path(__file__).resolve().parents[4] / "plugins"
     assert [path.name for path in root.rglob("*.py") if re.search(r"get_bin_path|shutil\.which", path.read_text())] == []

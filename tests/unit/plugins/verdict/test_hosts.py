@@ -20,8 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemo
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
-from unit.plugins import verify_seen as seen
-from unit.plugins.verify_seen import ARTIFACT, CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS
+from unit.plugins.verdict import evidence as seen
+from unit.plugins.verdict.evidence import ARTIFACT, CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS
 
 Json = dict[str, Any]
 MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
