@@ -11,6 +11,7 @@ module: container_runtime
 short_description: Make the nvidia runtime the default of containerd
 version_added: 0.1.0
 description:
+  - The role C(container_runtime) uses this module. Its options may change in any release.
   - Adds the runtime C(nvidia) to containerd's configuration, with the options of the low-level runtime that pods have now, and makes
     it the default. Everything else in the files stays, comments included.
   - Writes a file of its own where containerd merges those (2.x with configuration version 3 or newer), otherwise into the file that

@@ -11,6 +11,7 @@ module: gpushare_accounts_info
 short_description: List the device plugins' accounts, and those that no node needs
 version_added: 0.1.0
 description:
+  - The role C(admission) uses this module. Its options may change in any release.
   - Lists the ServiceAccounts that this collection has made for device plugins, each of one node.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:

@@ -11,6 +11,7 @@ module: gpushare_cluster_info
 short_description: Ask the API server for what preflight has to know of the cluster
 version_added: 0.1.0
 description:
+  - The role C(preflight) uses this module. Its options may change in any release.
   - Returns the version of the API server, the names of the nodes, and whether this kubeconfig may make the accounts of the daemons.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:

@@ -11,6 +11,7 @@ module: gpushare_cluster_objects
 short_description: Apply gpushare's objects to the cluster
 version_added: 0.1.0
 description:
+  - The roles C(admission), C(device_plugin), C(extender) and C(kubelet) use this module. Its options may change in any release.
   - Applies objects by server-side apply through the host's own kubectl, and only if the server's dry run says that one of them
     would change. Fields of these objects that somebody else has changed are taken back.
   - Refuses every object that is not of a kind and a name that this collection makes, and of nodes all but its labels.

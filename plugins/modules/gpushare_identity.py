@@ -11,6 +11,7 @@ module: gpushare_identity
 short_description: Make what gpushare's daemons need to be known to the API server
 version_added: 0.1.0
 description:
+  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
   - Returns the daemons' kubeconfig, which holds no secret, and for each daemon whose own token is no good a seed, a token that lives an
     hour, with which it gets one of its own.
   - A token is no good if there is none, if it is another ServiceAccount's or that of one that was made anew, if it has expired, if the

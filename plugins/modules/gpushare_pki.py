@@ -11,6 +11,7 @@ module: gpushare_pki
 short_description: Make the certificates between kube-scheduler and the extender
 version_added: 0.1.0
 description:
+  - The role C(extender) uses this module. Its options may change in any release.
   - Has the runtime's C(gpushare-pki) make a certificate authority of this host, a server's certificate for the extender and a client's
     for kube-scheduler, and renew what is due. Never touches a valid file.
   - In check mode on a host that does not have the runtime yet, every missing file is predicted.

@@ -11,6 +11,7 @@ module: gpushare_pods_info
 short_description: List the pods that have a share of a GPU
 version_added: 0.1.0
 description:
+  - The role C(uninstall) uses this module. Its options may change in any release.
   - Lists the pods that are on a node, have not ended and ask for C(aliyun.com/gpu-mem), C(aliyun.com/gpu-count) or
     C(aliyun.com/gpu-core.percentage).
 author: gpushare.kubernetes contributors (@gpushare)

@@ -11,6 +11,7 @@ module: gpushare_probe
 short_description: Place a probe pod on nodes through the real scheduler, or remove all probe pods
 version_added: 0.1.0
 description:
+  - The role C(verify) uses this module. Its options may change in any release.
   - Creates a pod per node that asks for one unit, which only that node may take, whatever taints it has, and waits until it runs or is
     refused. Its image is one that is on the node already and needs no command.
   - The pods stay until the module is called with O(state=absent), so that somebody can look into them. Both states first remove the

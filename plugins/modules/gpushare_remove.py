@@ -11,6 +11,7 @@ module: gpushare_remove
 short_description: Take gpushare's daemons and files off a host
 version_added: 0.1.0
 description:
+  - The role C(uninstall) uses this module. Its options may change in any release.
   - Takes away what the journal, the names and the marks of this collection show to be its own, and nothing else. What stays is
     returned in RV(left) with the reason.
   - A file that was there before the collection gets its old bytes, mode and owner back if nobody else has changed it since; otherwise it is

@@ -11,6 +11,7 @@ module: gpushare_remove_cluster
 short_description: Take gpushare's objects and the traces on nodes out of the cluster
 version_added: 0.1.0
 description:
+  - The role C(uninstall) uses this module. Its options may change in any release.
   - Deletes the objects that this collection has applied (admission policies first, then bindings, roles and accounts), known by name and
     field manager, and takes its label and annotations from the nodes.
   - Removes the extended resources from the nodes' status, once kubelet has let go of them. It does so five minutes after the device plugin

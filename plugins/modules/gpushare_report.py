@@ -11,6 +11,7 @@ module: gpushare_report
 short_description: Tell what gpushare has changed on a host, and what became of it since
 version_added: 0.1.0
 description:
+  - The role C(report) uses this module. Its options may change in any release.
   - Compares the host's journal with its files as they are now, and says which runtime is installed and which daemons run.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:

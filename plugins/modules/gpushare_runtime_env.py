@@ -11,6 +11,7 @@ module: gpushare_runtime_env
 short_description: Install the gpushare runtime into a versioned virtual environment
 version_added: 0.1.0
 description:
+  - The role C(runtime) uses this module. Its options may change in any release.
   - Builds a wheel from the runtime's sources on the controller, the same bytes every time, and installs it with its locked
     dependencies into O(root)/E(VERSION)-E(HASH) on the host.
   - The hash is over the wheel, the locked requirements and the version of Python, so an environment is never changed once it is whole.

@@ -11,6 +11,7 @@ module: gpushare_token_info
 short_description: Tell which token one of gpushare's daemons has
 version_added: 0.1.0
 description:
+  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
   - Reads what the token that a daemon has got for itself says, and asks the API server of the daemon's kubeconfig whether it takes it.
   - Never returns the token.
 author: gpushare.kubernetes contributors (@gpushare)

@@ -11,6 +11,7 @@ module: gpushare_verify_cluster
 short_description: Look at everything of gpushare in the API
 version_added: 0.1.0
 description:
+  - The role C(verify) uses this module. Its options may change in any release.
   - Gathers, in one call on a control plane, the nodes, the pods that ask for or hold cards, the schedulers that run, and how gpushare's
     own objects differ from those that its roles apply (by the server's dry run).
   - Judges nothing. M(gpushare.kubernetes.gpushare_verify_verdict) does, with what was seen on the hosts.

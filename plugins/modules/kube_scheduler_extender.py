@@ -11,6 +11,7 @@ module: kube_scheduler_extender
 short_description: Point a kubeadm kube-scheduler at the gpushare extender
 version_added: 0.1.0
 description:
+  - The role C(scheduler) uses this module. Its options may change in any release.
   - Merges the extender into the KubeSchedulerConfiguration that the static pod's manifest names, or into a new one, and C(--config)
     with its volumes into the manifest. Everything else in both files stays, comments included.
   - Keeps the scheduler's part of kubeadm's ClusterConfiguration in step, so that C(kubeadm upgrade apply) writes the same C(--config)
