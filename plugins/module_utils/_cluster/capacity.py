@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_CARDS, CARDS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Problem, SmiCard, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 
 VERSION = 1
 #: nvidia-smi rounds memory to MiB in its own way.
 _ROUNDING_MIB = 1
-_UNIT = re.compile("([1-9][0-9]*)?(MiB|GiB)")
-_QUANTITY = re.compile("([0-9]+)(k|M|G|Ki|Mi|Gi)?")
-_FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _PLUGIN = f"systemctl status {PLUGIN}; journalctl -u {PLUGIN} -n 50"
 
 
@@ -123,18 +120,6 @@ def compare(reports: Mapping[str, SmiReport], nodes: Collection[Mapping[str, Any
         sums.append(one.sums())
         differences += one.differences()
     return Comparison(tuple(sums), tuple(differences))
-
-
-def quantity(value: Any) -> Optional[int]:
-    """A count as the API writes it (24, "24", "24k"); None if it is none."""
-    match = _QUANTITY.fullmatch(str(value))
-    return int(match.group(1)) * _FACTOR[match.group(2) or ""] if match else None
-
-
-def unit_mib(name: str) -> Optional[int]:
-    """The size in MiB of a unit such as "GiB" or "64MiB"; None if it is none."""
-    match = _UNIT.fullmatch(name)
-    return int(match.group(1) or 1) * (1024 if match.group(2) == "GiB" else 1) if match else None
 
 
 def published(text: str) -> Published:

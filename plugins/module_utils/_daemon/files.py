@@ -52,7 +52,7 @@ def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda n
         found = content_of(wanted.kubeconfig_path)
         kubeconfig = None if found is None else found.decode()
     else:
-        # No secret, but the one that a former release has left there is.
+        # It holds no secret; an administrator may put a kubeconfig of his own there, which may hold one.
         transaction.write(wanted.kubeconfig_path, kubeconfig.encode(), 0o600, secret=True)
     if wanted.seed_path and wanted.seed_content:
         transaction.write(wanted.seed_path, (wanted.seed_content.strip() + "\n").encode(), 0o600, secret=True)

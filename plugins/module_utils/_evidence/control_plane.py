@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a control plane shows: its extender's health, and the files that its kube-scheduler is run from. Read-only.
 
-Private to this collection. Plain JSON, judged on the controller, which has a YAML parser, by _verify_plane.
+Private to this collection. Plain JSON, judged on the controller, which has a YAML parser, by _verdict/control_plane.py.
 """
 
 from __future__ import annotations

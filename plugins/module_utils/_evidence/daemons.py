@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a host shows of our daemons: units, processes, the runtime's files, tokens, certificates. Read-only.
 
-Private to this collection. Returns plain JSON: what it means is judged on the controller (_verify_host), with what the other hosts and
-the API say. What cannot be read is said in words under "problem", never raised.
+Private to this collection. Returns plain JSON: what it means is judged on the controller (_verdict/daemons.py), with what the other
+hosts and the API say. What cannot be read is said in words under "problem", never raised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMED = 5
 
 
 def unit(host: Host, name: str) -> Dict[str, Any]:
-    """A systemd service: its state, and the generations (see _systemd) of its file and of its process; None where there is none."""
+    """A systemd service: its state, and the generations (_daemon/service.py) of its file and of its process; None for none."""
     file = f"{name}.service"
     outcome = host.ask(host.program("systemctl"), show_command(file, *_PROPERTIES)[1:], _ASK_SECONDS)
     properties = parsed(outcome.out if outcome else "")

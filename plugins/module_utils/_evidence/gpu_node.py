@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a GPU node shows: its driver, kubelet's side of the device plugin, container runtime, CDI specs, containers. Read-only.
 
-Private to this collection. Plain JSON, judged on the controller by _verify_node.
+Private to this collection. Plain JSON, judged on the controller by _verdict/gpu_node.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import socket
 import struct
 from typing import Any, Callable, Dict, List, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import recorded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
@@ -69,17 +68,6 @@ def listener(path: str) -> Optional[int]:
         except OSError:
             return None
         return int(struct.unpack("3i", credentials)[0])
-
-
-def registered(host: Host, kubelet_root: str) -> Dict[str, Dict[str, int]]:
-    """What kubelet has recorded: resource to card (of an id "<card>-_-<n>", or the whole id) to how many healthy ids."""
-    devices = recorded(host, kubelet_root).get("RegisteredDevices")
-    if not isinstance(devices, dict):
-        return {}
-    try:
-        return {str(name): _by_card(ids or ()) for name, ids in devices.items() if str(name).startswith("aliyun.com/")}
-    except TypeError:
-        return {}
 
 
 def container_runtime(host: Host, endpoint: Optional[str], unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
@@ -165,12 +153,3 @@ def _cards_in(folder: str) -> List[str]:
         return sorted(name for name in os.listdir(folder) if re.fullmatch("nvidia[0-9]+", name))
     except OSError:
         return []
-
-
-def _by_card(ids: Any) -> Dict[str, int]:
-    lists = ids.values() if isinstance(ids, dict) else [ids]
-    found: Dict[str, int] = {}
-    for one in (one for ids_of_node in lists for one in ids_of_node):
-        card = str(one).partition("-_-")[0]
-        found[card] = found.get(card, 0) + 1
-    return found

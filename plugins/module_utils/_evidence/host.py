@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import gpu_node as evidence_gpu_node
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubelet_checkpoint
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
@@ -79,7 +80,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "metrics": daemons.metrics(host, places.metrics_plugin, plugin["arguments"]),
         "tokens": _tokens(host, places, PLUGIN, "device-plugin"),
         "sockets": sockets,
-        "registered": evidence_gpu_node.registered(host, root),
+        "registered": kubelet_checkpoint.registered_by_card(host, root),
         "managers": [asdict(one) for one in managers(host, root, places.install_dir) if one.active],
         "container_runtime": evidence_gpu_node.container_runtime(
             host, facts.kubelet.endpoint, places.runtime_unit, places.runtime_config, command.run

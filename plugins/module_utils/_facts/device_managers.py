@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, SOCKETS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import recorded
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import registered
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess
 
 
@@ -50,14 +50,6 @@ _KINDS = (
     _Kind("elastic-gpu-agent", "elastic-gpu-agent", resource=r"elasticgpu\.io/.*", socket="elastic.*"),
     _Kind("original gpushare device plugin", "gpushare-device-plugin.*", socket=re.escape(SOCKETS[MEMORY])),
 )
-
-
-def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
-    """Extended resource to the number of healthy devices that kubelet has recorded for it; empty if it has recorded none."""
-    devices = recorded(host, kubelet_root).get("RegisteredDevices")
-    if not isinstance(devices, dict):
-        return {}
-    return {str(name): len(ids) if isinstance(ids, (list, dict)) else 0 for name, ids in devices.items()}
 
 
 def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> Tuple[Manager, ...]:

@@ -42,33 +42,29 @@ class PciCard:
 class Driver:
     """NVIDIA's driver by its parts, each a version or None. They must all be of the same.
 
-    loaded: the kernel module in use; open_module: whether that is NVIDIA's open one; installed: the module on disk for the
-    running kernel; library: libnvidia-ml as the dynamic linker finds it; device_nodes: minors of /dev/nvidia<minor>.
+    loaded: the kernel module in use; installed: the module on disk for the running kernel; library: libnvidia-ml as the dynamic
+    linker finds it.
     """
 
     loaded: Optional[str]
-    open_module: bool
     installed: Optional[str]
     installed_path: Optional[str]
     library: Optional[str]
     library_path: Optional[str]
     nvidia_smi: Optional[str]
     nouveau_loaded: bool
-    device_nodes: Tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Pci:
-    """What of NVIDIA's is on the PCI bus. switches: addresses of NVSwitches, which need the fabric manager."""
+    """What of NVIDIA's is on the PCI bus."""
 
     cards: Tuple[PciCard, ...]
-    switches: Tuple[str, ...]
 
 
 def pci(host: Host) -> Pci:
     """NVIDIA's devices on the bus; empty where the host hides it."""
     cards: List[PciCard] = []
-    switches: List[str] = []
     for address in host.names(_PCI):
         folder = f"{_PCI}/{address}"
         if host.line(f"{folder}/vendor") != _NVIDIA:
@@ -85,9 +81,7 @@ def pci(host: Host) -> Pci:
                     numa_node=int(numa) if numa.isascii() and numa.isdigit() else None,
                 )
             )
-        elif kind.startswith("0x0680"):
-            switches.append(address)
-    return Pci(tuple(cards), tuple(switches))
+    return Pci(tuple(cards))
 
 
 def driver(host: Host) -> Driver:
@@ -98,14 +92,12 @@ def driver(host: Host) -> Driver:
     library = _library(host)
     return Driver(
         loaded=match.group(1) if match else host.line("/sys/module/nvidia/version"),
-        open_module="Open Kernel Module" in loaded,
         installed=_module_version(host, module) if module else None,
         installed_path=module,
         library=_version_in_name(host.real(library)) if library else None,
         library_path=library,
         nvidia_smi=host.program("nvidia-smi"),
         nouveau_loaded=host.is_folder("/sys/module/nouveau"),
-        device_nodes=tuple(sorted(int(name[6:]) for name in host.names("/dev") if re.fullmatch("nvidia[0-9]{1,4}", name))),
     )
 
 

@@ -27,11 +27,9 @@ _FLAG_FILES = (
     ("/etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
     ("/etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
 )
-_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system", "/run/systemd/system")
 _MANIFESTS = ("/etc/kubernetes/manifests", "/var/lib/rancher/rke2/agent/pod-manifests")
 _COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
-_CRIO_FILES = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 
 
@@ -44,7 +42,6 @@ class Runtime:
     version: Optional[str]
     socket: Optional[str]
     running: bool
-    config_files: Tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,6 @@ class KubeletFacts:
     endpoint: Optional[str]
     runtime: Optional[str]
     feature_gates: Dict[str, bool]
-    unit_files: Tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,6 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
         endpoint=endpoint,
         runtime=runtime_of(endpoint),
         feature_gates=_feature_gates(argv, values),
-        unit_files=_unit_files(host, "kubelet.service"),
     )
 
 
@@ -169,16 +164,13 @@ def runtime_of(endpoint: Optional[str]) -> Optional[str]:
 def runtimes(host: Host, found: Distribution) -> Tuple[Runtime, ...]:
     """The container runtimes that are installed, whether kubelet uses them or not."""
     sockets: Tuple[str, ...] = (_CONTAINERD_SOCKET,)
-    files: Tuple[str, ...] = ("/etc/containerd/config.toml", "/etc/containerd/conf.d", "/etc/containerd/config.d")
     if found.name in ("k3s", "rke2"):
-        folder = f"/var/lib/rancher/{found.name}/agent/etc/containerd"
         sockets = ("/run/k3s/containerd/containerd.sock", *sockets)
-        files = (f"{folder}/config.toml", f"{folder}/config.toml.tmpl", f"{folder}/config-v3.toml.tmpl", *files)
     known = (
-        _runtime(host, "containerd", "containerd", r"containerd [^\s]+ v?([0-9][^\s]*)", sockets, files),
-        _runtime(host, "docker", "dockerd", r"Docker version ([0-9][^\s,]*)", ("/run/docker.sock",), ("/etc/docker/daemon.json",)),
-        _runtime(host, "cri-o", "crio", r"crio version ([0-9][^\s]*)", ("/run/crio/crio.sock",), _CRIO_FILES),
-        _runtime(host, "cri-dockerd", "cri-dockerd", r"cri-dockerd v?([0-9][^\s]*)", ("/run/cri-dockerd.sock",), ()),
+        _runtime(host, "containerd", "containerd", r"containerd [^\s]+ v?([0-9][^\s]*)", sockets),
+        _runtime(host, "docker", "dockerd", r"Docker version ([0-9][^\s,]*)", ("/run/docker.sock",)),
+        _runtime(host, "cri-o", "crio", r"crio version ([0-9][^\s]*)", ("/run/crio/crio.sock",)),
+        _runtime(host, "cri-dockerd", "cri-dockerd", r"cri-dockerd v?([0-9][^\s]*)", ("/run/cri-dockerd.sock",)),
     )
     return tuple(runtime for runtime in known if runtime is not None)
 
@@ -222,7 +214,6 @@ def _k3s(host: Host, found: Distribution) -> KubeletFacts:
         endpoint=endpoint,
         runtime=runtime_of(endpoint),
         feature_gates={},
-        unit_files=_unit_files(host, "k3s.service") + _unit_files(host, "k3s-agent.service"),
     )
 
 
@@ -260,16 +251,7 @@ def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:
     return gates
 
 
-def _unit_files(host: Host, unit: str) -> Tuple[str, ...]:
-    found: Dict[str, None] = {}  # by real path, because /lib may be /usr/lib
-    for folder in _UNIT_FOLDERS:
-        drop_ins = [f"{folder}/{unit}.d/{name}" for name in host.names(f"{folder}/{unit}.d") if name.endswith(".conf")]
-        candidates = [f"{folder}/{unit}", *drop_ins]
-        found.update((host.real(path), None) for path in candidates if host.exists(path) and not host.is_folder(path))
-    return tuple(found)
-
-
-def _runtime(host: Host, name: str, program: str, says: str, sockets: Tuple[str, ...], files: Tuple[str, ...]) -> Optional[Runtime]:
+def _runtime(host: Host, name: str, program: str, says: str, sockets: Tuple[str, ...]) -> Optional[Runtime]:
     process = host.process(program)
     binary = host.program_of(process, program)
     if process is None and binary is None:
@@ -280,5 +262,4 @@ def _runtime(host: Host, name: str, program: str, says: str, sockets: Tuple[str,
         version=host.answer(binary, ["--version"], re.compile(says)),
         socket=next((path for path in sockets if host.is_socket(path)), None),
         running=process is not None,
-        config_files=tuple(path for path in files if host.exists(path) and (not host.is_folder(path) or host.names(path))),
     )

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi as facts_nvidia_smi
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers, registered
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciCard, driver, pci
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, sharing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, registered, sharing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import (
     ControlPlane,
     Distribution,
@@ -86,7 +86,7 @@ class NodeFacts:
             kernel=one("kernel", Kernel),
             pythons=many("pythons", Python),
             disk=one("disk", Disk),
-            pci=None if buses is None else Pci(tuple(PciCard(**card) for card in buses["cards"]), tuple(buses["switches"])),
+            pci=None if buses is None else Pci(tuple(PciCard(**card) for card in buses["cards"])),
             driver=one("driver", Driver),
             nvidia_smi=facts_nvidia_smi.SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
             runtimes=many("runtimes", Runtime),

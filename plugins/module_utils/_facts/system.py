@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host is below Kubernetes: distribution, kernel, Secure Boot, cgroups, SELinux, Pythons, disk space.
+"""What a host is below Kubernetes: distribution, kernel, Secure Boot, SELinux, Pythons, disk space.
 
 Private to this collection. Read-only.
 """
@@ -33,7 +33,6 @@ class System:
     architecture: str
     init: str
     selinux: str
-    cgroup_version: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,6 @@ def system(host: Host) -> System:
         architecture=host.machine,
         init="systemd" if host.is_folder("/run/systemd/system") else "other",
         selinux={"1": "enforcing", "0": "permissive"}.get(host.line("/sys/fs/selinux/enforce") or "", "disabled"),
-        cgroup_version=_cgroup_version(host),
     )
 
 
@@ -112,13 +110,6 @@ def _os_release(text: str) -> Dict[str, str]:
             except ValueError:
                 values[key] = value.strip("\"'")
     return values
-
-
-def _cgroup_version(host: Host) -> Optional[int]:
-    if host.exists("/sys/fs/cgroup/cgroup.controllers"):
-        return 2
-    # Where systemd itself uses version 2 but the controllers are those of version 1, containers live in version 1.
-    return 1 if host.names("/sys/fs/cgroup") else None
 
 
 def _headers(host: Host, release: str) -> Optional[str]:

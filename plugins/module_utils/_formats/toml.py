@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads TOML 1.0 and remembers where everything stands. No Ansible here.
 
-Hosts may run Python 3.8, which has no tomllib; and _toml_edit.py needs the places. Dates and times, which no container
+Hosts may run Python 3.8, which has no tomllib; and toml_edit.py needs the places. Dates and times, which no container
 runtime uses, are refused; all else is read as tomllib reads it.
 """
 

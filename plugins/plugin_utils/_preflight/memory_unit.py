@@ -9,12 +9,11 @@ Private to this collection. Pure. The device plugin counts in the same way and i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reasons
 
-#: Name to MiB, largest first.
-UNITS: Mapping[str, int] = {"GiB": 1024, "256MiB": 256, "128MiB": 128, "64MiB": 64, "MiB": 1}
 #: kubelet's gRPC client takes messages of up to so many bytes, and the list of all ids is one.
 MESSAGE_BYTES = 4 * 1024 * 1024
 # An id in the list is "<UUID>-_-<n>" and its health: tags and lengths of both, and of the device itself.

@@ -24,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons, gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import host as evidence_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubelet_checkpoint
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -239,12 +240,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     for module, names in (
         (daemons, ("unit", "runtime", "token", "certificates", "metrics")),
-        (gpu_node, ("sockets", "registered", "container_runtime", "images", "cdi", "containers")),
+        (gpu_node, ("sockets", "container_runtime", "images", "cdi", "containers")),
         (evidence_control_plane, ("scheduler_files",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, part(name))
     monkeypatch.setattr(evidence_control_plane, "health", lambda port, ca: ("health", port, ca))
+    monkeypatch.setattr(kubelet_checkpoint, "registered_by_card", part("registered"))
     monkeypatch.setattr(daemons, "now", lambda: 5.0)
     return asked
 
@@ -356,11 +358,11 @@ def test_what_kubelet_has_registered_by_card(root: FakeRoot) -> None:
     path = f"{ROOT}/device-plugins/kubelet_internal_checkpoint"
     devices = {"aliyun.com/gpu-mem": ["GPU-1-_-0", "GPU-1-_-1", "GPU-2-_-0"], "aliyun.com/gpu-count": ["GPU-1"], "other.com/x": ["1"]}
     root.file(path, json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": devices}}))
-    found = gpu_node.registered(Host(str(root)), ROOT)
+    found = kubelet_checkpoint.registered_by_card(Host(str(root)), ROOT)
     assert found == {"aliyun.com/gpu-mem": {"GPU-1": 2, "GPU-2": 1}, "aliyun.com/gpu-count": {"GPU-1": 1}}
     by_numa = {"aliyun.com/gpu-mem": {"-1": ["GPU-1-_-0"], "0": ["GPU-1-_-1", "GPU-2-_-0"]}, "aliyun.com/gpu-count": None}
     root.file(path, json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": by_numa}}))
-    found = gpu_node.registered(Host(str(root)), ROOT)
+    found = kubelet_checkpoint.registered_by_card(Host(str(root)), ROOT)
     assert found == {"aliyun.com/gpu-mem": {"GPU-1": 2, "GPU-2": 1}, "aliyun.com/gpu-count": {}}
     for content in (
         "{",
@@ -368,7 +370,7 @@ def test_what_kubelet_has_registered_by_card(root: FakeRoot) -> None:
         json.dumps({"Data": {"RegisteredDevices": {"aliyun.com/x": 7}}}),
     ):
         root.file(path, content)
-        assert gpu_node.registered(Host(str(root)), ROOT) == {}
+        assert kubelet_checkpoint.registered_by_card(Host(str(root)), ROOT) == {}
 
 
 SPEC = {

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, recorded, sharing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import (
     MESSAGE_BYTES,
-    UNITS,
     count,
     judge_unit,
     list_bytes,
