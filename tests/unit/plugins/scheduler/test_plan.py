@@ -571,7 +571,7 @@ def test_old_files_get_their_old_modes() -> None:
     changed = done(UNTOUCHED, present(UNTOUCHED))
     entry = changed.journal[MANIFEST_PATH]
     assert entry.original is not None
-    journal = {**changed.journal, MANIFEST_PATH: replace(entry, original=replace(entry.original, mode=0o600))}
+    journal = {**changed.journal, MANIFEST_PATH: replace(entry, original=entry.original._replace(mode=0o600))}
     assert [one["mode"] for one in absent(replace(changed, journal=journal)).for_module["files"]] == [None, 0o600]
 
 
