@@ -112,6 +112,10 @@ def test_packages_are_empty_and_nothing_lies_beside_them() -> None:
     packages = list(ROOT.rglob("__init__.py"))
     assert {path.parent.parent.name for path in packages} == {"module_utils", "plugin_utils"}
     assert [path for path in packages if path.read_bytes()] == []
+    # Plugins that Ansible finds by their names: in a deeper folder they would have another name.
+    assert [
+        path for path in MODULES if path.parts[len(ROOT.parts)] not in ("module_utils", "plugin_utils") and path.parent.parent != ROOT
+    ] == []
     beside = {path.name for folder in ("module_utils", "plugin_utils") for path in (ROOT / folder).glob("*.py")}
     assert beside == {"_answers.py", "_wheel.py"}
 
