@@ -19,8 +19,13 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".collections"))
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import HOST, SCOPES  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._variables import of_type, role_options, variables  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (  # noqa: E402
+    HOST,
+    SCOPES,
+    of_type,
+    role_options,
+    variables,
+)
 
 DOCUMENT = Path("docs/variables.md")
 INTRODUCTION = """\

@@ -11,12 +11,13 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _preflight, _preflight_values
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import NodeFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import ERROR, Judgement, Reason
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._variables import of_type, variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Judgement, Reason
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
 
 _SUBSETS = {True: ["system", "cards", "runtimes", "managers"], False: ["system"]}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -53,16 +54,16 @@ class ActionModule(ActionBase):
         try:
             result = ask(self, task_vars, "gpushare.kubernetes.gpu_node_info", options)
         except AnsibleConnectionFailure as error:
-            return _preflight.unreachable(host, _line(error)), {}
+            return preflight_reasons.unreachable(host, _line(error)), {}
         except AnsibleError as error:
-            return _preflight.not_gathered(host, _line(error)), {}
+            return preflight_reasons.not_gathered(host, _line(error)), {}
         if result.get("failed") or "kubelet" not in result:
-            return _preflight.not_gathered(host, _line(result.get("module_stderr") or result.get("msg") or result)), {}
+            return preflight_reasons.not_gathered(host, _line(result.get("module_stderr") or result.get("msg") or result)), {}
         facts = NodeFacts.from_dict(result)
         known = Known.of(self, task_vars, arguments["node_name"])
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
-            return _preflight.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
+            return preflight_reasons.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
         names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit")
         judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
@@ -77,8 +78,8 @@ class ActionModule(ActionBase):
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:
         """The variables that this host has, from wherever they come, and what is wrong with them."""
         known = variables()
-        given = [name for name in task_vars if name.startswith(_preflight_values.PREFIX)]
-        reasons = _preflight_values.unknown(host, given, known)
+        given = [name for name in task_vars if name.startswith(preflight_variables.PREFIX)]
+        reasons = preflight_variables.unknown(host, given, known)
         values = {}
         for name in given:
             if name not in known:
@@ -91,12 +92,12 @@ class ActionModule(ActionBase):
             values[name], wrong = of_type(name, value, known[name].spec)
             if wrong:
                 kind = known[name].spec.get("type", "str")
-                shown = _preflight_values.shown(value, known[name].spec)
+                shown = preflight_variables.shown(value, known[name].spec)
                 words = "" if known[name].spec.get("no_log") else f" ({wrong})"
                 reasons.append(_of_variable(host, name, f"{shown}{words}", f"a value of type {kind} as docs/variables.md describes it"))
                 del values[name]
-        reasons += _preflight_values.impossible(host, values, {name: known[name].spec for name in values})
-        return values, reasons + _preflight_values.together(host, values)
+        reasons += preflight_variables.impossible(host, values, {name: known[name].spec for name in values})
+        return values, reasons + preflight_variables.together(host, values)
 
 
 def _of_variable(host: str, name: str, found: str, expected: str) -> Reason:

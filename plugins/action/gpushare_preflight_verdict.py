@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import (
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     ERROR,
     Answer,
     Judgement,
@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight imp
     summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight_values import SCOPES, scattered
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import SCOPES, scattered
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"type": "list", "elements": "str", "required": True},

@@ -12,10 +12,10 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._preflight import WARNING
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify import NOTE, Verdict
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_host import Artifact
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verify_judge import Evidence, judge, placeable, scheduler_name
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge, placeable, scheduler_name
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {

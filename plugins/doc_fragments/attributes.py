@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 
-class ModuleDocFragment(object):
+class ModuleDocFragment:
     """The attributes that modules declare."""
 
     DOCUMENTATION = r"""

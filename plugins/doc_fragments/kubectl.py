@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 
-class ModuleDocFragment(object):
+class ModuleDocFragment:
     """kubectl and the kubeconfig that it uses."""
 
     DOCUMENTATION = r"""

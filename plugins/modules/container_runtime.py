@@ -11,6 +11,7 @@ module: container_runtime
 short_description: Make the nvidia runtime the default of containerd
 version_added: 0.1.0
 description:
+  - The role C(container_runtime) uses this module. Its options may change in any release.
   - Adds the runtime C(nvidia) to containerd's configuration, with the options of the low-level runtime that pods have now, and makes
     it the default. Everything else in the files stays, comments included.
   - Writes a file of its own where containerd merges those (2.x with configuration version 3 or newer), otherwise into the file that
@@ -86,12 +87,12 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._containerd import Refused
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toml import TomlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
 
 
 def main() -> None:
@@ -106,7 +107,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with _lock.for_module(module):
+    with lock.for_module(module):
         os.umask(0o022)
         try:
             result = converge(Wanted(**module.params), module.check_mode)

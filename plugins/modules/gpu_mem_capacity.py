@@ -97,10 +97,11 @@ differences:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _nvidia_smi
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._gpu_mem_capacity import compare
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import compare
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 # Above this many, one list is cheaper than one request for each name.
 MANY = 20
@@ -114,7 +115,7 @@ def reports(module: AnsibleModule) -> dict:
     found = {}
     for name, values in module.params["nodes"].items():
         try:
-            found[name] = _nvidia_smi.SmiReport.from_dict(values)
+            found[name] = nvidia_smi.SmiReport.from_dict(values)
         except (KeyError, TypeError) as error:
             seen = f"{str(values)[:200]!r} ({type(error).__name__} {error})"
             module.fail_json(msg=f"nodes.{name} must be what nvidia_smi_info returned on that host; found {seen}")
@@ -124,7 +125,7 @@ def reports(module: AnsibleModule) -> dict:
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            cluster_kubectl.ARGUMENTS,
             nodes={"type": "dict"},
             unit={"type": "str", "default": ""},
             timeout={"type": "int", "default": 0},
@@ -132,14 +133,14 @@ def main() -> None:
         ),
         supports_check_mode=True,
     )
-    kubectl = _kubectl.for_module(module)
+    kubectl = cluster_kubectl.for_module(module)
     wanted = reports(module)
     names = sorted(wanted) if len(wanted) <= MANY else []
     deadline = time.monotonic() + module.params["timeout"]
     while True:
         try:
             nodes = kubectl.items(["get", "nodes", *names, "--ignore-not-found"]) if wanted else []
-        except _kubectl.KubectlError as error:
+        except cluster_kubectl.KubectlError as error:
             module.fail_json(msg=str(error))
         comparison = compare(wanted, nodes, module.params["unit"])
         if comparison.ok or time.monotonic() >= deadline:

@@ -90,7 +90,6 @@ kubelet:
     endpoint: {description: Socket of the container runtime., type: str, sample: unix:///run/containerd/containerd.sock}
     runtime: {description: "V(containerd), V(cri-o), V(docker) or V(unknown).", type: str, sample: containerd}
     feature_gates: {description: Feature gates that are set., type: dict}
-    unit_files: {description: systemd unit and its drop-ins., type: list, elements: str}
 distribution:
   description: What installed Kubernetes.
   returned: success
@@ -120,7 +119,6 @@ system:
     architecture: {description: Of the kernel., type: str, sample: x86_64}
     init: {description: V(systemd) or V(other)., type: str}
     selinux: {description: "V(enforcing), V(permissive) or V(disabled).", type: str}
-    cgroup_version: {description: 1 or 2., type: int}
 kernel:
   description: The running kernel.
   returned: when V(system) is gathered
@@ -152,21 +150,18 @@ pci:
   type: dict
   contains:
     cards: {description: "Each with C(address), C(device), C(driver) and C(numa_node).", type: list, elements: dict}
-    switches: {description: Addresses of NVSwitches., type: list, elements: str}
 driver:
   description: NVIDIA's driver by its parts, which must be of one version.
   returned: when V(cards) is gathered
   type: dict
   contains:
     loaded: {description: Version of the loaded kernel module., type: str}
-    open_module: {description: Whether that is the open one., type: bool}
     installed: {description: Version of the kernel module on disk for the running kernel., type: str}
     installed_path: {description: Its path., type: str}
     library: {description: Version of libnvidia-ml., type: str}
     library_path: {description: Its path., type: str}
     nvidia_smi: {description: Path of nvidia-smi., type: str}
     nouveau_loaded: {description: Whether nouveau is loaded., type: bool}
-    device_nodes: {description: Numbers of C(/dev/nvidia<number>)., type: list, elements: int}
 nvidia_smi:
   description: What M(gpushare.kubernetes.nvidia_smi_info) returns.
   returned: when V(cards) is gathered
@@ -182,7 +177,6 @@ runtimes:
     version: {description: Version., type: str}
     socket: {description: Its socket., type: str}
     running: {description: Whether it runs., type: bool}
-    config_files: {description: Configuration files and folders that exist., type: list, elements: str}
 managers:
   description: Other managers of the cards, such as another device plugin.
   returned: when gathered
@@ -206,8 +200,8 @@ sharing:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_facts import SUBSETS, gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
 def main() -> None:

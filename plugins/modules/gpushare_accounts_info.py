@@ -11,6 +11,7 @@ module: gpushare_accounts_info
 short_description: List the device plugins' accounts, and those that no node needs
 version_added: 0.1.0
 description:
+  - The role C(admission) uses this module. Its options may change in any release.
   - Lists the ServiceAccounts that this collection has made for device plugins, each of one node.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -42,18 +43,18 @@ without_node:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import plugin_accounts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import plugin_accounts
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS), supports_check_mode=True)
-    kubectl = _kubectl.for_module(module)
+    module = AnsibleModule(argument_spec=dict(cluster_kubectl.ARGUMENTS), supports_check_mode=True)
+    kubectl = cluster_kubectl.for_module(module)
     try:
         # Raw, because kubectl leaves out who has made an object.
         paths = ("/api/v1/namespaces/kube-system/serviceaccounts", "/api/v1/nodes")
         accounts, nodes = (json.loads(kubectl.text(["get", "--raw", path]))["items"] for path in paths)
-    except _kubectl.KubectlError as error:
+    except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **plugin_accounts(accounts, nodes))
 

@@ -11,6 +11,7 @@ module: gpushare_cluster_info
 short_description: Ask the API server for what preflight has to know of the cluster
 version_added: 0.1.0
 description:
+  - The role C(preflight) uses this module. Its options may change in any release.
   - Returns the version of the API server, the names of the nodes, and whether this kubeconfig may make the accounts of the daemons.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -46,25 +47,25 @@ may_grant:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS), supports_check_mode=True)
-    kubectl = _kubectl.for_module(module)
+    module = AnsibleModule(argument_spec=dict(cluster_kubectl.ARGUMENTS), supports_check_mode=True)
+    kubectl = cluster_kubectl.for_module(module)
     try:
         version = str(json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion"))
         nodes = [line.partition("/")[2] for line in kubectl.text(["get", "nodes", "--output=name"]).split()]
-    except (_kubectl.KubectlError, ValueError, AttributeError) as error:
+    except (cluster_kubectl.KubectlError, ValueError, AttributeError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, version=version[:80], nodes=nodes, may_grant=_may_grant(kubectl))
 
 
-def _may_grant(kubectl: _kubectl.Kubectl) -> bool:
+def _may_grant(kubectl: cluster_kubectl.Kubectl) -> bool:
     try:
         # It prints "no", and ends with 1, where the answer is no.
         return kubectl.text(["auth", "can-i", "create", "clusterrolebindings.rbac.authorization.k8s.io"]).strip() == "yes"
-    except _kubectl.KubectlError:
+    except cluster_kubectl.KubectlError:
         return False
 
 

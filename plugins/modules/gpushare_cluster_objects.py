@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_cluster_objects
-short_description: Apply gpushare's objects to the cluster, or delete them
+short_description: Apply gpushare's objects to the cluster
 version_added: 0.1.0
 description:
+  - The roles C(admission), C(device_plugin), C(extender) and C(kubelet) use this module. Its options may change in any release.
   - Applies objects by server-side apply through the host's own kubectl, and only if the server's dry run says that one of them
     would change. Fields of these objects that somebody else has changed are taken back.
-  - Or deletes exactly these objects, by kind, namespace and name, and waits until they are gone.
   - Refuses every object that is not of a kind and a name that this collection makes, and of nodes all but its labels.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -22,15 +22,10 @@ extends_documentation_fragment:
   - gpushare.kubernetes.kubectl
 options:
   objects:
-    description: Complete Kubernetes objects, those that others need first. With O(state=absent), only what names them counts.
+    description: Complete Kubernetes objects, those that others need first.
     type: list
     elements: dict
     required: true
-  state:
-    description: Whether the objects shall be there.
-    type: str
-    choices: [present, absent]
-    default: present
   create:
     description: Whether objects may be made that are not there. If not, those are left out and named in RV(missing).
     type: bool
@@ -42,10 +37,6 @@ options:
     type: str
     choices: [fail, skip]
     default: fail
-  timeout:
-    description: How many seconds deleted objects have to be gone.
-    type: int
-    default: 60
   field_manager:
     description: The name under which the API server remembers which fields are ours.
     type: str
@@ -62,7 +53,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 objects:
-  description: The objects that were created, changed or deleted (in check mode, would be).
+  description: The objects that were created or changed (in check mode, would be).
   returned: success
   type: list
   elements: str
@@ -81,37 +72,32 @@ missing:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster_change import ForeignError, Wanted, check_ours, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import ForeignError, Wanted, check_ours, converge
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            kubectl.ARGUMENTS,
             objects={"type": "list", "elements": "dict", "required": True},
-            state={"type": "str", "choices": ["present", "absent"], "default": "present"},
             create={"type": "bool", "default": True},
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
-            timeout={"type": "int", "default": 60},
             field_manager={"type": "str", "default": "gpushare.kubernetes"},
         ),
         supports_check_mode=True,
     )
     params = module.params
-    present = params["state"] == "present"
     wanted = Wanted(
-        apply=params["objects"] if present else [],
-        delete=[] if present else params["objects"],
+        apply=params["objects"],
         create=params["create"],
         skip_unserved=params["unserved"] == "skip",
-        timeout=params["timeout"],
         field_manager=params["field_manager"],
     )
     try:
         check_ours(wanted)
-        result = converge(_kubectl.for_module(module), wanted, module.check_mode)
-    except (_kubectl.KubectlError, ForeignError) as error:
+        result = converge(kubectl.for_module(module), wanted, module.check_mode)
+    except (kubectl.KubectlError, ForeignError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
 

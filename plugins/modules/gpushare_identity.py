@@ -11,6 +11,7 @@ module: gpushare_identity
 short_description: Make what gpushare's daemons need to be known to the API server
 version_added: 0.1.0
 description:
+  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
   - Returns the daemons' kubeconfig, which holds no secret, and for each daemon whose own token is no good a seed, a token that lives an
     hour, with which it gets one of its own.
   - A token is no good if there is none, if it is another ServiceAccount's or that of one that was made anew, if it has expired, if the
@@ -71,15 +72,15 @@ seeds:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import daemons_of, identify
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubeconfig import NoClusterError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import NoClusterError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of, identify
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            kubectl.ARGUMENTS,
             namespace={"type": "str", "default": "kube-system"},
             accounts={"type": "dict", "required": True},
             tokens={"type": "dict", "default": {}, "no_log": False},
@@ -90,8 +91,8 @@ def main() -> None:
     params = module.params
     try:
         daemons = daemons_of(params["accounts"], params["tokens"])
-        found = identify(_kubectl.for_module(module), params["namespace"], daemons, params["server"], time.time(), not module.check_mode)
-    except (_kubectl.KubectlError, NoClusterError) as error:
+        found = identify(kubectl.for_module(module), params["namespace"], daemons, params["server"], time.time(), not module.check_mode)
+    except (kubectl.KubectlError, NoClusterError) as error:
         module.fail_json(msg=str(error))
     except TypeError as error:
         module.fail_json(msg=f"a value of tokens is not what gpushare_token_info returns: {error}")

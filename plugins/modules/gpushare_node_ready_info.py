@@ -11,6 +11,7 @@ module: gpushare_node_ready_info
 short_description: Tell whether a node is ready since its container runtime was restarted
 version_added: 0.1.0
 description:
+  - The role C(container_runtime) uses this module. Its options may change in any release.
   - Reads the node's condition C(Ready) and its lease, once. The condition counts only beside a heartbeat of kubelet that is younger than
     the restart by the time that kubelet needs to notice one. Use it with C(until).
 author: gpushare.kubernetes contributors (@gpushare)
@@ -53,24 +54,24 @@ msg:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._node_ready import not_ready
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.node_ready import not_ready
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            cluster_kubectl.ARGUMENTS,
             node={"type": "str", "required": True},
             since={"type": "float", "required": True},
         ),
         supports_check_mode=True,
     )
-    kubectl, name = _kubectl.for_module(module), module.params["node"]
+    kubectl, name = cluster_kubectl.for_module(module), module.params["node"]
     try:
         node = kubectl.json(["get", "--ignore-not-found", "node", name])
         lease = kubectl.json(["get", "--ignore-not-found", "--namespace", "kube-node-lease", "lease", name])
-    except (_kubectl.KubectlError, ValueError) as error:
+    except (cluster_kubectl.KubectlError, ValueError) as error:
         # The API server of the only control plane may have been restarted along with its containerd.
         module.exit_json(changed=False, ready=False, msg=str(error))
     why = not_ready(node, lease, module.params["since"])

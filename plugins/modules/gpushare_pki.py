@@ -11,6 +11,7 @@ module: gpushare_pki
 short_description: Make the certificates between kube-scheduler and the extender
 version_added: 0.1.0
 description:
+  - The role C(extender) uses this module. Its options may change in any release.
   - Has the runtime's C(gpushare-pki) make a certificate authority of this host, a server's certificate for the extender and a client's
     for kube-scheduler, and renew what is due. Never touches a valid file.
   - In check mode on a host that does not have the runtime yet, every missing file is predicted.
@@ -55,8 +56,9 @@ not_after:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock, _pki
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import UNITS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 
 def main() -> None:
@@ -72,13 +74,13 @@ def main() -> None:
     installed = os.access(params["program"], os.X_OK)
     if not installed and not module.check_mode:
         module.fail_json(msg=f"{params['program']} is not there; expected the runtime: run the role gpushare.kubernetes.runtime first")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         # A unit that does not exist yet cannot be reloaded; it reads the files when it starts.
         unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
-        argv = _pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)
+        argv = pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)
         try:
-            found = _pki.ask(module.run_command, argv) if installed else _pki.missing(params["path"])
-        except _pki.PkiError as error:
+            found = pki.ask(module.run_command, argv) if installed else pki.missing(params["path"])
+        except pki.PkiError as error:
             module.fail_json(msg=str(error))
         module.exit_json(changed=bool(found.changed), files=found.changed, not_after=found.not_after, diff=found.diff())
 

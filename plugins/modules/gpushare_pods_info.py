@@ -11,6 +11,7 @@ module: gpushare_pods_info
 short_description: List the pods that have a share of a GPU
 version_added: 0.1.0
 description:
+  - The role C(uninstall) uses this module. Its options may change in any release.
   - Lists the pods that are on a node, have not ended and ask for C(aliyun.com/gpu-mem), C(aliyun.com/gpu-count) or
     C(aliyun.com/gpu-core.percentage).
 author: gpushare.kubernetes contributors (@gpushare)
@@ -44,20 +45,20 @@ pods:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_cluster import gpu_pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec=dict(_kubectl.ARGUMENTS, nodes={"type": "list", "elements": "str"}),
+        argument_spec=dict(kubectl.ARGUMENTS, nodes={"type": "list", "elements": "str"}),
         supports_check_mode=True,
     )
     nodes = module.params["nodes"]
     selector = "--field-selector=spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
     try:
-        pods = _kubectl.for_module(module).items(["get", "pods", "--all-namespaces", selector])
-    except _kubectl.KubectlError as error:
+        pods = kubectl.for_module(module).items(["get", "pods", "--all-namespaces", selector])
+    except kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, pods=gpu_pods(pods, None if nodes is None else set(nodes)))
 

@@ -11,6 +11,7 @@ module: gpushare_preflight
 short_description: Find every reason why a host must not be changed
 version_added: 0.1.0
 description:
+  - The role C(preflight) uses this module. Its options may change in any release.
   - Gathers the facts of a host with M(gpushare.kubernetes.gpu_node_info), in one call, and judges them and the host's C(gpushare_*)
     variables on the controller.
   - Never fails because of the host. Whatever is wrong with it, even that it cannot be reached, is a reason in the result, which

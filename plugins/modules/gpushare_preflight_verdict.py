@@ -11,6 +11,7 @@ module: gpushare_preflight_verdict
 short_description: Stop the run if there is a reason to, with all reasons of all hosts
 version_added: 0.1.0
 description:
+  - The role C(preflight) uses this module. Its options may change in any release.
   - Puts together what M(gpushare.kubernetes.gpushare_preflight) found on each host, adds what speaks against the inventory as a whole,
     and fails with the whole list if there is an error in it. Warnings are shown and do not fail.
   - Works on the controller and reaches no host. Use it with C(run_once).

@@ -11,6 +11,7 @@ module: gpushare_probe
 short_description: Place a probe pod on nodes through the real scheduler, or remove all probe pods
 version_added: 0.1.0
 description:
+  - The role C(verify) uses this module. Its options may change in any release.
   - Creates a pod per node that asks for one unit, which only that node may take, whatever taints it has, and waits until it runs or is
     refused. Its image is one that is on the node already and needs no command.
   - The pods stay until the module is called with O(state=absent), so that somebody can look into them. Both states first remove the
@@ -75,14 +76,14 @@ removed:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_probe import Probes, name, probe_pod
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            kubectl.ARGUMENTS,
             state={"type": "str", "choices": ["present", "absent"], "default": "present"},
             nodes={"type": "dict", "default": {}},
             resource={"type": "str", "default": "aliyun.com/gpu-mem"},
@@ -94,7 +95,7 @@ def main() -> None:
     params = module.params
     if module.check_mode:
         module.exit_json(changed=bool(params["nodes"]) and params["state"] == "present", removed=[])
-    probes = Probes(_kubectl.for_module(module))
+    probes = Probes(kubectl.for_module(module))
     try:
         removed = probes.remove(params["timeout"])
         result = {"changed": bool(removed), "removed": removed}
@@ -104,7 +105,7 @@ def main() -> None:
             ]
             placed = probes.place(wanted, params["timeout"])
             result.update(changed=True, pods={node: placed[name(node)] for node in params["nodes"]})
-    except _kubectl.KubectlError as error:
+    except kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
 

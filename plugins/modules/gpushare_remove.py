@@ -11,6 +11,7 @@ module: gpushare_remove
 short_description: Take gpushare's daemons and files off a host
 version_added: 0.1.0
 description:
+  - The role C(uninstall) uses this module. Its options may change in any release.
   - Takes away what the journal, the names and the marks of this collection show to be its own, and nothing else. What stays is
     returned in RV(left) with the reason.
   - A file that was there before the collection gets its old bytes, mode and owner back if nobody else has changed it since; otherwise it is
@@ -100,12 +101,13 @@ notes:
   elements: str
 """
 
+from dataclasses import fields
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout, RemoveError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import check_scheduler, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_scheduler, plan_leftovers, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemoveError
 
 
 def main() -> None:
@@ -122,8 +124,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with _lock.for_module(module, module.params["root"]):
-        layout = Layout(**{key: value for key, value in module.params.items() if key in Layout._fields})
+    with lock.for_module(module, module.params["root"]):
+        layout = Layout(**{key: value for key, value in module.params.items() if key in {one.name for one in fields(Layout)}})
         services = module.params["what"] == "services"
 
         def run(argv):

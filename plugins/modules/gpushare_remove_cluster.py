@@ -11,6 +11,7 @@ module: gpushare_remove_cluster
 short_description: Take gpushare's objects and the traces on nodes out of the cluster
 version_added: 0.1.0
 description:
+  - The role C(uninstall) uses this module. Its options may change in any release.
   - Deletes the objects that this collection has applied (admission policies first, then bindings, roles and accounts), known by name and
     field manager, and takes its label and annotations from the nodes.
   - Removes the extended resources from the nodes' status, once kubelet has let go of them. It does so five minutes after the device plugin
@@ -62,14 +63,14 @@ left:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_objects import Removal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import Removal
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            kubectl.ARGUMENTS,
             nodes={"type": "list", "elements": "str", "required": True},
             everything={"type": "bool", "default": False},
             wait={"type": "int", "default": 330},
@@ -77,10 +78,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        removal = Removal(_kubectl.for_module(module), module.params["nodes"], module.params["everything"], module.params["wait"])
+        removal = Removal(kubectl.for_module(module), module.params["nodes"], module.params["everything"], module.params["wait"])
         if removal.removed and not module.check_mode:
             removal.apply()
-    except _kubectl.KubectlError as error:
+    except kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     diff = [{"before_header": what, "after_header": what, "before": what + "\n", "after": ""} for what in removal.removed]
     module.exit_json(changed=bool(removal.removed), removed=removal.removed, left=removal.left, diff=diff)

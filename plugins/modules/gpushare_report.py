@@ -11,6 +11,7 @@ module: gpushare_report
 short_description: Tell what gpushare has changed on a host, and what became of it since
 version_added: 0.1.0
 description:
+  - The role C(report) uses this module. Its options may change in any release.
   - Compares the host's journal with its files as they are now, and says which runtime is installed and which daemons run.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -69,9 +70,9 @@ report:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._report import report, words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, words
 
 
 def main() -> None:

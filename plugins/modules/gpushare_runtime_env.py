@@ -11,6 +11,7 @@ module: gpushare_runtime_env
 short_description: Install the gpushare runtime into a versioned virtual environment
 version_added: 0.1.0
 description:
+  - The role C(runtime) uses this module. Its options may change in any release.
   - Builds a wheel from the runtime's sources on the controller, the same bytes every time, and installs it with its locked
     dependencies into O(root)/E(VERSION)-E(HASH) on the host.
   - The hash is over the wheel, the locked requirements and the version of Python, so an environment is never changed once it is whole.
@@ -110,9 +111,7 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import (
     Artifact,
     Environments,
     RuntimeEnvError,
@@ -120,6 +119,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtime_env i
     find_python,
     pip_steps,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
 def install(module: AnsibleModule, run, environments: Environments, name: str, python) -> None:
@@ -175,7 +176,7 @@ def main() -> None:
     given = module.params["artifact"]
     if given is None:
         module.fail_json(msg="gpushare_runtime_env was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
         environments = Environments(module.params["root"])
 

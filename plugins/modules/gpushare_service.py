@@ -11,6 +11,7 @@ module: gpushare_service
 short_description: Run one of gpushare's daemons as a systemd service
 version_added: 0.1.0
 description:
+  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
   - Writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is healthy.
   - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk. Where only
     files differ that the unit copies, it is told to reload. A seed alone restarts nothing.
@@ -103,11 +104,16 @@ restarted:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._companions import Companions, Together
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon_files import Wanted, health_of, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._systemd import Daemon, SystemdError, read_environ
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
+    Companions,
+    Daemon,
+    SystemdError,
+    Together,
+    read_environ,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 
 ARGUMENTS = {
     "name": {"type": "str", "required": True},
@@ -144,7 +150,7 @@ def main() -> None:
     params = module.params
     if params["kubeconfig_content"] is None and not os.path.exists(params["kubeconfig_path"]) and not module.check_mode:
         module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         os.umask(0o022)
         wanted = Wanted(**{key: params[key] for key in _OF_FILES})
         health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])

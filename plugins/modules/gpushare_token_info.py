@@ -11,6 +11,7 @@ module: gpushare_token_info
 short_description: Tell which token one of gpushare's daemons has
 version_added: 0.1.0
 description:
+  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
   - Reads what the token that a daemon has got for itself says, and asks the API server of the daemon's kubeconfig whether it takes it.
   - Never returns the token.
 author: gpushare.kubernetes contributors (@gpushare)
@@ -50,7 +51,7 @@ own:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._token_look import ask_api_server, own_token
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import ask_api_server, own_token
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ module: gpushare_verify_cluster
 short_description: Look at everything of gpushare in the API
 version_added: 0.1.0
 description:
+  - The role C(verify) uses this module. Its options may change in any release.
   - Gathers, in one call on a control plane, the nodes, the pods that ask for or hold cards, the schedulers that run, and how gpushare's
     own objects differ from those that its roles apply (by the server's dry run).
   - Judges nothing. M(gpushare.kubernetes.gpushare_verify_verdict) does, with what was seen on the hosts.
@@ -63,13 +64,14 @@ seen:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _kubectl, _verify_cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            _kubectl.ARGUMENTS,
+            cluster_kubectl.ARGUMENTS,
             nodes={"type": "list", "elements": "str", "required": True},
             schedulers={"type": "list", "elements": "str", "default": []},
             objects={"type": "list", "elements": "dict", "default": []},
@@ -77,21 +79,21 @@ def main() -> None:
         ),
         supports_check_mode=True,
     )
-    params, kubectl = module.params, _kubectl.for_module(module)
+    params, kubectl = module.params, cluster_kubectl.for_module(module)
     deadline = time.monotonic() + params["settle"]
     try:
-        nodes = _verify_cluster.nodes(kubectl, params["nodes"])
-        while not all(map(_verify_cluster.settled, nodes)) and time.monotonic() < deadline:
+        nodes = cluster.nodes(kubectl, params["nodes"])
+        while not all(map(cluster.settled, nodes)) and time.monotonic() < deadline:
             time.sleep(1)
-            nodes = _verify_cluster.nodes(kubectl, params["nodes"])
+            nodes = cluster.nodes(kubectl, params["nodes"])
         seen = {
             "nodes": nodes,
-            "pods": _verify_cluster.pods(kubectl),
-            "schedulers": _verify_cluster.schedulers(kubectl, params["schedulers"]),
-            "objects": _verify_cluster.objects(kubectl, params["objects"]),
-            "accounts": _verify_cluster.accounts(kubectl),
+            "pods": cluster.pods(kubectl),
+            "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
+            "objects": cluster.objects(kubectl, params["objects"]),
+            "accounts": cluster.accounts(kubectl),
         }
-    except _kubectl.KubectlError as error:
+    except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, seen=seen)
 

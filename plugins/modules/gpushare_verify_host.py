@@ -11,6 +11,7 @@ module: gpushare_verify_host
 short_description: Look at everything of gpushare on a host
 version_added: 0.1.0
 description:
+  - The role C(verify) uses this module. Its options may change in any release.
   - Gathers, in one call, what proves or disproves that a host shares its cards; its daemons, what they were installed and started
     from, their tokens and certificates, the driver, the container runtime that runs, kubelet's side of the device plugin, CDI specs,
     the cards that running containers really have, and the files of kube-scheduler.
@@ -105,8 +106,8 @@ seen:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._verify_seen import Places, see
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
 def main() -> None:

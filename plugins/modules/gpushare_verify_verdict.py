@@ -11,6 +11,7 @@ module: gpushare_verify_verdict
 short_description: One verdict over everything that was seen of gpushare
 version_added: 0.1.0
 description:
+  - The role C(verify) uses this module. Its options may change in any release.
   - Judges what M(gpushare.kubernetes.gpushare_verify_host), M(gpushare.kubernetes.gpushare_verify_cluster) and
     M(gpushare.kubernetes.gpushare_probe) returned, and fails with every finding if one of them is an error. Findings that only follow
     from another one name it.

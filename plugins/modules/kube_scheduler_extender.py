@@ -11,6 +11,7 @@ module: kube_scheduler_extender
 short_description: Point a kubeadm kube-scheduler at the gpushare extender
 version_added: 0.1.0
 description:
+  - The role C(scheduler) uses this module. Its options may change in any release.
   - Merges the extender into the KubeSchedulerConfiguration that the static pod's manifest names, or into a new one, and C(--config)
     with its volumes into the manifest. Everything else in both files stays, comments included.
   - Keeps the scheduler's part of kubeadm's ClusterConfiguration in step, so that C(kubeadm upgrade apply) writes the same C(--config)
@@ -140,10 +141,13 @@ standby:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _host, _kubectl, _lock, _scheduler_change
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
 
 OPTIONS = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -171,18 +175,18 @@ OPTIONS = {
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(cluster_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
     if module.params["plan"] is None:
         module.fail_json(msg="kube_scheduler_extender was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with _lock.for_module(module):
+    with lock.for_module(module):
         os.umask(0o022)
         params, plan = module.params, module.params["plan"]
         where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
-        host, kubectl = Host(os.uname().nodename, params["node_name"], *where), _kubectl.for_module(module)
-        tools = _scheduler_change.Tools(kubectl, module.run_command, _host.Host().program("ctr"), module.tmpdir)
+        host, kubectl = Host(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
+        tools = apply.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
         try:
             if "files" not in plan:
-                found = _scheduler_change.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
+                found = apply.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
                 if params["state"] == "present" and found["files"][params["manifest"]] is None:
                     module.fail_json(
                         msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the "
@@ -190,10 +194,17 @@ def main() -> None:
                     )
                 module.exit_json(changed=False, settings=dict(params, plan=None), **found)
             resource = params["managed_resources"][0]
-            result = _scheduler_change.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
+            result = apply.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
             for warning in result.pop("warnings"):
                 module.warn(warning)
-        except (_scheduler_change.Refused, TransactionError, JournalError, _kubectl.KubectlError, OSError, UnicodeDecodeError) as error:
+        except (
+            apply.Refused,
+            TransactionError,
+            JournalError,
+            cluster_kubectl.KubectlError,
+            OSError,
+            UnicodeDecodeError,
+        ) as error:
             module.fail_json(msg=str(error))
         module.exit_json(changed=True, **result)
 

@@ -95,22 +95,22 @@ problem:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _nvidia_smi
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
-            "minimum_driver": {"type": "str", "default": _nvidia_smi.MINIMUM_DRIVER},
-            "timeout": {"type": "int", "default": _nvidia_smi.TIMEOUT},
+            "minimum_driver": {"type": "str", "default": nvidia_smi.MINIMUM_DRIVER},
+            "timeout": {"type": "int", "default": nvidia_smi.TIMEOUT},
         },
         supports_check_mode=True,
     )
     host = Host()
-    outcome = host.ask(host.program(module.params["nvidia_smi"]), _nvidia_smi.ARGUMENTS, module.params["timeout"])
-    module.exit_json(changed=False, **_nvidia_smi.report(outcome, module.params["minimum_driver"]).as_dict())
+    outcome = host.ask(host.program(module.params["nvidia_smi"]), nvidia_smi.ARGUMENTS, module.params["timeout"])
+    module.exit_json(changed=False, **nvidia_smi.report(outcome, module.params["minimum_driver"]).as_dict())
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._container_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
 
 victim, state = sys.argv[1:]
 
@@ -21,13 +21,13 @@ def point(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(argv: list[str], timeout: float) -> _command.Outcome:
+def run(argv: list[str], timeout: float) -> command.Outcome:
     if argv[:2] == ["systemctl", "restart"]:
         if victim == "restarting":
             # What it says comes when it likes, and is not what this program was asked for.
             subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         point("restarting")
-    return _command.run(argv, timeout)
+    return command.run(argv, timeout)
 
 
 converge(Wanted(state, "/usr/bin/nvidia-container-runtime", "containerd.service", None, 60, False), False, run, point)

@@ -9,9 +9,8 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove import Layout
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_leftovers import plan_leftovers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._remove_services import plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import plan_leftovers, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
 
 
 def run(argv: list[str]) -> tuple[int, str, str]:

@@ -12,9 +12,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils import _scheduler_change
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler_service import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
 
 PKI = "/etc/gpushare/pki"
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
@@ -30,7 +30,7 @@ node = os.uname().nodename
 host = Host(node, node, MANIFEST, "https://127.0.0.1:32766/healthz", 120, f"{PKI}/ca.crt")
 kubectl = Kubectl(run, "/usr/bin/kubectl", "/etc/kubernetes/admin.conf")
 if sys.argv[1] == "read":
-    print(json.dumps(_scheduler_change.read(host, kubectl, CONFIG, f"{PKI}/scheduler", [])))
+    print(json.dumps(apply.read(host, kubectl, CONFIG, f"{PKI}/scheduler", [])))
 else:
     state, victim = sys.argv[2:]
 
@@ -39,5 +39,5 @@ else:
         if name == victim:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    tools = _scheduler_change.Tools(kubectl, run, "/usr/bin/ctr", "/tmp", point)
-    _scheduler_change.apply(host, tools, json.load(sys.stdin), "aliyun.com/gpu-mem", f"{PKI}/scheduler", state)
+    tools = apply.Tools(kubectl, run, "/usr/bin/ctr", "/tmp", point)
+    apply.apply(host, tools, json.load(sys.stdin), "aliyun.com/gpu-mem", f"{PKI}/scheduler", state)

@@ -79,7 +79,7 @@ class Node:
         """What the running containerd says."""
         self.ship()
         code = (
-            "from ansible_collections.gpushare.kubernetes.plugins.module_utils._cri import status;"
+            "from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import status;"
             "print(status('/run/containerd/containerd.sock').config['containerd']['defaultRuntimeName'])"
         )
         return self.sh(f'cd {SCRATCH} && python3 -c "{code}"').strip()

@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kube_scheduler import Extender
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_plan import Found, plan_present
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler_unplan import plan_absent
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
 from e2e.cluster import Cluster
 from hosts.control_plane import CONFIG, KUBEADM, MANIFEST, ControlPlane, calls, gpu_pod, is_placed, plain_pod
@@ -157,7 +157,7 @@ def kill_at(plane: ControlPlane, state: str, victim: str) -> list[str]:
 @pytest.mark.parametrize(
     ("state", "victims"),
     [
-        # Every other point, and around every rename: tests/unit/plugins/test_scheduler_change.py. Few here, because kubelet makes
+        # Every other point, and around every rename: tests/unit/plugins/scheduler/test_apply.py. Few here, because kubelet makes
         # longer and longer pauses when the same two manifests take turns.
         ("absent", [f"written {MANIFEST}", f"written {KUBEADM}"]),
         ("present", [f"written {MANIFEST}"]),

@@ -24,11 +24,15 @@ _CORE: Final = tuple(
 _REQUEST: Final = ("core/test_request.py", "core/test_reuse.py")
 _POLICIES: Final = ("core/placement/test_policies.py", "core/test_ledger_model.py")
 _RESERVED: Final = "extender/test_reservations.py"
-_SEEN: Final = ("plugins/test_verify_look.py",)
-_JUDGED: Final = ("plugins/test_verify_findings.py", "plugins/test_verify_judge.py")
-_REMOVED: Final = ("plugins/test_remove.py",)
-_CONTAINERD: Final = ("plugins/test_containerd.py", "plugins/test_containerd_service.py", "plugins/test_container_runtime.py")
-_SCHEDULER: Final = ("plugins/test_scheduler_plan.py", "plugins/test_kube_scheduler.py")
+_SEEN: Final = ("plugins/evidence/test_host.py",)
+_JUDGED: Final = ("plugins/verdict/test_hosts.py", "plugins/verdict/test_judge.py")
+_REMOVED: Final = ("plugins/removal/test_host.py",)
+_CONTAINERD: Final = (
+    "plugins/runtimes/test_containerd.py",
+    "plugins/runtimes/test_containerd_service.py",
+    "plugins/runtimes/test_default_runtime.py",
+)
+_SCHEDULER: Final = ("plugins/scheduler/test_plan.py", "plugins/scheduler/test_config_and_manifest.py")
 
 _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/allocation.py": ("core/test_allocation.py", "core/test_reuse.py"),
@@ -67,45 +71,41 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
-    "module_utils/_files.py": ("plugins/test_files.py", "plugins/test_transaction.py"),
-    "module_utils/_transaction.py": ("plugins/test_transaction.py",),
-    "module_utils/_journal.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
-    "module_utils/_pending.py": ("plugins/test_journal.py", "plugins/test_transaction.py"),
-    "module_utils/_daemon_files.py": ("plugins/test_daemon_files.py",),
-    "module_utils/_yaml_scalars.py": ("plugins/test_yaml_scalars.py",),
-    "module_utils/_toml.py": ("plugins/test_toml.py",),
-    "module_utils/_toml_edit.py": ("plugins/test_toml.py",),
-    "module_utils/_containerd.py": _CONTAINERD,
-    "module_utils/_containerd_files.py": _CONTAINERD,
-    "module_utils/_containerd_service.py": _CONTAINERD,
-    "module_utils/_container_runtime.py": _CONTAINERD,
-    "module_utils/_kube_scheduler.py": _SCHEDULER,
-    "module_utils/_scheduler_undo.py": _SCHEDULER,
-    "module_utils/_scheduler_change.py": ("plugins/test_scheduler_change.py",),
-    "module_utils/_kubeadm_config.py": _SCHEDULER,
-    "plugin_utils/_scheduler_plan.py": _SCHEDULER,
-    "plugin_utils/_scheduler_unplan.py": _SCHEDULER,
-    "plugin_utils/_yaml_splice.py": ("plugins/test_yaml_splice.py",),
-    "module_utils/_verify.py": ("plugins/test_verify.py", *_JUDGED),
-    "module_utils/_verify_cluster.py": ("plugins/test_verify_cluster.py",),
-    "module_utils/_verify_probe.py": ("plugins/test_verify_cluster.py",),
-    "module_utils/_verify_seen.py": _SEEN,
-    "module_utils/_verify_look.py": _SEEN,
-    "module_utils/_verify_look_node.py": _SEEN,
-    "module_utils/_verify_look_plane.py": _SEEN,
-    "plugin_utils/_verify_containers.py": _JUDGED,
-    "plugin_utils/_verify_host.py": _JUDGED,
-    "plugin_utils/_verify_judge.py": _JUDGED,
-    "plugin_utils/_verify_node.py": _JUDGED,
-    "plugin_utils/_verify_plane.py": _JUDGED,
-    "plugin_utils/_verify_room.py": _JUDGED,
-    "module_utils/_cluster_change.py": ("plugins/test_cluster_change.py",),
-    "module_utils/_remove.py": _REMOVED,
-    "module_utils/_remove_cluster.py": ("plugins/test_remove_cluster.py",),
-    "module_utils/_remove_leftovers.py": _REMOVED,
-    "module_utils/_remove_objects.py": ("plugins/test_remove_cluster.py",),
-    "module_utils/_remove_services.py": _REMOVED,
-    "module_utils/_report.py": ("plugins/test_report.py",),
+    "module_utils/_host/files.py": ("plugins/host/test_files.py", "plugins/change/test_transaction.py"),
+    "module_utils/_change/transaction.py": ("plugins/change/test_transaction.py",),
+    "module_utils/_change/journal.py": ("plugins/change/test_journal.py", "plugins/change/test_transaction.py"),
+    "module_utils/_daemon/files.py": ("plugins/daemon/test_files.py",),
+    "module_utils/_formats/yaml_scalars.py": ("plugins/formats/test_yaml_scalars.py",),
+    "module_utils/_formats/toml.py": ("plugins/formats/test_toml.py",),
+    "module_utils/_formats/toml_edit.py": ("plugins/formats/test_toml.py",),
+    "module_utils/_runtimes/containerd_config.py": _CONTAINERD,
+    "module_utils/_runtimes/containerd_files.py": _CONTAINERD,
+    "module_utils/_runtimes/containerd_service.py": _CONTAINERD,
+    "module_utils/_runtimes/default_runtime.py": _CONTAINERD,
+    "module_utils/_scheduler/config.py": _SCHEDULER,
+    "module_utils/_scheduler/manifest.py": _SCHEDULER,
+    "module_utils/_scheduler/apply.py": ("plugins/scheduler/test_apply.py",),
+    "module_utils/_scheduler/kubeadm.py": _SCHEDULER,
+    "plugin_utils/_scheduler/plan.py": _SCHEDULER,
+    "plugin_utils/_scheduler/unplan.py": _SCHEDULER,
+    "plugin_utils/_scheduler/yaml_splice.py": ("plugins/scheduler/test_yaml_splice.py",),
+    "plugin_utils/_verdict/findings.py": ("plugins/verdict/test_findings.py", *_JUDGED),
+    "module_utils/_evidence/cluster.py": ("plugins/evidence/test_cluster.py",),
+    "module_utils/_evidence/probes.py": ("plugins/evidence/test_cluster.py",),
+    "module_utils/_evidence/host.py": _SEEN,
+    "module_utils/_evidence/daemons.py": _SEEN,
+    "module_utils/_evidence/gpu_node.py": _SEEN,
+    "module_utils/_evidence/control_plane.py": _SEEN,
+    "plugin_utils/_verdict/containers.py": _JUDGED,
+    "plugin_utils/_verdict/daemons.py": _JUDGED,
+    "plugin_utils/_verdict/judge.py": _JUDGED,
+    "plugin_utils/_verdict/gpu_node.py": _JUDGED,
+    "plugin_utils/_verdict/control_plane.py": _JUDGED,
+    "module_utils/_cluster/objects.py": ("plugins/cluster/test_objects.py",),
+    "module_utils/_removal/plan.py": _REMOVED,
+    "module_utils/_removal/cluster.py": ("plugins/removal/test_cluster.py",),
+    "module_utils/_removal/host.py": _REMOVED,
+    "module_utils/_removal/report.py": ("plugins/removal/test_report.py",),
 }
 
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -16,7 +16,7 @@ RUNTIME = "files/gpushare_runtime/gpushare_runtime"
 UTILS = "plugins/module_utils"
 PLUGIN_UTILS = "plugins/plugin_utils"
 # Installing stands on these, whatever is installed.
-HOST_CORE = tuple(f"{UTILS}/_{name}.py" for name in ("command", "files", "health", "host", "journal", "pending", "systemd", "transaction"))
+HOST_CORE = (f"{UTILS}/_host/*", f"{UTILS}/_change/*", f"{UTILS}/_daemon/health.py")
 # What a daemon on the hosts needs to be there at all.
 INSTALL = (
     "files/gpushare_runtime/*.*",
@@ -26,8 +26,7 @@ INSTALL = (
     "roles/runtime/*",
     "roles/device_plugin/*",
     "roles/extender/*",
-    f"{UTILS}/_runtime_env.py",
-    f"{UTILS}/_daemon_files.py",
+    f"{UTILS}/_daemon/*",
     f"{PLUGIN_UTILS}/_wheel.py",
 )
 # One of each layer: scheduler, kubelet, containerd, driver, API server, container. The suite `verify` has the others.
@@ -172,10 +171,9 @@ SUITES = (
             "roles/admission/*",
             "roles/*/templates/*account*",
             "roles/*/templates/*.service.j2",
-            f"{UTILS}/_identity.py",
-            f"{UTILS}/_pki.py",
-            f"{UTILS}/_token*",
-            f"{UTILS}/_cluster_*",
+            f"{UTILS}/_identity/*",
+            f"{UTILS}/_daemon/pki.py",
+            f"{UTILS}/_cluster/*",
             "plugins/modules/*token*",
             "plugins/modules/*cluster*",
             "tests/e2e/test_[ri]*",
@@ -191,9 +189,9 @@ SUITES = (
         paths=(
             "roles/verify/*",
             "playbooks/verify.yml",
-            f"{UTILS}/_verify*",
-            f"{PLUGIN_UTILS}/_verify*",
-            f"{UTILS}/_gpu_mem_capacity.py",
+            f"{UTILS}/_evidence/*",
+            f"{PLUGIN_UTILS}/_verdict/*",
+            f"{UTILS}/_cluster/capacity.py",
             "plugins/*/gpushare_verify*",
             "plugins/modules/gpu_mem_capacity.py",
             "tests/verify/*",
@@ -224,9 +222,8 @@ SUITES = (
         lab="one",
         paths=(
             "roles/container_runtime/*",
-            f"{UTILS}/_container*",
-            f"{UTILS}/_cri.py",
-            f"{UTILS}/_toml*",
+            f"{UTILS}/_runtimes/*",
+            f"{UTILS}/_formats/toml*",
             "plugins/modules/container_runtime.py",
             *HOST_CORE,
             "tests/hosts/*container_runtime*",
@@ -243,13 +240,11 @@ SUITES = (
         lab="one",
         paths=(
             "roles/scheduler/*",
-            f"{UTILS}/_scheduler*",
-            f"{UTILS}/_kube*",
-            f"{UTILS}/_candidate.py",
-            f"{UTILS}/_companions.py",
-            f"{UTILS}/_yaml*",
-            f"{PLUGIN_UTILS}/_scheduler*",
-            f"{PLUGIN_UTILS}/_yaml*",
+            f"{UTILS}/_scheduler/*",
+            f"{UTILS}/_cluster/kubectl.py",
+            f"{UTILS}/_daemon/service.py",
+            f"{UTILS}/_formats/yaml*",
+            f"{PLUGIN_UTILS}/_scheduler/*",
             "plugins/*/kube_scheduler_extender.py",
             *HOST_CORE,
             "tests/hosts/*scheduler*",
@@ -269,8 +264,7 @@ SUITES = (
             "roles/report/*",
             "playbooks/uninstall.yml",
             "playbooks/report.yml",
-            f"{UTILS}/_remove*",
-            f"{UTILS}/_report.py",
+            f"{UTILS}/_removal/*",
             "plugins/modules/*remove*",
             "plugins/modules/*report*",
             *HOST_CORE,
@@ -314,9 +308,8 @@ SUITES = (
         lab="old",
         paths=(
             "roles/scheduler/*",
-            f"{UTILS}/_kubeadm*",
-            f"{UTILS}/_scheduler*",
-            f"{PLUGIN_UTILS}/_scheduler*",
+            f"{UTILS}/_scheduler/*",
+            f"{PLUGIN_UTILS}/_scheduler/*",
             "tests/hosts/test_upgrade.py",
             *INSTALL,
         ),

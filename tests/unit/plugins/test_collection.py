@@ -14,7 +14,7 @@ import tomllib
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-ON_HOSTS = sorted(path for folder in ("modules", "module_utils") for path in (ROOT / "plugins" / folder).glob("*.py"))
+ON_HOSTS = sorted(path for folder in ("modules", "module_utils") for path in (ROOT / "plugins" / folder).rglob("*.py"))
 
 
 def load(*parts: str) -> Any:
@@ -31,6 +31,6 @@ def test_a_checkout_is_the_collection() -> None:
     assert (os.readlink(link), link.resolve()) == ("../../..", ROOT)
 
 
-@pytest.mark.parametrize("path", ON_HOSTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ON_HOSTS, ids=lambda path: "/".join(path.parts[-2:]))
 def test_what_runs_on_hosts_is_python_3_8(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))

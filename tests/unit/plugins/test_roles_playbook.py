@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from unit.plugins.kubectl_stub import asked, make_kubectl
+from unit.plugins.cluster.kubectl_stub import asked, make_kubectl
 from unit.plugins.test_preflight_playbook import LOCAL, ROOT, play
 
 

@@ -1,0 +1,207 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A change to a host's files as a transaction. No Ansible here.
+
+Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`:
+note the originals in the journal, replace each file atomically, restart if that is due, prove health; if anything
+of that fails, put back what was there and say why. Killed anywhere, each file is the old one or the new one, and the
+next run finishes: whether a restart is due is asked of the running process, not remembered, and what was not proven is
+proven then, or put back to what was there before the run that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, replace
+
+
+class TransactionError(Exception):
+    """The change did not hold. restored: whether the host is as it was before."""
+
+    def __init__(self, message: str, restored: bool) -> None:
+        super().__init__(message)
+        self.restored = restored
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file: what is there, and what shall be (None: no file). A path that does not begin with "/" is only noted."""
+
+    path: str
+    before: Optional[FileState]
+    after: Optional[bytes]
+    mode: int
+    secret: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    changed: bool
+    restarted: bool
+
+
+class Service:
+    """What runs on the files. The functions do their own waiting, within a deadline.
+
+    due(): whether the running process is older than the files, or not as they say;
+    restart(): make it read them, by whatever means; healthy(): None, or in words what is wrong.
+    """
+
+    def __init__(
+        self,
+        due: Callable[[], bool],
+        restart: Callable[[], None],
+        healthy: Callable[[], Optional[str]],
+    ) -> None:
+        self.due = due
+        self.restart = restart
+        self.healthy = healthy
+
+
+def _nothing(point: str) -> None:
+    """Called at each point where a kill must be harmless; tests put something else here."""
+
+
+class Transaction:
+    """owner: who asks, as `uninstall` and `report` will name it ("scheduler", "container_runtime")."""
+
+    def __init__(self, owner: str, root: str = "/", point: Callable[[str], None] = _nothing) -> None:
+        self.owner = owner
+        self.root = root
+        self.journal = Journal(root)
+        self._pending = Pending(self.journal, owner)
+        self._point = point
+        self._changes: List[Change] = []
+
+    def write(self, path: str, content: bytes, mode: Optional[int] = None, secret: bool = False) -> None:
+        """Plan: `path` (absolute) shall hold `content`. mode: for a new file, or to change it; else what is there stays."""
+        before = read_state(self._real(path))
+        wanted = mode if mode is not None else before.mode if before else 0o644
+        self._changes.append(Change(path, before, content, wanted, secret))
+
+    def remove(self, path: str, secret: bool = False) -> None:
+        """Plan: there shall be no `path`."""
+        self._changes.append(Change(path, read_state(self._real(path)), None, 0, secret))
+
+    def note(self, name: str, before: Optional[bytes], after: Optional[bytes]) -> None:
+        """Plan: the journal shall say that `name`, which is no file, was turned from `before` into `after`."""
+        state = None if before is None else FileState(before, 0, 0, 0, None)
+        self._changes.append(Change(name, state, after, 0, False))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a run of this owner was killed before its change was proven or put back."""
+        return self._pending.exists
+
+    @property
+    def changes(self) -> List[Change]:
+        """What really differs."""
+        return [change for change in self._changes if _differs(change)]
+
+    def diff(self) -> List[Dict[str, str]]:
+        """In Ansible's form; secrets and binary files as digests only."""
+        return [
+            {
+                "before_header": change.path,
+                "after_header": change.path,
+                "before": _shown(change, change.before.content if change.before else None),
+                "after": _shown(change, change.after),
+            }
+            for change in self.changes
+            if change.path.startswith("/")
+        ]
+
+    def apply(self, service: Optional[Service] = None) -> Outcome:
+        """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
+        changes, unfinished = self.changes, self.unfinished
+        saved: List[Saved] = []
+        try:
+            saved = self._begin(changes)
+            for change in changes:
+                self._point("before " + change.path)
+                self.journal.record(change.path, self.owner, change.before, change.after)
+                self._point("noted " + change.path)
+                if change.path.startswith("/"):
+                    self._put(change.path, change.after, change.before, change.mode)
+                    self._point("written " + change.path)
+            restarted = False
+            if service and service.due():
+                service.restart()
+                restarted = True
+                self._point("restarted")
+            problem = service.healthy() if service and (restarted or changes or unfinished) else None
+        except Exception as error:
+            raise self._undo(saved, service, f"{type(error).__name__}: {error}", unfinished) from error
+        if problem:
+            raise self._undo(saved, service, problem, unfinished)
+        self._pending.clear()
+        self._point("done")
+        return Outcome(bool(changes) or restarted or unfinished, restarted)
+
+    def _begin(self, changes: List[Change]) -> List[Saved]:
+        """Note how everything was before this change, or before the one that was killed on its way to it."""
+        saved = self._pending.load()
+        known = {one.path for one in saved}
+        saved += [Saved(change.path, change.before, self.journal.entry(change.path)) for change in changes if change.path not in known]
+        if saved:
+            self._pending.save(saved)
+        return saved
+
+    def _undo(self, saved: List[Saved], service: Optional[Service], why: str, unfinished: bool) -> TransactionError:
+        """Put everything back and prove that, too. In the order of the change: what makes somebody read the others comes last."""
+        back = "put back what was there"
+        if unfinished:
+            back = "the files were those of an earlier run that did not end; put back what was there before it"
+        try:
+            for one in saved:
+                path, before = one.path, one.before
+                if path.startswith("/") and read_state(self._real(path)) != before:
+                    self._put(path, before.content if before else None, before, before.mode if before else 0)
+                self.journal.restore(path, one.entry)
+            if service and saved:
+                if service.due():
+                    service.restart()
+                still = service.healthy()
+                if still:
+                    self._pending.clear()
+                    return TransactionError(f"{why}; {back}, but: {still}", restored=True)
+            self._pending.clear()
+        except Exception as error:  # whatever it is, the user must hear of both
+            failed = f"putting back what was there failed as well: {type(error).__name__}: {error}"
+            return TransactionError(f"{why}; {failed}; the originals are in {self.journal.folder}", restored=False)
+        return TransactionError(f"{why}; {back}", restored=True)
+
+    def _put(self, path: str, content: Optional[bytes], like: Optional[FileState], mode: int) -> None:
+        real = self._real(path)
+        if content is None:
+            remove(real)
+        else:
+            uid, gid = (like.uid, like.gid) if like else (os.getuid(), os.getgid())
+            replace(real, content, mode, uid, gid, like.label if like else None)
+
+    def _real(self, path: str) -> str:
+        return os.path.join(self.root, path.lstrip("/"))
+
+
+def _differs(change: Change) -> bool:
+    if change.before is None:
+        return change.after is not None
+    return change.before.content != change.after or change.before.mode != change.mode
+
+
+def _shown(change: Change, content: Optional[bytes]) -> str:
+    if content is None:
+        return ""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if change.secret or (content and not text):
+        return f"(content with sha256 {digest(content)[:16]})\n"
+    return text

@@ -1,0 +1,75 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The API server, reached through the host's own kubectl: JSON in, JSON out.
+
+Private to this collection.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithInput
+
+ARGUMENTS: Dict[str, Dict[str, Any]] = {
+    "kubectl": {"type": "str", "default": "kubectl"},
+    "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
+}
+
+
+class KubectlError(RuntimeError):
+    """kubectl failed; the message has its arguments and its own words."""
+
+
+class Kubectl:
+    """kubectl with one kubeconfig. `run` executes it."""
+
+    def __init__(self, run: RunWithInput, binary: str, kubeconfig: str) -> None:
+        self._run = run
+        self._command = [binary, "--kubeconfig", kubeconfig, "--request-timeout=20s"]
+
+    def text(self, args: Sequence[str], data: Optional[str] = None) -> str:
+        """Standard output. KubectlError if kubectl fails."""
+        status, out, err = self._run([*self._command, *args], data)
+        if status != 0:
+            raise KubectlError(f"kubectl {' '.join(args)} failed with exit status {status}: {err.strip() or out.strip()}")
+        return out
+
+    def json(self, args: Sequence[str], data: Optional[str] = None) -> Any:
+        """The object that kubectl prints, None if it prints nothing."""
+        out = self.text([*args, "-o", "json"], data)
+        return json.loads(out) if out.strip() else None
+
+    def items(self, args: Sequence[str], data: Optional[str] = None) -> List[Dict[str, Any]]:
+        """The objects that kubectl prints, whether it wraps them in a List or prints a single one."""
+        found = self.json(args, data)
+        if found is None:
+            return []
+        if found.get("kind") == "List":
+            return list(found["items"])
+        return [found]
+
+
+def as_list(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Objects as one JSON document for `kubectl -f -`."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def for_module(module: Any) -> Kubectl:
+    """Kubectl for an AnsibleModule that has ARGUMENTS; fails the module where there is no kubectl."""
+
+    def run(argv: List[str], data: Optional[str]) -> Tuple[int, str, str]:
+        status, out, err = module.run_command(argv, data=data)
+        return status, out, err
+
+    name = module.params["kubectl"]
+    # Where preflight looks, too: sudo's own search path leaves folders out.
+    program = host.Host().program(name)
+    if program is None:
+        where = "" if name.startswith("/") else f" in {', '.join(host.PROGRAM_FOLDERS)}"
+        module.fail_json(msg=f"there is no program {name[:80]}{where}: install kubectl, or name its path in gpushare_kubectl")
+    return Kubectl(run, str(program), module.params["kubeconfig"])

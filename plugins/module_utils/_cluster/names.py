@@ -1,0 +1,57 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every name that this collection shares with the cluster: resources, annotations, labels, accounts, units, sockets, files.
+
+Private to this collection. Those that the daemons use, too, are the ones in the runtime's protocol.py, which a test compares.
+"""
+
+from __future__ import annotations
+
+# Resources that pods ask for.
+MEMORY = "aliyun.com/gpu-mem"
+CARDS = "aliyun.com/gpu-count"
+#: No device plugin registers it: the extender alone accounts for it, and kube-scheduler must not look for it among a node's resources.
+COMPUTE = "aliyun.com/gpu-core.percentage"
+RESOURCES = (MEMORY, CARDS, COMPUTE)
+
+# Annotations of nodes: their cards, and what the device plugin keeps back.
+ANNOTATION_CARDS = "gpushare/cards"
+ANNOTATION_HELD = "gpushare/held"
+# Annotations of pods: container to card to units; the card of the whole pod, as the original writes it.
+ANNOTATION_ALLOCATION = "scheduler.framework.gpushare.allocation"
+ANNOTATION_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+#: How all annotations begin that are ours, on nodes and pods.
+ANNOTATION_PREFIXES = ("ALIYUN_COM_", "gpushare/", "scheduler.framework.gpushare")
+#: On kube-scheduler's static pod: a configuration that changes alone would not restart the scheduler.
+ANNOTATION_SCHEDULER_CONFIG = "gpushare.kubernetes/scheduler-config-sha256"
+#: kubelet's own: the API's copy of a static pod.
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
+
+# Labels of nodes: that ours serves it, and how its cards are filled.
+LABEL_NODE = "gpushare.kubernetes/node"
+LABEL_PLACEMENT = "ack.node.gpu.placement"
+# The label of verify's probe pods, and its value.
+LABEL_PROBE = "gpushare.kubernetes/probe"
+PROBE = "verify"
+
+NAMESPACE = "kube-system"
+#: How the names of all our objects begin.
+PREFIX = "gpushare-"
+#: The name under which the API server remembers which fields we have applied.
+FIELD_MANAGER = "gpushare.kubernetes"
+#: The daemons: their units, and as the device plugin calls itself at the API server.
+PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
+#: A device plugin's account, in front of its node's name.
+PLUGIN_ACCOUNT_PREFIX = "gpushare-device-plugin-"
+#: The ConfigMap of a node that its device plugin makes, in front of the node's name.
+UNHEALTHY_PREFIX = "unhealthy-gpu-"
+
+#: The device plugin's socket of each resource. The original's has the name of our first one, so that ours can take its place.
+SOCKETS = {MEMORY: "aliyungpushare.sock", CARDS: "aliyungpushare-cards.sock"}
+
+#: What kube-scheduler shows itself to the extender with: authority, certificate, key.
+SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
+#: All that gpushare-pki makes in its folder.
+CERTIFICATES = ("ca.crt", "ca.key", "extender.crt", "extender.key", *(f"scheduler/{name}" for name in SCHEDULER_TLS_FILES))

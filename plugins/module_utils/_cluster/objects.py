@@ -1,0 +1,225 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings objects of a cluster to what they shall be, through kubectl: as few calls as can be, none that writes if nothing differs.
+
+Private to this collection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    FIELD_MANAGER,
+    LABEL_NODE,
+    LABEL_PLACEMENT,
+    NAMESPACE,
+)
+
+Key = Tuple[str, str, str]
+Object = Mapping[str, Any]
+
+# What the server writes by itself and what differs although nothing of ours does.
+_OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
+
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
+# Kind to (its API, its namespace or "" for none) of what this collection makes of its own.
+_OWN = {
+    "ServiceAccount": ("v1", NAMESPACE),
+    "Role": (_RBAC, NAMESPACE),
+    "RoleBinding": (_RBAC, NAMESPACE),
+    "ClusterRole": (_RBAC, ""),
+    "ClusterRoleBinding": (_RBAC, ""),
+    "ValidatingAdmissionPolicy": (_ADMISSION, ""),
+    "ValidatingAdmissionPolicyBinding": (_ADMISSION, ""),
+}
+_NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT)
+
+
+class ForeignError(RuntimeError):
+    """An object that this collection never makes; says which, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """apply: complete objects; create: whether those that are not there may be made."""
+
+    apply: Sequence[Object] = ()
+    create: bool = True
+    skip_unserved: bool = False
+    field_manager: str = FIELD_MANAGER
+
+
+@dataclass(frozen=True)
+class Change:
+    """One object that is created or altered: before is None for one that was not there. Values of Secrets are left out."""
+
+    key: Key
+    before: Optional[Dict[str, Any]]
+    after: Dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        return title(self.key)
+
+
+def check_ours(wanted: Wanted) -> None:
+    """ForeignError unless all of them are of kinds and names that this collection makes."""
+    stranger = foreign(wanted.apply)
+    if stranger is not None:
+        raise ForeignError(f"not an object of gpushare's: {stranger}; nothing was changed")
+
+
+def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, Any]:
+    """The module's result. KubectlError with kubectl's words."""
+    unserved: List[str] = []
+    apply = list(wanted.apply)
+    if wanted.skip_unserved:
+        apply, unserved = _split(kubectl, apply)
+    found, missing = _apply(kubectl, apply, wanted, check_mode)
+    return {
+        "changed": bool(found),
+        "objects": [change.title for change in found],
+        "skipped": unserved,
+        "missing": missing,
+        "diff": diff(found),
+    }
+
+
+def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mode: bool) -> Tuple[List[Change], List[str]]:
+    """The changes, and the titles of those that are not there and may not be made."""
+    missing: List[str] = []
+    if not objects:
+        return [], missing
+    document = as_list(objects)
+    command = ["apply", "--server-side", "--force-conflicts", f"--field-manager={wanted.field_manager}", "-f", "-"]
+    live = kubectl.items(["get", "--ignore-not-found", "-f", "-"], document)
+    if not wanted.create:
+        there = {key(item) for item in live}
+        missing = absent(live, objects)
+        document = as_list([item for item in objects if key(item) in there])
+        if not there:
+            return [], missing
+    found = changes(live, kubectl.items([*command, "--dry-run=server"], document))
+    if found and not check_mode:
+        kubectl.text(command, document)
+    return found, missing
+
+
+def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], List[str]]:
+    """(those of kinds that the API server has, the titles of the others)."""
+
+    def ask(path: str) -> Optional[Mapping[str, Any]]:
+        try:
+            found: Mapping[str, Any] = json.loads(kubectl.text(["get", "--raw", path]))
+        except KubectlError as error:
+            if "NotFound" in str(error) or "the server could not find the requested resource" in str(error):
+                return None
+            raise
+        return found
+
+    kinds = {version: served(version, ask) for version in sorted({str(item["apiVersion"]) for item in objects})}
+    kept = [item for item in objects if item["kind"] in kinds[item["apiVersion"]]]
+    return kept, [title(key(item)) for item in objects if item not in kept]
+
+
+def foreign(objects: Sequence[Mapping[str, Any]]) -> Optional[str]:
+    """Which of the objects this collection never makes, and why, in words; None if they are all its own.
+
+    What is applied here is applied with all rights over the cluster. Of a node, which is somebody else's, there are two labels.
+    """
+    for item in objects:
+        why = _foreign(item)
+        if why is not None:
+            return f"{str(item.get('kind'))[:80]!r} {str((item.get('metadata') or {}).get('name'))[:80]!r}: {why}"
+    return None
+
+
+def _foreign(item: Mapping[str, Any]) -> Optional[str]:
+    kind, metadata = item.get("kind"), item.get("metadata") or {}
+    if kind == "Node":
+        if set(item) != {"apiVersion", "kind", "metadata"} or set(metadata) != {"name", "labels"} or item["apiVersion"] != "v1":
+            return "expected a node's name and labels, nothing else"
+        return None if set(metadata["labels"]) <= set(_NODE_LABELS) else f"expected no other labels than {', '.join(_NODE_LABELS)}"
+    place = _OWN.get(str(kind))
+    if place is None:
+        return f"expected one of the kinds {', '.join(_OWN)}"
+    if place != (item.get("apiVersion"), metadata.get("namespace", "")):
+        return f"expected {place[0]}" + (f" in the namespace {place[1]}" if place[1] else " without a namespace")
+    if not _NAME.fullmatch(str(metadata.get("name"))):
+        return "expected a name that begins with gpushare-"
+    if str(kind).endswith("RoleBinding"):
+        named = [item["roleRef"], *item["subjects"]]
+        if [one for one in named if not _NAME.fullmatch(one["name"])] or {one["kind"] for one in item["subjects"]} != {"ServiceAccount"}:
+            return "expected roles and ServiceAccounts whose names begin with gpushare-"
+    return None
+
+
+def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, Any]]) -> List[Change]:
+    """The objects of `applied` (as a dry run returns them) that differ from `live`, in their order."""
+    before = {key(item): _content(item) for item in live}
+    found = []
+    for item in applied:
+        content = _content(item)
+        if before.get(key(item)) != content:
+            found.append(Change(key(item), _shown(before.get(key(item))), _shown(content) or {}))
+    return found
+
+
+def absent(live: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> List[str]:
+    """The titles of the wanted objects that the cluster does not have."""
+    there = {key(item) for item in live}
+    return [title(key(item)) for item in wanted if key(item) not in there]
+
+
+def served(group_version: str, ask: Callable[[str], Optional[Mapping[str, Any]]]) -> Set[str]:
+    """The kinds that the API server has of a group and version such as "apps/v1". ask: path to its answer, None for 404."""
+    found = ask(("/apis/" if "/" in group_version else "/api/") + group_version) or {}
+    return {str(resource["kind"]) for resource in found.get("resources") or ()}
+
+
+def title(of: Key) -> str:
+    """Such as "ClusterRole gpushare-extender" or "Secret kube-system/gpushare-extender"."""
+    kind, namespace, name = of
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+def key(item: Mapping[str, Any]) -> Key:
+    """Kind, namespace ("" if it has none) and name."""
+    metadata = item["metadata"]
+    return str(item["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])
+
+
+def diff(found: Sequence[Change]) -> List[Dict[str, str]]:
+    """The changes in the form that Ansible prints."""
+    return [
+        {
+            "before_header": change.title,
+            "after_header": change.title,
+            "before": "" if change.before is None else _text(change.before),
+            "after": _text(change.after),
+        }
+        for change in found
+    ]
+
+
+def _content(item: Mapping[str, Any]) -> Dict[str, Any]:
+    metadata = {name: value for name, value in item["metadata"].items() if name not in _OF_THE_SERVER}
+    return {**{name: value for name, value in item.items() if name not in ("metadata", "status")}, "metadata": metadata}
+
+
+def _shown(content: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+    if content is None or content.get("kind") != "Secret":
+        return content
+    return {name: value for name, value in content.items() if name not in ("data", "stringData")}
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,56 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The certificates between kube-scheduler and the extender of a host, as the runtime's gpushare-pki makes and reports them.
+
+Private to this collection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Dict, List
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CERTIFICATES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+
+
+class PkiError(RuntimeError):
+    """gpushare-pki failed; the message has its words."""
+
+
+@dataclass(frozen=True)
+class Pki:
+    """changed: the files that are, or would be, made anew. not_after: end of validity by certificate, as gpushare-pki prints it."""
+
+    changed: List[str]
+    not_after: Dict[str, str]
+
+    def diff(self) -> Dict[str, str]:
+        """In Ansible's form; names only."""
+        return {"before": "", "after": "".join(f"made anew: {name}\n" for name in self.changed)}
+
+
+def command(program: str, folder: str, verb: str, reload_unit: str) -> List[str]:
+    """The call of gpushare-pki. verb: "plan" or "ensure"."""
+    return [program, verb, "--dir", folder, *(["--reload", reload_unit] if verb == "ensure" and reload_unit else [])]
+
+
+def ask(run: Run, argv: List[str]) -> Pki:
+    """What the program says that it did or would do. PkiError with its words."""
+    status, out, err = run(argv)
+    if status != 0:
+        raise PkiError(f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()}")
+    try:
+        said = json.loads(out)
+        return Pki(list(said["changed"]), {one["path"]: one["not_after"] for one in said["certificates"]})
+    except (KeyError, TypeError, ValueError) as error:
+        raise PkiError(f"{' '.join(argv)} must print JSON with `changed` and `certificates`; it printed {out[:200]!r}") from error
+
+
+def missing(folder: str) -> Pki:
+    """What would be made where the program is not installed yet: every file that is not there."""
+    return Pki([name for name in CERTIFICATES if not os.path.exists(os.path.join(folder, name))], {})

@@ -1,0 +1,194 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the API says that verify needs: nodes, pods that hold or ask for cards, schedulers, and how our own objects differ.
+
+Private to this collection. Every object is cut down to what is judged: the result travels to the controller once. Pods are listed in
+pages, because a large cluster's list is hundreds of MB.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
+from urllib.parse import urlencode
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_CARDS,
+    ANNOTATION_MIRROR,
+    ANNOTATION_PREFIXES,
+    ANNOTATION_SCHEDULER_CONFIG,
+    CARDS,
+    LABEL_PROBE,
+    MEMORY,
+    NAMESPACE,
+    PREFIX,
+    PROBE,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest, proof
+
+#: Above this many, one list is cheaper than one request for each name.
+MANY_NODES = 20
+_PAGE = 500
+
+
+def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
+    """The nodes of these names that exist."""
+    if not names:
+        return []
+    wanted = sorted(names) if len(names) <= MANY_NODES else []
+    found = kubectl.items(["get", "nodes", *wanted, "--ignore-not-found"])
+    return [_node(item) for item in found if item["metadata"]["name"] in names]
+
+
+def settled(node: Mapping[str, Any]) -> bool:
+    """Whether the node is Ready and kubelet offers what the device plugin has published: it tells the API every ten seconds only."""
+    status = node["status"]
+    ready = any(one["status"] == "True" for one in status["conditions"])
+    try:
+        cards = published(node["metadata"]["annotations"][ANNOTATION_CARDS]).cards
+    except (KeyError, AnnotationError):
+        return False
+    usable = [card for card in cards if card.usable]
+    offered = [quantity(status["allocatable"].get(name, 0)) for name in (MEMORY, CARDS)]
+    return ready and offered == [sum(card.units for card in usable), len(usable)]
+
+
+def pods(kubectl: Kubectl) -> List[Dict[str, Any]]:
+    """Every pod of ours that has not ended: it asks for our resources, or carries our annotations."""
+    return [pod(item) for item in _paged(kubectl, "/api/v1/pods", "status.phase!=Succeeded,status.phase!=Failed") if _asks(item)]
+
+
+def schedulers(kubectl: Kubectl, names: Iterable[str]) -> Dict[str, Optional[Dict[str, Any]]]:
+    """Node to the API's copy of its kube-scheduler's static pod."""
+    found: Dict[str, Optional[Dict[str, Any]]] = {}
+    for name in sorted(names):
+        items = kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--field-selector", f"spec.nodeName={name}"])
+        mirror = proof.find_static_pod(items)
+        found[name] = None if mirror is None else _mirror(mirror)
+    return found
+
+
+def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """How our objects in the cluster differ from these, by the server's own dry run: titles that are missing, that differ, and that
+    this API server does not serve (skipped).
+    """
+    result = converge(kubectl, Wanted(apply=wanted, skip_unserved=True), check_mode=True)
+    missing = [one["before_header"] for one in result["diff"] if not one["before"]]
+    return {
+        "missing": missing,
+        "differs": [title for title in result["objects"] if title not in missing],
+        "skipped": result["skipped"],
+    }
+
+
+def accounts(kubectl: Kubectl, namespace: str = NAMESPACE) -> Dict[str, str]:
+    """Name to UID of our ServiceAccounts."""
+    found = kubectl.items(["get", "serviceaccounts", "--namespace", namespace])
+    metadata = [item["metadata"] for item in found]
+    return {one["name"]: one["uid"] for one in metadata if one["name"].startswith(PREFIX)}
+
+
+def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
+    """A pod cut down. containers: by name, with its place (init containers count down from -1), units and cards asked for."""
+    metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+    containers = [_container(index, one) for index, one in enumerate(spec.get("containers") or [])]
+    containers += [_container(-1 - index, one) for index, one in enumerate(spec.get("initContainers") or [])]
+    statuses = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
+    return {
+        "namespace": metadata.get("namespace", ""),
+        "name": metadata["name"],
+        "node": spec.get("nodeName", ""),
+        "phase": status.get("phase", ""),
+        "message": status.get("message", ""),
+        "deleted": "deletionTimestamp" in metadata,
+        "probe": (metadata.get("labels") or {}).get(LABEL_PROBE) == PROBE,
+        "annotations": {key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(ANNOTATION_PREFIXES)},
+        "containers": containers,
+        "running": [_status(one) for one in statuses if "running" in (one.get("state") or {})],
+        "waiting": [_waiting(one) for one in statuses if "waiting" in (one.get("state") or {})],
+        "scheduling": proof.scheduling_message(item),
+    }
+
+
+def _paged(kubectl: Kubectl, path: str, selector: str) -> Iterator[Dict[str, Any]]:
+    query = {"limit": str(_PAGE), "fieldSelector": selector}
+    while True:
+        page = json.loads(kubectl.text(["get", "--raw", f"{path}?{urlencode(query)}"]))
+        yield from page.get("items") or []
+        following = page["metadata"].get("continue")
+        if not following:
+            return
+        query["continue"] = following
+
+
+def _asks(item: Mapping[str, Any]) -> bool:
+    containers = [*(item["spec"].get("containers") or []), *(item["spec"].get("initContainers") or [])]
+    asked = any(_amount(one, name) for one in containers for name in (MEMORY, CARDS))
+    return asked or any(key.startswith(ANNOTATION_PREFIXES) for key in item["metadata"].get("annotations") or {})
+
+
+def _amount(container: Mapping[str, Any], resource: str) -> int:
+    value = ((container.get("resources") or {}).get("limits") or {}).get(resource, 0)
+    return int(value) if str(value).isdigit() else 0
+
+
+def _container(index: int, one: Mapping[str, Any]) -> Dict[str, Any]:
+    return {
+        "index": index,
+        "name": one["name"],
+        "units": _amount(one, MEMORY),
+        "cards": _amount(one, CARDS),
+        "privileged": (one.get("securityContext") or {}).get("privileged") is True,
+    }
+
+
+def _status(one: Mapping[str, Any]) -> Dict[str, Any]:
+    identity = str(one.get("containerID", "")).partition("://")[2]
+    started = proof.parse_time(one["state"]["running"]["startedAt"]).timestamp()
+    return {"name": one["name"], "id": identity, "started": started}
+
+
+def _waiting(one: Mapping[str, Any]) -> str:
+    waiting = one["state"]["waiting"]
+    return f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip()
+
+
+def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
+    metadata, status = item["metadata"], item.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    return {
+        "metadata": {
+            "name": metadata["name"],
+            "labels": metadata.get("labels") or {},
+            "annotations": {key: value for key, value in annotations.items() if key.startswith(ANNOTATION_PREFIXES)},
+        },
+        "status": {
+            "capacity": {key: value for key, value in (status.get("capacity") or {}).items() if key in (MEMORY, CARDS)},
+            "allocatable": {key: value for key, value in (status.get("allocatable") or {}).items() if key in (MEMORY, CARDS)},
+            "conditions": [{"type": c["type"], "status": c["status"]} for c in status.get("conditions") or [] if c["type"] == "Ready"],
+        },
+    }
+
+
+def _mirror(item: Mapping[str, Any]) -> Dict[str, Any]:
+    annotations = item["metadata"]["annotations"]
+    containers = [
+        {key: one[key] for key in ("name", "image", "command", "args", "volumeMounts") if key in one}
+        for one in item["spec"]["containers"]
+        if manifest.is_scheduler(one)
+    ]
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": item["metadata"]["name"],
+            "annotations": {key: annotations[key] for key in (ANNOTATION_MIRROR, ANNOTATION_SCHEDULER_CONFIG) if key in annotations},
+        },
+        "spec": {"containers": containers, "volumes": [one for one in item["spec"].get("volumes") or [] if "hostPath" in one]},
+        "status": {"containerStatuses": (item.get("status") or {}).get("containerStatuses") or []},
+    }

@@ -1,0 +1,155 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a GPU node shows: its driver, kubelet's side of the device plugin, container runtime, CDI specs, containers. Read-only.
+
+Private to this collection. Plain JSON, judged on the controller by _verdict/gpu_node.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from typing import Any, Callable, Dict, List, Optional
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import (
+    Refused,
+    Runtimes,
+    dump_section,
+    not_running,
+    running_runtimes,
+    socket_address,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import arguments_of, find_unit
+
+KUBELET_SOCKET = "kubelet.sock"
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+_CONNECT_SECONDS = 2.0
+_KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
+_HOST_PATH = re.compile(r"[\"']?(?:hostPath|path)[\"']?\s*:\s*[\"']?(/[^\"',\s}]+)")
+_CARD = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LIBRARY = re.compile(r"/lib(?:nvidia-ml|cuda)\.so\.([0-9]+(?:\.[0-9]+)+)")
+_CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
+#: Images are named to the probe, the best first; more would be of no use.
+_IMAGES = 5
+
+
+def sockets(host: Host, kubelet_root: str, peer: "Callable[[str], Optional[int]]") -> List[Dict[str, Any]]:
+    """The device plugins' sockets that somebody listens on, and who. peer: PID of the listener of a socket, None for nobody."""
+    folder = f"{kubelet_root}/device-plugins"
+    found = []
+    for name in host.names(folder):
+        path = f"{folder}/{name}"
+        if name == KUBELET_SOCKET or not host.is_socket(path):
+            continue
+        pid = peer(host.outside(path))
+        if pid is not None:
+            argv = (host.data(f"/proc/{pid}/cmdline") or b"").split(b"\0")
+            words = " ".join(word.decode("utf-8", "replace") for word in argv[:3]).strip()
+            found.append({"name": name, "pid": pid, "process": words})
+    return found
+
+
+def listener(path: str) -> Optional[int]:
+    """The PID that listens on a unix socket, None if nobody does. Connects and says nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(_CONNECT_SECONDS)
+        try:
+            connection.connect(path)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:
+            return None
+        return int(struct.unpack("3i", credentials)[0])
+
+
+def container_runtime(host: Host, endpoint: Optional[str], unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
+    """containerd: its default runtime in the files and in the process, and what the process lacks of the files."""
+    found: Dict[str, Any] = {"problem": "", "file_default": "", "running_default": "", "lacks": "", "unit": unit_name}
+    try:
+        unit = find_unit(unit_name, run, arguments_of)
+        installation = Installation(unit.containerd(run), config or unit.config)
+        dump = installation.dump()
+        wanted = Runtimes.of(dump_section(dump))
+        found["file_default"] = wanted.default
+        address = (endpoint or "").replace("unix://", "") or unit.address or socket_address(dump)
+        running = running_runtimes(cri.status(host.outside(address)).config)
+        found["running_default"] = running.default
+        found["lacks"] = not_running(wanted, running) or ""
+    except (Refused, cri.CriError, OSError, ValueError) as error:
+        found["problem"] = str(error)
+    return found
+
+
+def images(host: Host, endpoint: Optional[str]) -> List[str]:
+    """Images on the node that run without a command and do no harm: those of the pod sandbox. endpoint: kubelet's; any runtime's."""
+    address = host.outside((endpoint or "/run/containerd/containerd.sock").replace("unix://", ""))
+    try:
+        return pause_images(cri.call(address, "/runtime.v1.ImageService/ListImages", b"", 10.0))
+    except (OSError, EOFError, ValueError, LookupError, cri.CriError):
+        return []
+
+
+def pause_images(reply: bytes) -> List[str]:
+    """From a runtime.v1.ListImagesResponse: names of pause images, those first that the runtime has pinned."""
+    pinned: List[str] = []
+    others: List[str] = []
+    for number, image in cri.fields(reply):
+        if number != 1 or not isinstance(image, bytes):
+            continue
+        names, held = [], False
+        for key, value in cri.fields(image):
+            if key == 2 and isinstance(value, bytes):
+                names.append(value.decode("utf-8", "replace"))
+            held = held or (key == 8 and bool(value))
+        (pinned if held else others).extend(name for name in names if _PAUSE.search(name))
+    return [*pinned, *others][:_IMAGES]
+
+
+def cdi(host: Host) -> Dict[str, Any]:
+    """NVIDIA's CDI specs, read as text (a host has no YAML parser), and whether its runtime's configuration asks for them."""
+    config = host.text("/etc/nvidia-container-runtime/config.toml") or ""
+    mode = re.search(r"^\s*mode\s*=\s*\"(\w+)\"", config, re.MULTILINE)
+    specs = []
+    for folder in CDI_FOLDERS:
+        for name in host.names(folder):
+            text = host.text(f"{folder}/{name}") if name.endswith((".yaml", ".json")) else None
+            kind = _KIND.search(text or "")
+            if text is None or kind is None or kind.group(1) != "nvidia.com/gpu":
+                continue
+            paths = sorted(set(_HOST_PATH.findall(text)))
+            specs.append(
+                {
+                    "path": f"{folder}/{name}",
+                    "cards": sorted(set(_CARD.findall(text))),
+                    "versions": sorted(set(_LIBRARY.findall(text))),
+                    "missing": [path for path in paths if not host.exists(path)],
+                }
+            )
+    return {"mode": mode.group(1) if mode else "", "specs": specs}
+
+
+def containers(host: Host) -> Dict[str, List[str]]:
+    """Container id to the cards' device nodes in its /dev (such as "nvidia0"), of every container with a process."""
+    found: Dict[str, List[str]] = {}
+    for process in sorted(host.processes, key=lambda one: one.pid):
+        groups = host.text(f"/proc/{process.pid}/cgroup") or ""
+        ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
+        if ids and ids[-1] not in found:
+            found[ids[-1]] = _cards_in(f"{host.root.rstrip('/')}/proc/{process.pid}/root/dev")
+    return found
+
+
+def _cards_in(folder: str) -> List[str]:
+    # Not through Host, which follows links as the host does: this one leads into the container's own files.
+    try:
+        return sorted(name for name in os.listdir(folder) if re.fullmatch("nvidia[0-9]+", name))
+    except OSError:
+        return []

@@ -1,0 +1,142 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NVIDIA's cards and driver as the kernel and the disk show them, without asking the driver.
+
+Private to this collection. Read-only. What decides about cards is NVML (nvidia-smi): PCI is a hint, since a host may hide it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+_PCI = "/sys/bus/pci/devices"
+_NVIDIA = "0x10de"
+_LOADED = re.compile(r"^NVRM version: .*?\b([0-9]{3,4}(?:\.[0-9]+)+)\b", re.MULTILINE)
+_LIBRARY = re.compile(rb"(/[^\0]*/libnvidia-ml\.so\.1)\0")
+_LIBRARY_VERSION = re.compile(r"libnvidia-ml\.so\.([0-9]+(?:\.[0-9]+)+)")
+_MODULE = re.compile(r"^([^:\s]*/nvidia(?:-current|-tesla[^/:]*)?\.ko(?:\.(?:xz|zst|gz))?):", re.MULTILINE)
+_MODULE_VERSION = re.compile(rb"\0version=([0-9]{3,4}(?:\.[0-9]+)+)\0")
+_MODINFO = re.compile(r"^([0-9]{3,4}(?:\.[0-9]+)+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class PciCard:
+    """A display or 3D controller by NVIDIA. driver: the kernel driver that has it, such as "nvidia", "nouveau", "vfio-pci"."""
+
+    address: str
+    device: str
+    driver: Optional[str]
+    numa_node: Optional[int]
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver by its parts, each a version or None. They must all be of the same.
+
+    loaded: the kernel module in use; installed: the module on disk for the running kernel; library: libnvidia-ml as the dynamic
+    linker finds it.
+    """
+
+    loaded: Optional[str]
+    installed: Optional[str]
+    installed_path: Optional[str]
+    library: Optional[str]
+    library_path: Optional[str]
+    nvidia_smi: Optional[str]
+    nouveau_loaded: bool
+
+
+@dataclass(frozen=True)
+class Pci:
+    """What of NVIDIA's is on the PCI bus."""
+
+    cards: Tuple[PciCard, ...]
+
+
+def pci(host: Host) -> Pci:
+    """NVIDIA's devices on the bus; empty where the host hides it."""
+    cards: List[PciCard] = []
+    for address in host.names(_PCI):
+        folder = f"{_PCI}/{address}"
+        if host.line(f"{folder}/vendor") != _NVIDIA:
+            continue
+        kind = host.line(f"{folder}/class") or ""
+        if kind.startswith(("0x0300", "0x0302", "0x0380")):
+            driver = host.link(f"{folder}/driver")
+            numa = host.line(f"{folder}/numa_node") or ""
+            cards.append(
+                PciCard(
+                    address=address,
+                    device=host.line(f"{folder}/device") or "",
+                    driver=posixpath.basename(driver) if driver else None,
+                    numa_node=int(numa) if numa.isascii() and numa.isdigit() else None,
+                )
+            )
+    return Pci(tuple(cards))
+
+
+def driver(host: Host) -> Driver:
+    """The driver's parts."""
+    loaded = host.text("/proc/driver/nvidia/version") or ""
+    match = _LOADED.search(loaded)
+    module = _module_path(host)
+    library = _library(host)
+    return Driver(
+        loaded=match.group(1) if match else host.line("/sys/module/nvidia/version"),
+        installed=_module_version(host, module) if module else None,
+        installed_path=module,
+        library=_version_in_name(host.real(library)) if library else None,
+        library_path=library,
+        nvidia_smi=host.program("nvidia-smi"),
+        nouveau_loaded=host.is_folder("/sys/module/nouveau"),
+    )
+
+
+def _module_path(host: Host) -> Optional[str]:
+    for folder in (f"/lib/modules/{host.release}", f"/usr/lib/modules/{host.release}"):
+        match = _MODULE.search(host.text(f"{folder}/modules.dep") or "")
+        if match:
+            return posixpath.join(folder, match.group(1))
+    return None
+
+
+def _module_version(host: Host, path: str) -> Optional[str]:
+    if path.endswith(".ko"):
+        return _search(host.outside(path))
+    # Compressed: the version is in the name of DKMS's folder, or modinfo unpacks it.
+    folders = [f"/var/lib/dkms/{name}" for name in ("nvidia", "nvidia-current")]
+    built = [version for folder in folders for version in host.names(folder) if host.is_folder(f"{folder}/{version}/{host.release}")]
+    if len(built) == 1:
+        return built[0]
+    return host.answer(host.program("modinfo"), ["-F", "version", host.outside(path)], _MODINFO)
+
+
+def _search(path: str) -> Optional[str]:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            match = _MODULE_VERSION.search(content)
+            return os.fsdecode(match.group(1)) if match else None
+    except (OSError, ValueError):
+        return None
+
+
+def _library(host: Host) -> Optional[str]:
+    # The strings of the linker's cache are paths, each ended by a zero byte, whatever its format. What it does not know it
+    # looks for in its own folders.
+    paths = [os.fsdecode(path) for path in _LIBRARY.findall(host.data("/etc/ld.so.cache") or b"")]
+    paths += [f"{folder}/libnvidia-ml.so.1" for folder in (f"/usr/lib/{host.machine}-linux-gnu", "/usr/lib64", "/usr/lib")]
+    return next((path for path in paths if host.exists(path)), None)
+
+
+def _version_in_name(path: str) -> Optional[str]:
+    match = _LIBRARY_VERSION.fullmatch(posixpath.basename(path))
+    return match.group(1) if match else None

@@ -1,0 +1,92 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a host shares its cards now: the unit of its device plugin, and what kubelet has recorded of it.
+
+Private to this collection. Read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+
+_CHECKPOINT = "kubelet_internal_checkpoint"
+# As many ids as kubelet takes, each written twice (registered, and given to a container).
+_CHECKPOINT_BYTES = 16 * 1024 * 1024
+_UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
+_UNIT = re.compile(r"--memory-unit[ =](\S+)")
+# A pod's UID in the name of its control group: pod<uid>, …-pod<uid with _ for ->.slice, a static pod's without dashes.
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
+    cards and a process that runs."""
+
+    unit: str
+    pods: Tuple[str, ...]
+
+
+def sharing(host: Host, kubelet_root: str) -> Sharing:
+    """Look at the host."""
+    unit = _UNIT.search(host.text(_UNIT_FILE) or "")
+    return Sharing(unit.group(1) if unit else "", _pods(host, kubelet_root))
+
+
+def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:
+    """The part "Data" of kubelet's record of devices; empty if there is none that can be read."""
+    try:
+        content = host.data(f"{kubelet_root}/device-plugins/{_CHECKPOINT}", _CHECKPOINT_BYTES) or b"{}"
+        data: Dict[str, Any] = json.loads(content.decode("utf-8", "replace"))["Data"]
+        return data if isinstance(data, dict) else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
+    """Extended resource to the number of healthy devices that kubelet has recorded for it; empty if it has recorded none."""
+    devices = recorded(host, kubelet_root).get("RegisteredDevices")
+    if not isinstance(devices, dict):
+        return {}
+    return {str(name): len(ids) if isinstance(ids, (list, dict)) else 0 for name, ids in devices.items()}
+
+
+def registered_by_card(host: Host, kubelet_root: str) -> Dict[str, Dict[str, int]]:
+    """What kubelet has recorded: resource to card (of an id "<card>-_-<n>", or the whole id) to how many healthy ids."""
+    devices = recorded(host, kubelet_root).get("RegisteredDevices")
+    if not isinstance(devices, dict):
+        return {}
+    try:
+        return {str(name): _by_card(ids or ()) for name, ids in devices.items() if str(name).startswith("aliyun.com/")}
+    except TypeError:
+        return {}
+
+
+def _pods(host: Host, kubelet_root: str) -> Tuple[str, ...]:
+    entries = recorded(host, kubelet_root).get("PodDeviceEntries")
+    entries = entries if isinstance(entries, list) else []
+    given = {str(entry.get("PodUID")) for entry in entries if isinstance(entry, dict) and entry.get("ResourceName") == MEMORY}
+    if not given:
+        return ()
+    # kubelet forgets a pod late: whether it still has the memory is what its processes say.
+    groups = (host.text(f"/proc/{process.pid}/cgroup") or "" for process in host.processes)
+    alive = {uid.replace("_", "-") for text in groups for uid in _POD.findall(text)}
+    return tuple(sorted(given & alive))
+
+
+def _by_card(ids: Any) -> Dict[str, int]:
+    lists = ids.values() if isinstance(ids, dict) else [ids]
+    found: Dict[str, int] = {}
+    for one in (one for ids_of_node in lists for one in ids_of_node):
+        card = str(one).partition("-_-")[0]
+        found[card] = found.get(card, 0) + 1
+    return found

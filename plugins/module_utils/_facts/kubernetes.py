@@ -1,0 +1,265 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host's part in Kubernetes: its kubelet, what installed it, which container runtimes it has and which one kubelet uses.
+
+Private to this collection. Read-only.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess, flag
+
+_KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
+_RANCHER_SAYS = re.compile(r"(?:k3s|rke2) version (v[0-9][^\s]*)")
+DEFAULT_ROOT = "/var/lib/kubelet"
+_DEFAULT_CONFIG = "/var/lib/kubelet/config.yaml"
+_FLAG_FILES = (
+    ("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
+    ("/etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
+    ("/etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
+)
+_MANIFESTS = ("/etc/kubernetes/manifests", "/var/lib/rancher/rke2/agent/pod-manifests")
+_COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
+_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A container runtime that is installed. name: "containerd", "docker", "cri-o" or "cri-dockerd"."""
+
+    name: str
+    binary: Optional[str]
+    version: Optional[str]
+    socket: Optional[str]
+    running: bool
+
+
+@dataclass(frozen=True)
+class Kubelet:
+    """What a kubelet's arguments mean. pid is None when none runs: then the other values are kubelet's defaults."""
+
+    pid: Optional[int]
+    node_name: str
+    root_dir: str
+
+
+@dataclass(frozen=True)
+class KubeletFacts:
+    """The host's kubelet. Where none runs, the values are those of the files that it would start with.
+
+    installed: whether there is one at all; node_name: of its Kubernetes node; endpoint: the socket of its container runtime;
+    runtime: the name of that runtime ("docker" also through cri-dockerd), "unknown" for a socket that no known runtime has,
+    None if nothing says; config: its configuration file, if there is one.
+    """
+
+    installed: bool
+    running: bool
+    version: Optional[str]
+    binary: Optional[str]
+    node_name: str
+    node_name_overridden: bool
+    root: str
+    config: Optional[str]
+    endpoint: Optional[str]
+    runtime: Optional[str]
+    feature_gates: Dict[str, bool]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What installed Kubernetes here. name: "kubeadm", "k3s", "rke2", "openshift", "microk8s", "k0s", "unknown", "none".
+
+    kubespray: whether kubespray did, which would take changes of its own files back.
+    """
+
+    name: str
+    kubespray: bool
+    version: Optional[str]
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """What of a control plane is on the host. manifests: path of each static pod's manifest by component."""
+
+    present: bool
+    manifests: Dict[str, str]
+    kubeconfig: Optional[str]
+    kubectl: Optional[str]
+
+
+def distribution(host: Host) -> Distribution:
+    """What installed Kubernetes here, by the traces that it leaves."""
+    server, rke2 = host.process("k3s", "k3s-server", "k3s-agent"), host.process("rke2")
+    if rke2 or host.is_folder("/etc/rancher/rke2") or host.is_folder("/var/lib/rancher/rke2/agent"):
+        return Distribution("rke2", False, host.answer(host.program("rke2"), ["--version"], _RANCHER_SAYS))
+    if server or host.is_folder("/etc/rancher/k3s") or host.is_folder("/var/lib/rancher/k3s/agent"):
+        return Distribution("k3s", False, host.answer(host.program("k3s"), ["--version"], _RANCHER_SAYS))
+    os_release = host.text("/etc/os-release") or ""
+    if "OPENSHIFT_VERSION" in os_release or host.is_folder("/etc/machine-config-daemon") or host.is_folder("/etc/microshift"):
+        return Distribution("openshift", False, None)
+    if host.is_folder("/var/snap/microk8s"):
+        return Distribution("microk8s", False, None)
+    if host.is_folder("/var/lib/k0s"):
+        return Distribution("k0s", False, None)
+    kubespray = host.exists("/etc/kubernetes/kubelet.env") and host.exists("/etc/kubernetes/kubelet-config.yaml")
+    if kubespray or host.existing((_FLAG_FILES[0][0], "/etc/kubernetes/kubelet.conf", _ADMIN[0])):
+        return Distribution("kubeadm", kubespray, None)
+    return Distribution("unknown" if host.process("kubelet") or host.program("kubelet") else "none", False, None)
+
+
+def kubelet(host: Host, found: Distribution) -> KubeletFacts:
+    """The kubelet that runs, or else the one that would. For k3s it is k3s itself, and is asked of k3s' own files."""
+    if found.name == "k3s":
+        return _k3s(host, found)
+    process = host.process("kubelet")
+    argv = list(process.argv) if process else ["kubelet", *_flags_of_files(host)]
+    basics = from_argv(process.pid if process else None, argv, host.hostname)
+    binary = host.program_of(process, "kubelet")
+    config = flag(argv, "config") or next(iter(host.existing((_DEFAULT_CONFIG, "/etc/kubernetes/kubelet-config.yaml"))), None)
+    values = scalars(host.text(config) or "") if config else {}
+    version = host.answer(binary, ["--version"], _KUBELET_SAYS)
+    endpoint = _endpoint(argv, values, version)
+    return KubeletFacts(
+        installed=process is not None or binary is not None,
+        running=process is not None,
+        version=version,
+        binary=binary,
+        node_name=basics.node_name,
+        node_name_overridden=flag(argv, "hostname-override") is not None,
+        root=basics.root_dir,
+        config=config,
+        endpoint=endpoint,
+        runtime=runtime_of(endpoint),
+        feature_gates=_feature_gates(argv, values),
+    )
+
+
+def from_argv(pid: Optional[int], argv: List[str], hostname: str) -> Kubelet:
+    """What these arguments mean; kubelet lowers the case of its node's name."""
+    name = flag(argv, "hostname-override") or hostname
+    return Kubelet(pid, name.strip().lower(), flag(argv, "root-dir") or DEFAULT_ROOT)
+
+
+def runtime_of(endpoint: Optional[str]) -> Optional[str]:
+    """Which runtime listens on this socket."""
+    if endpoint is None:
+        return None
+    path = endpoint.lower()
+    for part, name in (("cri-dockerd", "docker"), ("dockershim", "docker"), ("crio", "cri-o"), ("containerd", "containerd")):
+        if part in path:
+            return name
+    return "unknown"
+
+
+def runtimes(host: Host, found: Distribution) -> Tuple[Runtime, ...]:
+    """The container runtimes that are installed, whether kubelet uses them or not."""
+    sockets: Tuple[str, ...] = (_CONTAINERD_SOCKET,)
+    if found.name in ("k3s", "rke2"):
+        sockets = ("/run/k3s/containerd/containerd.sock", *sockets)
+    known = (
+        _runtime(host, "containerd", "containerd", r"containerd [^\s]+ v?([0-9][^\s]*)", sockets),
+        _runtime(host, "docker", "dockerd", r"Docker version ([0-9][^\s,]*)", ("/run/docker.sock",)),
+        _runtime(host, "cri-o", "crio", r"crio version ([0-9][^\s]*)", ("/run/crio/crio.sock",)),
+        _runtime(host, "cri-dockerd", "cri-dockerd", r"cri-dockerd v?([0-9][^\s]*)", ("/run/cri-dockerd.sock",)),
+    )
+    return tuple(runtime for runtime in known if runtime is not None)
+
+
+def control_plane(host: Host) -> ControlPlane:
+    """The manifests of the control plane, and how its API is reached from here."""
+    manifests = {}
+    for folder in _MANIFESTS:
+        for name in host.names(folder):
+            component = name.rsplit(".", 1)[0]
+            if component in _COMPONENTS and name.endswith((".yaml", ".yml", ".json")):
+                manifests[component] = f"{folder}/{name}"
+    rancher = (process for process in host.processes if host.runs(process, "k3s") or host.runs(process, "rke2"))
+    server = any(process.argv[1:2] == ("server",) for process in rancher)
+    return ControlPlane(
+        present="kube-apiserver" in manifests or server or host.process("kube-apiserver") is not None,
+        manifests=manifests,
+        kubeconfig=next(iter(host.existing(_ADMIN)), None),
+        kubectl=host.program("kubectl"),
+    )
+
+
+def _k3s(host: Host, found: Distribution) -> KubeletFacts:
+    process: Optional[RunningProcess] = host.process("k3s", "k3s-server", "k3s-agent")
+    argv = list(process.argv) if process else []
+    values = scalars(host.text("/etc/rancher/k3s/config.yaml") or "")
+    name = flag(argv, "node-name") or values.get("node-name")
+    docker = (flag(argv, "docker") or values.get("docker")) == "true"
+    endpoint = flag(argv, "container-runtime-endpoint") or values.get("container-runtime-endpoint")
+    endpoint = endpoint or ("unix:///run/k3s/cri-dockerd/cri-dockerd.sock" if docker else "unix:///run/k3s/containerd/containerd.sock")
+    binary = host.program("k3s")
+    return KubeletFacts(
+        installed=process is not None or binary is not None,
+        running=process is not None,
+        version=found.version,
+        binary=binary,
+        node_name=(name or host.hostname).strip().lower(),
+        node_name_overridden=name is not None,
+        root=DEFAULT_ROOT,
+        config=None,
+        endpoint=endpoint,
+        runtime=runtime_of(endpoint),
+        feature_gates={},
+    )
+
+
+def _flags_of_files(host: Host) -> List[str]:
+    """The arguments that kubeadm's unit would start kubelet with."""
+    argv: List[str] = []
+    for path, variable in _FLAG_FILES:
+        for line in (host.text(path) or "").splitlines():
+            key, equals, value = line.strip().partition("=")
+            if equals and key == variable:
+                try:
+                    argv += [word for part in shlex.split(value) for word in part.split()]
+                except ValueError:
+                    argv += value.strip("\"'").split()
+    return argv
+
+
+def _endpoint(argv: List[str], config: Dict[str, str], version: Optional[str]) -> Optional[str]:
+    given = flag(argv, "container-runtime-endpoint")
+    known = numbers(version)
+    if known is not None and known[:2] < (1, 24) and flag(argv, "container-runtime") != "remote":
+        return "unix:///var/run/dockershim.sock"
+    if given or config.get("containerRuntimeEndpoint"):
+        return given or config["containerRuntimeEndpoint"]
+    # kubelet's own default since 1.24.
+    return f"unix://{_CONTAINERD_SOCKET}" if known is not None else None
+
+
+def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:
+    gates = {key[len("featureGates.") :]: value == "true" for key, value in config.items() if key.startswith("featureGates.")}
+    for pair in (flag(argv, "feature-gates") or "").split(","):
+        name, equals, value = pair.partition("=")
+        if equals:
+            gates[name.strip()] = value.strip().lower() == "true"
+    return gates
+
+
+def _runtime(host: Host, name: str, program: str, says: str, sockets: Tuple[str, ...]) -> Optional[Runtime]:
+    process = host.process(program)
+    binary = host.program_of(process, program)
+    if process is None and binary is None:
+        return None
+    return Runtime(
+        name=name,
+        binary=binary,
+        version=host.answer(binary, ["--version"], re.compile(says)),
+        socket=next((path for path in sockets if host.is_socket(path)), None),
+        running=process is not None,
+    )

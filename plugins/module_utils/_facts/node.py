@@ -1,0 +1,127 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All that must be known of a host before anything on it is changed, gathered in one go.
+
+Private to this collection. Read-only. Works on any host, with or without cards, Kubernetes or a driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Collection, Dict, Mapping, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi as facts_nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciCard, driver, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, registered, sharing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import (
+    ControlPlane,
+    Distribution,
+    KubeletFacts,
+    Runtime,
+    control_plane,
+    distribution,
+    kubelet,
+    runtimes,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel, Python, System, kernel, pythons, system
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+#: What can be gathered apart from what the node is called. "cards" is the one that asks the driver and can take seconds.
+SUBSETS = ("system", "cards", "runtimes", "managers")
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The file system that a folder is on, or will be. free_mib: None if it cannot be asked."""
+
+    path: str
+    free_mib: Optional[int]
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """The facts of one host. What was not gathered is None."""
+
+    distribution: Distribution
+    kubelet: KubeletFacts
+    control_plane: ControlPlane
+    system: Optional[System] = None
+    kernel: Optional[Kernel] = None
+    pythons: Optional[Tuple[Python, ...]] = None
+    disk: Optional[Disk] = None
+    pci: Optional[Pci] = None
+    driver: Optional[Driver] = None
+    nvidia_smi: Optional[facts_nvidia_smi.SmiReport] = None
+    runtimes: Optional[Tuple[Runtime, ...]] = None
+    managers: Optional[Tuple[Manager, ...]] = None
+    registered: Optional[Dict[str, int]] = None
+    sharing: Optional[Sharing] = None
+
+    def as_dict(self) -> Dict[str, Any]:
+        """For a module's result: only what was gathered."""
+        values = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.nvidia_smi is not None:
+            values["nvidia_smi"] = self.nvidia_smi.as_dict()
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "NodeFacts":
+        """The opposite of as_dict; other keys are passed over. KeyError or TypeError if it is no such result."""
+
+        def one(key: str, kind: Any) -> Any:
+            return kind(**_tuples(values[key])) if key in values else None
+
+        def many(key: str, kind: Any) -> Any:
+            return tuple(kind(**_tuples(value)) for value in values[key]) if key in values else None
+
+        buses = values.get("pci")
+        return cls(
+            distribution=Distribution(**values["distribution"]),
+            kubelet=KubeletFacts(**_tuples(values["kubelet"])),
+            control_plane=ControlPlane(**values["control_plane"]),
+            system=one("system", System),
+            kernel=one("kernel", Kernel),
+            pythons=many("pythons", Python),
+            disk=one("disk", Disk),
+            pci=None if buses is None else Pci(tuple(PciCard(**card) for card in buses["cards"])),
+            driver=one("driver", Driver),
+            nvidia_smi=facts_nvidia_smi.SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
+            runtimes=many("runtimes", Runtime),
+            managers=many("managers", Manager),
+            registered=values.get("registered"),
+            sharing=one("sharing", Sharing),
+        )
+
+
+def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/opt/gpushare") -> NodeFacts:
+    """The facts of the host. install_dir: where the runtime is, or will be."""
+    what = distribution(host)
+    node = kubelet(host, what)
+    return NodeFacts(
+        distribution=what,
+        kubelet=node,
+        control_plane=control_plane(host),
+        system=system(host) if "system" in subsets else None,
+        kernel=kernel(host) if "system" in subsets else None,
+        pythons=pythons(host) if "system" in subsets else None,
+        disk=Disk(install_dir, host.free_mib(install_dir)) if "system" in subsets else None,
+        pci=pci(host) if "cards" in subsets else None,
+        driver=driver(host) if "cards" in subsets else None,
+        nvidia_smi=_cards(host) if "cards" in subsets else None,
+        runtimes=runtimes(host, what) if "runtimes" in subsets else None,
+        managers=managers(host, node.root, install_dir) if "managers" in subsets else None,
+        registered=registered(host, node.root) if "managers" in subsets else None,
+        sharing=sharing(host, node.root) if "managers" in subsets else None,
+    )
+
+
+def _cards(host: Host) -> facts_nvidia_smi.SmiReport:
+    outcome = host.ask(host.program("nvidia-smi"), facts_nvidia_smi.ARGUMENTS, facts_nvidia_smi.TIMEOUT)
+    return facts_nvidia_smi.report(outcome, driver_container=bool(host.names(facts_nvidia_smi.CONTAINER)))
+
+
+def _tuples(values: Mapping[str, Any]) -> Dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -1,0 +1,151 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a host is below Kubernetes: distribution, kernel, Secure Boot, SELinux, Pythons, disk space.
+
+Private to this collection. Read-only.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Dict, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import PROGRAM_FOLDERS, Host
+
+_SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+_PYTHON_NAME = re.compile(r"python3(?:\.([0-9]{1,3}))?")
+_PYTHON_SAYS = re.compile(r"^Python ([0-9]+\.[0-9]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class System:
+    """The distribution. id and like: os-release's own words ("debian", "rhel fedora"); init: "systemd" or "other"."""
+
+    id: str
+    like: Tuple[str, ...]
+    version: str
+    name: str
+    architecture: str
+    init: str
+    selinux: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The running kernel. headers: the folder that modules for it are built with, None if it is not installed.
+
+    secure_boot: "enabled", "disabled", "none" (no EFI) or "unknown"; signed_modules_only: whether it refuses others.
+    """
+
+    release: str
+    headers: Optional[str]
+    secure_boot: str
+    signed_modules_only: bool
+
+
+@dataclass(frozen=True)
+class Python:
+    """A Python of the host. version such as "3.11"; venv: whether it can make virtual environments with pip in them."""
+
+    path: str
+    version: str
+    venv: bool
+
+
+def system(host: Host) -> System:
+    """The distribution and what runs it."""
+    release = _os_release(host.text("/etc/os-release") or host.text("/usr/lib/os-release") or "")
+    return System(
+        id=release.get("ID", "unknown").lower(),
+        like=tuple(release.get("ID_LIKE", "").lower().split()),
+        version=release.get("VERSION_ID", ""),
+        name=release.get("PRETTY_NAME", release.get("NAME", "unknown")),
+        architecture=host.machine,
+        init="systemd" if host.is_folder("/run/systemd/system") else "other",
+        selinux={"1": "enforcing", "0": "permissive"}.get(host.line("/sys/fs/selinux/enforce") or "", "disabled"),
+    )
+
+
+def kernel(host: Host) -> Kernel:
+    """The running kernel, and what it takes to load another module into it."""
+    return Kernel(
+        release=host.release,
+        headers=_headers(host, host.release),
+        secure_boot=_secure_boot(host),
+        signed_modules_only=_signed_modules_only(host),
+    )
+
+
+def pythons(host: Host, oldest: Tuple[int, int] = (3, 10)) -> Tuple[Python, ...]:
+    """The Pythons from `oldest` on, newest first; one that is there under several names is listed once."""
+    found: Dict[str, Python] = {}
+    for folder in PROGRAM_FOLDERS:
+        for name in host.names(folder):
+            path = posixpath.join(folder, name)
+            if not _PYTHON_NAME.fullmatch(name) or host.program(path) is None:
+                continue
+            real = host.real(path)
+            version = _python_version(host, real)
+            if version is not None and real not in found and _minor(version) >= oldest:
+                found[real] = Python(path, version, _has_venv(host, real, version))
+    return tuple(sorted(found.values(), key=lambda python: _minor(python.version), reverse=True))
+
+
+def _minor(version: str) -> Tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _os_release(text: str) -> Dict[str, str]:
+    values = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith("#"):
+            try:
+                values[key] = " ".join(shlex.split(value))
+            except ValueError:
+                values[key] = value.strip("\"'")
+    return values
+
+
+def _headers(host: Host, release: str) -> Optional[str]:
+    if not release:
+        return None
+    folders = [f"{parent}/{release}/build" for parent in ("/lib/modules", "/usr/lib/modules")]
+    folders += [f"/usr/src/linux-headers-{release}", f"/usr/src/kernels/{release}"]
+    return next((host.real(folder) for folder in folders if host.exists(f"{folder}/Makefile")), None)
+
+
+def _secure_boot(host: Host) -> str:
+    if not host.is_folder("/sys/firmware/efi"):
+        return "none"
+    # Four bytes of attributes, then the value.
+    value = host.data(_SECURE_BOOT, 5)
+    if value is None or len(value) < 5:
+        return "unknown"
+    return "enabled" if value[4] == 1 else "disabled"
+
+
+def _signed_modules_only(host: Host) -> bool:
+    if host.line("/sys/module/module/parameters/sig_enforce") == "Y":
+        return True
+    lockdown = host.line("/sys/kernel/security/lockdown") or ""
+    return "[integrity]" in lockdown or "[confidentiality]" in lockdown
+
+
+def _python_version(host: Host, real: str) -> Optional[str]:
+    match = _PYTHON_NAME.fullmatch(posixpath.basename(real))
+    if match and match.group(1):
+        return f"3.{match.group(1)}"
+    # A python3 that is no link to a name with a version: built by hand, or an old distribution's platform Python.
+    return host.answer(real, ["--version"], _PYTHON_SAYS)
+
+
+def _has_venv(host: Host, real: str, version: str) -> bool:
+    # Debian and Ubuntu keep pip's part of venv in a package of its own.
+    prefix = posixpath.dirname(posixpath.dirname(real))
+    return any(host.exists(f"{prefix}/{lib}/python{version}/ensurepip/__init__.py") for lib in ("lib", "lib64"))

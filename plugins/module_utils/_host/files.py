@@ -1,0 +1,140 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files of a host, read whole and replaced atomically. No Ansible here."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import subprocess
+from typing import NamedTuple, Optional
+
+SELINUX = "security.selinux"
+SELINUX_ON = "/sys/fs/selinux/enforce"
+RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
+
+
+class FileState(NamedTuple):
+    """A regular file as it is on the host. label: its SELinux context, None where there is none."""
+
+    content: bytes
+    mode: int
+    uid: int
+    gid: int
+    label: Optional[bytes]
+
+
+def digest(content: Optional[bytes]) -> str:
+    """SHA-256 in hex; the empty string stands for "no such file"."""
+    return "" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def state_digest(state: Optional[FileState]) -> str:
+    """The same of a file that was read."""
+    return digest(None if state is None else state.content)
+
+
+def read_state(path: str) -> Optional[FileState]:
+    """The file, None if there is none. OSError if it is there and is no regular file, or cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "expected a regular file, found something else", path)
+    with os.fdopen(descriptor, "rb") as stream:
+        return FileState(stream.read(), stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, _label(path))
+
+
+def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Optional[bytes]) -> None:
+    """Put a whole new file in place of `path`, or nothing: a crash leaves the old one or the new one.
+
+    The new bytes are staged outside the file's folder where that is on the same filesystem, because some folders
+    are read by others as a whole (/etc/kubernetes/manifests, *.d).
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    os.makedirs(folder, exist_ok=True)
+    _discard_leftovers(path, _staging(folder))
+    staged = os.path.join(_staging(folder), f".gpushare-staged-{digest(path.encode())[:12]}-{os.getpid()}")
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fchown(stream.fileno(), uid, gid)
+            os.fchmod(stream.fileno(), mode)
+            if label is not None:
+                os.setxattr(stream.fileno(), SELINUX, label)
+            os.fsync(stream.fileno())
+        real = os.path.join(folder, os.path.basename(os.path.realpath(path)))
+        os.rename(staged, real)
+    except BaseException:
+        if os.path.exists(staged):
+            os.unlink(staged)
+        raise
+    if label is None:
+        # It has the type of the folder where it was staged.
+        relabel(real)
+    sync_folder(folder)
+
+
+def relabel(path: str, recursive: bool = False) -> None:
+    """Give what is new the SELinux label that the host's policy has for its place, where SELinux is on. OSError if that does not work."""
+    if not os.path.exists(SELINUX_ON):
+        return
+    program = next((one for one in RESTORECON if os.access(one, os.X_OK)), None)
+    if program is None:
+        raise OSError(errno.ENOENT, "SELinux is on, and there is no restorecon (package policycoreutils) to label new files with", path)
+    argv = [program, *(["-R"] if recursive else []), path]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        words = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
+        raise OSError(errno.EIO, f"restorecon failed with exit status {done.returncode}: {words}", path)
+
+
+def remove(path: str) -> None:
+    """Take the file away, if it is there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _staging(folder: str) -> str:
+    parent = os.path.dirname(folder)
+    status = os.stat(parent)
+    # Where others may write, they could put another file in its place before it takes its own.
+    return parent if status.st_dev == os.stat(folder).st_dev and not status.st_mode & stat.S_IWOTH else folder
+
+
+def _discard_leftovers(path: str, folder: str) -> None:
+    """Remove what processes that were killed while they staged this file have left, also one of our own number."""
+    prefix = f".gpushare-staged-{digest(path.encode())[:12]}-"
+    for name in os.listdir(folder):
+        number = name[len(prefix) :]
+        if name.startswith(prefix) and (number == str(os.getpid()) or not os.path.exists("/proc/" + number)):
+            remove(os.path.join(folder, name))
+
+
+def _label(path: str) -> Optional[bytes]:
+    try:
+        return os.getxattr(path, SELINUX)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS):
+            return None
+        raise

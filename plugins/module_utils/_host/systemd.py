@@ -1,0 +1,34 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What systemd knows of a unit: the one reader of `systemctl show`.
+
+Private to this collection. Who runs the command differs (a module, or with a time limit), what it prints does not.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+
+#: Where an administrator's units are, and ours.
+UNITS = "/etc/systemd/system"
+
+
+def show_command(unit: str, *properties: str, program: str = "systemctl") -> List[str]:
+    """The call that asks for these properties of a unit."""
+    return [program, "show", unit, f"--property={','.join(properties)}"]
+
+
+def parsed(printed: str) -> Dict[str, str]:
+    """Property to its value."""
+    lines = (line.partition("=") for line in printed.splitlines())
+    return {key: value for key, equals, value in lines if equals}
+
+
+def show(run: Run, unit: str, *properties: str) -> Dict[str, str]:
+    """What systemd knows of a unit, also of one that there is not; {} where there is no systemd."""
+    _status, out, _err = run(show_command(unit, *properties))
+    return parsed(out)

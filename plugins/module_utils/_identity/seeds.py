@@ -1,0 +1,69 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What daemons on several hosts need to be known to the API server: a kubeconfig, and a seed token where their own is no good.
+
+Private to this collection. Speaks to the cluster through kubectl.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import api_server, daemon_kubeconfig, root_ca
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import SEED_SECONDS, Token, subject, why_seed
+
+_CA = "kube-root-ca.crt"
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A daemon somewhere. key: what it is called here, such as its host; account: its ServiceAccount; own: the token that it has."""
+
+    key: str
+    account: str
+    own: Optional[Token]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """kubeconfig: the same for all; due: why a daemon needs a seed, by key; seeds: those that were made, by key."""
+
+    kubeconfig: str
+    due: Dict[str, str]
+    seeds: Dict[str, str]
+
+
+def identify(kubectl: Kubectl, namespace: str, daemons: Sequence[Daemon], server: str, now: float, make: bool) -> Identity:
+    """now: Unix time; make: whether to have seeds made. NoClusterError and KubectlError say what is missing."""
+    accounts = sorted({daemon.account for daemon in daemons})
+    names = [f"configmap/{_CA}", *(f"serviceaccount/{name}" for name in accounts)]
+    found = {
+        (item["kind"], item["metadata"]["name"]): item
+        for item in kubectl.items(["get", "--namespace", namespace, "--ignore-not-found", *names])
+    }
+    uids = {name: str(found["ServiceAccount", name]["metadata"]["uid"]) for name in accounts if ("ServiceAccount", name) in found}
+    reasons = {d.key: why_seed(d.own, subject(namespace, d.account), uids.get(d.account), now) for d in daemons}
+    due = {key: reason for key, reason in reasons.items() if reason}
+    url = server or api_server(kubectl.json(["config", "view", "--minify"]))
+    kubeconfig = daemon_kubeconfig(url, root_ca(found.get(("ConfigMap", _CA))))
+    seeds = {d.key: seed(kubectl, namespace, d.account) for d in daemons if d.key in due} if make else {}
+    return Identity(kubeconfig, due, seeds)
+
+
+def seed(kubectl: Kubectl, namespace: str, account: str) -> str:
+    """A new bound token of this ServiceAccount. By the API's own path: `kubectl create token` is there only since 1.24."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": SEED_SECONDS}}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    answer: Dict[str, Any] = json.loads(kubectl.text(["create", "--raw", path, "--filename", "-"], json.dumps(request)))
+    return str(answer["status"]["token"])
+
+
+def daemons_of(accounts: Mapping[str, str], tokens: Mapping[str, Optional[Mapping[str, Any]]]) -> List[Daemon]:
+    """From a module's options. TypeError if a token is not what gpushare_token_info returns."""
+    found = {key: tokens.get(key) for key in accounts}
+    return [Daemon(key, account, Token.from_dict(found[key] or {}) if found[key] else None) for key, account in accounts.items()]

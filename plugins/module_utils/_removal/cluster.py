@@ -1,0 +1,294 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Takes our objects, and our traces on nodes, out of a cluster through kubectl, and tells ours from those of others. No Ansible here.
+
+Private to this collection. Ours is an object whose name begins with `gpushare-` and that our field manager has applied, and a
+ConfigMap `unhealthy-gpu-<node>` that only our device plugin has written; others use such names, too (the original gpushare has an account
+gpushare-device-plugin, and such ConfigMaps).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_CARDS,
+    ANNOTATION_HELD,
+    FIELD_MANAGER,
+    LABEL_NODE,
+    NAMESPACE,
+    PLUGIN,
+    PLUGIN_ACCOUNT_PREFIX,
+    PREFIX,
+    RESOURCES,
+    UNHEALTHY_PREFIX,
+)
+
+POLL_SECONDS = 2.0
+ANNOTATIONS = (ANNOTATION_CARDS, ANNOTATION_HELD)
+
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_SYSTEM = f"namespaces/{NAMESPACE}"
+# (path of the list, apiVersion, kind), in the order in which they go: what restricts others, what grants, what is granted to.
+KINDS = (
+    (_ADMISSION + "/validatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
+    (_ADMISSION + "/validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
+    (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+    (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
+    (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
+    (f"{_RBAC}/{_SYSTEM}/roles", "rbac.authorization.k8s.io/v1", "Role"),
+    (f"/api/v1/{_SYSTEM}/secrets", "v1", "Secret"),
+    (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
+    (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
+)
+OPTIONAL = _ADMISSION  # an API server before 1.30 does not have it
+
+
+@dataclass(frozen=True)
+class Named:
+    """One object of the cluster, without its content."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
+
+    def reference(self) -> Dict[str, Any]:
+        """Enough of it for `kubectl delete -f`."""
+        metadata = {"name": self.name, **({"namespace": self.namespace} if self.namespace else {})}
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata}
+
+
+class NodeTraces(NamedTuple):
+    """What a node still has of ours. claimed: labels that we have applied; capacity: resource to number, as the node says; others:
+    annotations of other people's."""
+
+    name: str
+    claimed: Tuple[str, ...]
+    labelled_by_others: bool
+    annotations: Tuple[str, ...]
+    capacity: Dict[str, str]
+    allocatable: Dict[str, str]
+    others: Tuple[str, ...]
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a device plugin of ours seems to serve here."""
+        return ANNOTATION_CARDS in self.annotations and any(value != "0" for value in self.allocatable.values())
+
+
+class Removal:
+    """One run. Looks at everything first, so that check mode says what `apply` then does.
+
+    wanted: nodes whose device plugin is gone; everything: what all hosts share goes, too; wait: seconds for kubelet to let go.
+    removed, left: in words.
+    """
+
+    def __init__(self, kubectl: Kubectl, wanted: Sequence[str], everything: bool, wait: float) -> None:
+        self.kubectl = kubectl
+        self.wait = wait
+        nodes = self.nodes()
+        self.mine = [node for name, node in nodes.items() if name in wanted]
+        objects = [one for path, version, kind in KINDS for one in self.listed(path, version, kind)]
+        accounts = {one.name for one in objects}
+        using = [name for name, node in nodes.items() if name not in wanted and node.in_use and PLUGIN_ACCOUNT_PREFIX + name in accounts]
+        everything = everything and not using
+        self.objects = going(objects, wanted, everything)
+        self.left = [
+            {"what": one.title, "why": "other hosts still use it" + (": " + ", ".join(using) if using else "; uninstall them, too")}
+            for one in objects
+            if one not in self.objects
+        ]
+        self.removed = [one.title for one in self.objects]
+        for node in self.mine:
+            self.look(node)
+
+    def nodes(self) -> Dict[str, NodeTraces]:
+        """Every node's traces by name."""
+        items = json.loads(self.kubectl.text(["get", "--raw", "/api/v1/nodes"]))["items"]
+        return {item["metadata"]["name"]: traces(item) for item in items}
+
+    def listed(self, path: str, version: str, kind: str) -> List[Named]:
+        """Our objects of one kind; none where the API server does not have the kind."""
+        try:
+            items = json.loads(self.kubectl.text(["get", "--raw", path]))["items"]
+        except KubectlError as error:
+            if path.startswith(OPTIONAL) and "NotFound" in str(error):
+                return []
+            raise
+        return ours(items, version, kind)
+
+    def look(self, node: NodeTraces) -> None:
+        """Note what goes from a node and what stays."""
+        self.removed += [f"label {label} of node {node.name}" for label in node.claimed]
+        if node.labelled_by_others:
+            self.left.append({"what": f"label {LABEL_NODE} of node {node.name}", "why": "somebody else has set it"})
+        self.removed += [f"annotation {key} of node {node.name}" for key in node.annotations]
+        self.left += [{"what": f"annotation {key} of node {node.name}", "why": "this collection does not set it"} for key in node.others]
+        if self.wait or forgotten(node):
+            self.removed += [f"resource {resource} of node {node.name}" for resource in sorted(node.capacity)]
+        else:
+            self.keep(node)
+
+    def keep(self, node: NodeTraces) -> None:
+        """Say why a node still has our resources."""
+        why = (
+            "kubelet keeps it for five minutes after the device plugin has gone and then says 0; run again after that. If another device "
+            "plugin serves it, or kubelet does not run, it stays"
+        )
+        what = [f"resource {resource} of node {node.name}" for resource, value in sorted(node.capacity.items())]
+        self.left += [{"what": one, "why": why} for one in what]
+        self.removed = [one for one in self.removed if one not in what]
+
+    def apply(self) -> None:
+        """Do it. KubectlError as soon as something does not work; the next run goes on."""
+        if self.objects:
+            document = as_list([one.reference() for one in self.objects])
+            self.kubectl.text(["delete", "--ignore-not-found", "-f", "-"], document)
+        for node in self.mine:
+            if node.claimed:
+                # An empty claim takes away what only we have claimed.
+                claim = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name}}
+                manager = f"--field-manager={FIELD_MANAGER}"
+                self.kubectl.text(["apply", "--server-side", manager, "-f", "-"], json.dumps(claim))
+            if node.annotations:
+                self.kubectl.text(["annotate", "node", node.name, *(key + "-" for key in node.annotations)])
+        self.remove_resources()
+
+    def remove_resources(self) -> None:
+        """Take our resources out of the status of each node whose kubelet has let go of them, within the time given."""
+        names = {node.name for node in self.mine}
+        deadline = time.monotonic() + self.wait
+        while True:
+            pending = [node for name, node in self.nodes().items() if name in names and (node.capacity or node.allocatable)]
+            pending = [node for node in pending if not self.forget(node)]
+            if not pending or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        if self.wait:
+            for node in pending:
+                self.keep(node)
+
+    def forget(self, node: NodeTraces) -> bool:
+        """Take our resources out of a node's status, if its kubelet has let go of them."""
+        if not forgotten(node):
+            return False
+        patch = json.dumps(status_patch(node))
+        try:
+            self.kubectl.text(["patch", "node", node.name, "--subresource=status", "--type=json", "-p", patch])
+        except KubectlError as error:
+            # Between looking and writing somebody has registered the resource again.
+            if "test operation" not in str(error) and "testing path" not in str(error):
+                raise
+            return False
+        return True
+
+
+def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> List[Named]:
+    """Those of a list's items that we have applied, or our device plugins have made."""
+    found = []
+    for item in items:
+        metadata = item["metadata"]
+        applied = str(metadata["name"]).startswith(PREFIX) and _applied(metadata)
+        if applied or (kind == "ConfigMap" and str(metadata["name"]).startswith(UNHEALTHY_PREFIX) and _only_the_plugins(item)):
+            found.append(Named(api_version, kind, str(metadata.get("namespace", "")), str(metadata["name"])))
+    return found
+
+
+def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
+    """The accounts that we have made for device plugins, and those of nodes that there are not."""
+    wanted = {PLUGIN_ACCOUNT_PREFIX + str(node["metadata"]["name"]) for node in nodes}
+    found = sorted(one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name.startswith(PLUGIN_ACCOUNT_PREFIX))
+    return {"accounts": found, "without_node": [name for name in found if name not in wanted]}
+
+
+def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:
+    """Those that go: all, or only what belongs to these nodes."""
+    names = {prefix + node for node in nodes for prefix in (PLUGIN_ACCOUNT_PREFIX, UNHEALTHY_PREFIX)}
+    return [one for one in found if everything or one.name in names]
+
+
+def traces(node: Mapping[str, Any]) -> NodeTraces:
+    """Look at a node."""
+    metadata, status = node["metadata"], node.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    claimed = _claimed_labels(metadata)
+    return NodeTraces(
+        str(metadata["name"]),
+        claimed,
+        LABEL_NODE in (metadata.get("labels") or {}) and LABEL_NODE not in claimed,
+        tuple(key for key in ANNOTATIONS if key in annotations),
+        _numbers(status.get("capacity")),
+        _numbers(status.get("allocatable")),
+        tuple(sorted(key for key in annotations if key.startswith("gpushare/") and key not in ANNOTATIONS)),
+    )
+
+
+def forgotten(node: NodeTraces) -> bool:
+    """Whether kubelet has let go of our resources: minutes after the plugin has gone it says a capacity of 0, and then no more."""
+    return all(value == "0" for value in node.capacity.values())
+
+
+def status_patch(node: NodeTraces) -> List[Dict[str, Any]]:
+    """A JSON patch of the node's status that takes away resources of which kubelet has let go, and only if they still say 0."""
+    operations: List[Dict[str, Any]] = []
+    for part, values in (("capacity", node.capacity), ("allocatable", node.allocatable)):
+        for resource in sorted(values):
+            path = f"/status/{part}/{resource.replace('~', '~0').replace('/', '~1')}"
+            operations += [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
+    return operations
+
+
+def gpu_pods(pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]]) -> List[Dict[str, str]]:
+    """The pods on these nodes (None: on any) that ask for our resources and have not ended."""
+    found = []
+    for pod in pods:
+        spec, metadata = pod["spec"], pod["metadata"]
+        node = spec.get("nodeName")
+        if not node or (nodes is not None and node not in nodes) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            continue
+        asks = sorted({resource for container in _containers(spec) for resource in RESOURCES if resource in _asked(container)})
+        if asks:
+            name = f"{metadata.get('namespace', '')}/{metadata['name']}"
+            found.append({"pod": name, "node": str(node), "asks": ", ".join(asks)})
+    return sorted(found, key=lambda one: (one["node"], one["pod"]))
+
+
+def _applied(metadata: Mapping[str, Any]) -> bool:
+    return any(one.get("manager") == FIELD_MANAGER and one.get("operation") == "Apply" for one in metadata.get("managedFields") or [])
+
+
+def _claimed_labels(metadata: Mapping[str, Any]) -> Tuple[str, ...]:
+    claims = [one.get("fieldsV1") or {} for one in metadata.get("managedFields") or [] if _applied({"managedFields": [one]})]
+    fields = {field for claim in claims for field in (claim.get("f:metadata") or {}).get("f:labels") or {}}
+    return tuple(sorted(field[2:] for field in fields if field.startswith("f:")))
+
+
+def _only_the_plugins(item: Mapping[str, Any]) -> bool:
+    """Whether nobody else has written this map. When it names no card any more, nobody manages anything of it."""
+    managers = {one.get("manager") for one in item["metadata"].get("managedFields") or []}
+    return managers == {PLUGIN} or (not managers and not item.get("data"))
+
+
+def _numbers(quantities: Optional[Mapping[str, Any]]) -> Dict[str, str]:
+    return {resource: str(value) for resource, value in (quantities or {}).items() if resource in RESOURCES}
+
+
+def _containers(spec: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+
+
+def _asked(container: Mapping[str, Any]) -> Set[str]:
+    resources = container.get("resources") or {}
+    return set(resources.get("limits") or {}) | set(resources.get("requests") or {})

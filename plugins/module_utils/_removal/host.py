@@ -1,0 +1,292 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Takes what is ours off a host: first the daemons and what they read and keep, at last the runtime's environments and the journal.
+
+Private to this collection. A unit is stopped before its file goes, and a file of the journal is forgotten after it is put right:
+killed anywhere, the next run sees what is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from typing import Dict, List
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    CERTIFICATES,
+    EXTENDER,
+    PLUGIN,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, is_environment
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import remove, replace
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, show
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import (
+    Layout,
+    Plan,
+    RemoveError,
+    fate,
+    read_or_none,
+    shown,
+    shown_content,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest
+
+PLUGIN_UNIT = PLUGIN + ".service"
+# The timer first: it would start the service.
+OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", PLUGIN_UNIT)
+# Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
+PROVEN_ELSEWHERE = ("scheduler", "container_runtime")
+CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
+STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
+# Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
+MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
+# Where files are staged that are written next to others'.
+_NEAR = (UNITS, "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d")
+_SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
+KUBECTL_PLUGIN = "kubectl-inspect-gpushare"
+_CURES = {
+    "scheduler": "the role scheduler with gpushare_scheduler_state: absent",
+    "container_runtime": "the role container_runtime with gpushare_container_runtime_state: absent",
+}
+
+
+def plan_services(layout: Layout, run: Run) -> Plan:
+    """What stops and goes; ask `check_scheduler` before it is applied."""
+    plan, journal = Plan(layout), Journal(layout.root)
+    noted = [os.path.basename(entry.path) for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
+    names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".timer")) and name not in OUR_UNITS)
+    units = {unit: _Unit(unit, layout, run, journal) for unit in names}
+    for unit in units.values():
+        unit.plan_stop(plan)
+    for entry in journal.entries():
+        if entry.owner not in PROVEN_ELSEWHERE and entry.is_file:
+            _plan_entry(plan, journal, entry)
+    for unit in units.values():
+        unit.plan_file(plan)
+    _plan_reload(plan, units, run)
+    _plan_credentials(plan)
+    for name in STATE:
+        owner = units.get(os.path.basename(name) + ".service")
+        if owner is None or not owner.foreign:
+            plan.remove_tree(os.path.join(layout.state, name))
+    if not units[PLUGIN_UNIT].active:
+        for path in _sockets(layout):
+            if not _listens(layout.real(path)):
+                plan.remove_file(path)
+            else:
+                plan.leave(path, "another process listens on it")
+    return plan
+
+
+def check_scheduler(layout: Layout) -> None:
+    """RemoveError while the manifest on this host makes kube-scheduler call our extender."""
+    state, _why = read_or_none(layout.real(layout.scheduler_manifest))
+    if state is not None and manifest.annotation_in(state.content.decode("utf-8", "replace")):
+        raise RemoveError(
+            f"{layout.scheduler_manifest} still points kube-scheduler at the extender (annotation {ANNOTATION_SCHEDULER_CONFIG}), so the "
+            "extender was not stopped and nothing was changed: GPU pods could not be scheduled any more. Take the extender out of the "
+            "scheduler first (role scheduler with gpushare_scheduler_state: absent; uninstall.yml does it)"
+        )
+
+
+class _Unit:
+    """One systemd unit by our name, and whether it is ours."""
+
+    def __init__(self, name: str, layout: Layout, run: Run, journal: Journal) -> None:
+        self.name = name
+        self.path = os.path.join(layout.units, name)
+        self._layout = layout
+        self._run = run
+        self.entry = journal.entry(self.path)
+        state, self.odd = read_or_none(layout.real(self.path))
+        self.exists = state is not None
+        text = "" if state is None else state.content.decode("utf-8", "replace")
+        self.marked = any(mark in text for mark in MARKS)
+        self._see()
+        # Without a file: what systemd still has in memory of the one that was there.
+        self.stale = not self.exists and not self.odd and self.fragment == self.path
+        self.ours = self.entry is not None or self.marked or self.stale
+        self.foreign = not self.ours and bool(self.odd or self.exists or self.fragment)
+
+    def _see(self) -> None:
+        found = properties(self._run, self.name)
+        self.fragment = found.get("FragmentPath", "")
+        self.state = found.get("ActiveState", "inactive")
+        self.active = self.state not in ("inactive", "failed")
+        self.enabled = found.get("UnitFileState") in ("enabled", "enabled-runtime", "linked")
+        self.drop_ins = [path for path in found.get("DropInPaths", "").split() if path.startswith("/etc/")]
+
+    def plan_stop(self, plan: Plan) -> None:
+        if self.foreign:
+            plan.leave(self.fragment or self.path, self.odd or "a unit of this name that this collection did not write")
+        if not self.ours:
+            return
+        if self.drop_ins:
+            plan.leave(", ".join(self.drop_ins), "settings of somebody else for a unit of ours; they have no effect any more")
+        if self.active or self.enabled:
+            plan.add("stopped", self.name, self._stop, f"{self.state}, {'enabled' if self.enabled else 'disabled'}\n")
+
+    def plan_file(self, plan: Plan) -> None:
+        """Without a journal entry, what the file itself says tells that it is ours; links to it go as well."""
+        if self.entry is None and self.marked:
+            plan.remove_file(self.path)
+        if self.path in plan.gone or self.stale or not (self.exists or self.odd):
+            for wants in _names(self._layout.real(self._layout.units), ".wants"):
+                link = os.path.join(self._layout.units, wants, self.name)
+                # With the unit's file there, systemctl takes the link itself.
+                if os.path.islink(self._layout.real(link)) and not self.enabled:
+                    plan.remove_file(link)
+
+    def _stop(self) -> None:
+        # Two calls: a unit without its file can be stopped and not disabled.
+        status, out, err = self._run(["systemctl", "stop", self.name])
+        self._run(["systemctl", "disable", "--quiet", self.name])
+        self._see()
+        if self.active or self.enabled:
+            why = (err or out).strip() or f"systemctl stop ended with {status}"
+            raise RemoveError(
+                f"{self.name} does not stop (it is {self.state}): {why}; see `journalctl -u {self.name}`, stop and disable it, "
+                "and run again"
+            )
+        if self.name == PLUGIN_UNIT:
+            for path in _sockets(self._layout):
+                if not _listens(self._layout.real(path)):
+                    remove(self._layout.real(path))
+
+
+def properties(run: Run, unit: str) -> Dict[str, str]:
+    """What systemd knows of a unit; {} where there is no systemd."""
+    return show(run, unit, "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "NeedDaemonReload")
+
+
+def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
+    """One file of the journal: back to its old bytes, or away, or left alone if others have made it theirs."""
+    path, real, before, found = entry.path, plan.layout.real(entry.path), entry.original, fate(plan.layout, entry)
+
+    def do() -> None:
+        if before is None:
+            remove(real)
+        elif found.there and not found.as_before:
+            replace(real, before.content, before.mode, before.uid, before.gid, before.label)
+        journal.forget(path)
+
+    if found.left_alone:
+        plan.leave(path, found.left_alone)
+    elif before is None and found.there:
+        if found.edited:
+            plan.notes.append(f"{path} is removed although somebody else has changed it: without this collection it would not be there")
+        plan.gone.add(path)
+        plan.add("removed", path, do, shown(path, real))
+    elif before is None or found.as_before:
+        plan.add("removed", f"journal entry of {path}", do)
+    elif not found.there:
+        plan.notes.append(f"{path} was there before this collection and is gone now; it is not brought back")
+        plan.add("removed", f"journal entry of {path}", do)
+    else:
+        if path.endswith((".service", ".timer")):
+            plan.notes.append(f"{path} is again as it was before this collection; it is neither enabled nor started")
+        plan.add("restored", path, do, shown(path, real), shown_content(path, before))
+
+
+def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:
+    touched = {step.what for step in plan.steps}
+    stale = [unit.name for unit in units.values() if unit.stale or unit.path in touched]
+    if not stale:
+        return
+
+    def reload() -> None:
+        for argv in (["systemctl", "daemon-reload"], ["systemctl", "reset-failed", *stale]):
+            status, out, err = run(argv)
+            # A unit that has not failed is not known any more, and that is an error to systemctl.
+            if status != 0 and argv[1] == "daemon-reload":
+                raise RemoveError(f"systemctl daemon-reload failed: {(err or out).strip()}; run it, then run again")
+
+    plan.add("removed", f"what systemd knew of {', '.join(stale)}", reload)
+
+
+def _plan_credentials(plan: Plan) -> None:
+    layout = plan.layout
+    for name in CREDENTIALS:
+        plan.remove_file(os.path.join(layout.config_dir, name))
+    for name in CERTIFICATES + (".reload",):
+        folder, name = os.path.split(os.path.join(layout.pki_dir, name))
+        for one in (name, f".{name}.new"):  # the second: gpushare-pki was killed while it wrote
+            plan.remove_file(os.path.join(folder, one))
+    folders = [os.path.join(layout.pki_dir, "scheduler"), layout.pki_dir, layout.config_dir]
+    entries = Journal(layout.root).entries()
+    near = [*folders, *_NEAR, *(os.path.dirname(entry.path) for entry in entries if entry.is_file)]
+    plan.remove_staged(near + [os.path.dirname(folder) for folder in near])
+    for folder in folders:
+        plan.remove_folder_if_empty(folder)
+
+
+def _sockets(layout: Layout) -> List[str]:
+    folder = os.path.join(layout.kubelet_root, "device-plugins")
+    return [os.path.join(folder, name) for name in _names(layout.real(folder), "") if _SOCKET.fullmatch(name)]
+
+
+def _listens(path: str) -> bool:
+    """Whether a process answers on a socket; its folder is opened first because a socket's whole path may have few characters only."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(2.0)
+            return probe.connect_ex(f"/proc/self/fd/{folder}/{os.path.basename(path)}") not in (
+                errno.ECONNREFUSED,
+                errno.ENOENT,
+                errno.EPROTOTYPE,
+            )
+    finally:
+        os.close(folder)
+
+
+def _names(folder: str, end: str) -> List[str]:
+    return [name for name in sorted(os.listdir(folder)) if name.endswith(end)] if os.path.isdir(folder) else []
+
+
+def plan_leftovers(layout: Layout, check: bool) -> Plan:
+    """What goes last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
+    plan = Plan(layout)
+    _plan_link(plan)
+    folder = layout.real(layout.install_dir)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if is_environment(name) or name in (LINK, LINK + ".new"):
+            plan.remove_tree(os.path.join(layout.install_dir, name))
+    plan.remove_folder_if_empty(layout.install_dir)
+    _plan_journal(plan, check)
+    return plan
+
+
+def _plan_link(plan: Plan) -> None:
+    layout = plan.layout
+    path = os.path.join(layout.kubectl_plugin_dir, KUBECTL_PLUGIN)
+    real, target = layout.real(path), os.path.join(layout.install_dir, "current/bin", KUBECTL_PLUGIN)
+    if os.path.islink(real) and os.readlink(real) == target:
+        plan.remove_file(path)
+    elif os.path.lexists(real):
+        plan.leave(path, f"it is not the link to {target} that this collection makes")
+
+
+def _plan_journal(plan: Plan, check: bool) -> None:
+    layout = plan.layout
+    folder, kept = "/" + FOLDER, []
+    for entry in Journal(layout.root).entries():
+        if entry.owner in PROVEN_ELSEWHERE and not check:
+            plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {_CURES[entry.owner]}")
+            kept.append(entry)
+        elif entry.owner not in PROVEN_ELSEWHERE and entry.is_file and fate(layout, entry).left_alone:
+            kept.append(entry)  # the first half has said why
+    if not kept:
+        plan.remove_tree(folder)
+    parent = os.path.dirname(folder)
+    plan.remove_staged([parent, os.path.dirname(parent)])
+    if not kept:
+        plan.remove_folder_if_empty(parent)

@@ -1,0 +1,197 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Takes off a host what this collection put there: what is ours is found by looking, so that a killed run is finished by the next.
+
+Private to this collection. Two plans, because the container runtime goes back between them and needs its journal:
+`services` (daemons, what they read and keep), `leftovers` (runtime, links, the journal itself).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, sync_folder
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+
+STAGED = ".gpushare-staged-"
+_SECRET_ENDS = (".key", ".token", ".kubeconfig")
+
+
+class RemoveError(RuntimeError):
+    """Something would not go; says what, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things are, as the host sees it. root: "/" or the folder that stands for it."""
+
+    install_dir: str = "/opt/gpushare"
+    config_dir: str = "/etc/gpushare"
+    pki_dir: str = "/etc/gpushare/pki"
+    kubectl_plugin_dir: str = "/usr/local/bin"
+    kubelet_root: str = "/var/lib/kubelet"
+    scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+    units: str = UNITS
+    state: str = "/var/lib"
+    root: str = "/"
+
+    def real(self, path: str) -> str:
+        """The path by which this process reaches it."""
+        return os.path.join(self.root, path.lstrip("/"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do. kind: "stopped", "removed" or "restored"; before and after: for the diff."""
+
+    kind: str
+    what: str
+    do: Callable[[], None]
+    before: str = ""
+    after: str = ""
+
+
+class Plan:
+    """What goes, in order, and what stays and why. gone: paths that the steps take away."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.steps: List[Step] = []
+        self.left: List[Dict[str, str]] = []
+        self.notes: List[str] = []
+        self.gone: Set[str] = set()
+
+    def add(self, kind: str, what: str, do: Callable[[], None], before: str = "", after: str = "") -> None:
+        self.steps.append(Step(kind, what, do, before, after))
+
+    def leave(self, what: str, why: str) -> None:
+        self.left.append({"what": what, "why": why})
+
+    def remove_file(self, path: str) -> None:
+        """A file, link or socket of ours goes, if it is there."""
+        real = self.layout.real(path)
+        if path in self.gone or not os.path.lexists(real):
+            return
+        self.gone.add(path)
+        self.add("removed", path, lambda: remove(real), shown(path, real))
+
+    def remove_tree(self, path: str) -> None:
+        """A folder that is wholly ours goes, if it is there; of a link only the link."""
+        real = self.layout.real(path)
+        if path in self.gone or not os.path.lexists(real):
+            return
+        if os.path.islink(real) or not os.path.isdir(real):
+            self.remove_file(path)
+            return
+        self.gone.add(path)
+
+        def do() -> None:
+            shutil.rmtree(real)
+            sync_folder(os.path.dirname(real))
+
+        self.add("removed", path, do, "folder\n")
+
+    def remove_folder_if_empty(self, path: str, ours: bool = True) -> None:
+        """A folder goes if nothing but what the plan takes is in it. ours: what is in it otherwise is worth a word."""
+        real = self.layout.real(path)
+        if path in self.gone or os.path.islink(real) or not os.path.isdir(real):
+            return
+        strangers = [name for name in sorted(os.listdir(real)) if os.path.join(path, name) not in self.gone]
+        if strangers:
+            if ours:
+                self.leave(path, f"it holds what this collection did not put there: {', '.join(strangers)}")
+            return
+        if os.path.ismount(real):
+            self.leave(path, "it is a mount point")
+            return
+        self.gone.add(path)
+        self.add("removed", path, lambda: os.rmdir(real), "folder\n")
+
+    def remove_staged(self, folders: Sequence[str]) -> None:
+        """What a run that was killed in the middle of writing a file has left."""
+        for folder in sorted(set(folders)):
+            for name in _names(self.layout.real(folder)):
+                if name.startswith(STAGED):
+                    self.remove_file(os.path.join(folder, name))
+
+    def apply(self, point: Callable[[str], None] = lambda _point: None) -> None:
+        """Do the steps. point: called before and after each; a kill there must be harmless."""
+        for step in self.steps:
+            point(f"before {step.kind} {step.what}")
+            step.do()
+            point(f"{step.kind} {step.what}")
+
+    def result(self) -> Dict[str, Any]:
+        """For the module: what is done, or in check mode would be."""
+        found: Dict[str, Any] = {
+            kind: [step.what for step in self.steps if step.kind == kind] for kind in ("stopped", "removed", "restored")
+        }
+        diff = [{"before_header": s.what, "after_header": s.what, "before": s.before, "after": s.after} for s in self.steps]
+        return dict(found, changed=bool(self.steps), left=self.left, notes=self.notes, diff=diff)
+
+
+def shown(path: str, real: str) -> str:
+    """A file for a diff: secrets and what is no text only as a digest."""
+    if os.path.islink(real):
+        return f"link to {os.readlink(real)}\n"
+    try:
+        state = read_state(real)
+    except OSError:
+        return "(no regular file)\n"
+    return "" if state is None else shown_content(path, state)
+
+
+def shown_content(path: str, state: FileState) -> str:
+    """The same for a content that is known."""
+    hidden = f"(content with sha256 {digest(state.content)[:16]})\n"
+    if path.endswith(_SECRET_ENDS) or os.path.basename(path) == "token":
+        return hidden
+    try:
+        return state.content.decode()
+    except UnicodeDecodeError:
+        return hidden
+
+
+def read_or_none(path: str) -> Tuple[Optional[FileState], str]:
+    """(the file, "") or (None, "" if there is none, else what is there instead)."""
+    try:
+        return read_state(path), ""
+    except OSError as error:
+        return None, f"it is no regular file ({error.strerror or error})"
+
+
+class Fate(NamedTuple):
+    """What became of a file of the journal. left_alone: why it is not ours to put right, "" if it is.
+
+    edited: somebody else has changed it since us; there: it exists; as_before: it has its bytes from before us again.
+    """
+
+    there: bool
+    edited: bool
+    as_before: bool
+    left_alone: str
+
+
+def fate(layout: Layout, entry: Entry) -> Fate:
+    """Look at the file of this entry."""
+    current, odd = read_or_none(layout.real(entry.path))
+    if odd:
+        return Fate(True, True, False, odd)
+    if current is None:
+        return Fate(False, entry.left[1] != "", entry.original is None, "")
+    edited = not entry.untouched(current.content)
+    if entry.original is None:
+        return Fate(True, edited, False, "")
+    as_before = digest(current.content) == digest(entry.original.content)
+    why = "it was there before this collection and somebody else has changed it since; what it was then is kept in the journal"
+    return Fate(True, edited, as_before, why if edited and not as_before else "")
+
+
+def _names(folder: str) -> List[str]:
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []

@@ -1,0 +1,130 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What this collection has changed on a host and what became of it since: the journal against the files as they are.
+
+Private to this collection. Read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGIN, OUR_UNITS, properties
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, fate, read_or_none
+
+AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
+AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"
+
+
+def report(layout: Layout, run: Run) -> Dict[str, Any]:
+    """Everything, as JSON."""
+    journal = Journal(layout.root)
+    entries = journal.entries()
+    pending = [name[: -len(".pending")] for name in _names(layout.real("/" + FOLDER)) if name.endswith(".pending")]
+    return {
+        "runtime": _runtime(layout),
+        "units": [one for one in (_unit(run, name) for name in OUR_UNITS) if one],
+        "files": [_file(layout, entry, pending) for entry in entries if entry.is_file],
+        "settings": [{"what": entry.path, "owner": entry.owner} for entry in entries if not entry.is_file],
+        "kubectl_plugin": _link(layout),
+        "unproven": pending,
+    }
+
+
+def words(found: Mapping[str, Any]) -> List[str]:
+    """The same for people: a table, line by line."""
+    runtime = found["runtime"]
+    used = f"{runtime['version']} in {runtime['environment']}, {runtime['state']}" if runtime else "none"
+    lines = [f"runtime: {used}"]
+    if runtime and runtime["older"]:
+        lines.append(f"older runtimes: {', '.join(runtime['older'])}")
+    lines.append(f"kubectl plugin: {found['kubectl_plugin'] or 'none'}")
+    if found["units"]:
+        lines += table(("UNIT", "STATE", "AT BOOT"), [(one["name"], one["active"], one["enabled"]) for one in found["units"]])
+    if found["files"]:
+        rows = [(one["path"], one["owner"], one["before"], _now(one)) for one in found["files"]]
+        lines += table(("FILE", "CHANGED FOR", "BEFORE US", "NOW"), rows)
+    if found["settings"]:
+        lines += table(("ELSEWHERE", "CHANGED FOR"), [(one["what"], one["owner"]) for one in found["settings"]])
+    lines += [f"{one}: a run was stopped before it had proven its change; run site.yml or uninstall.yml again" for one in found["unproven"]]
+    return lines
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
+    """Lines with their columns below one another, after an empty one."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    return ["", *("  ".join(text.ljust(widths[column]) for column, text in enumerate(row)).rstrip() for row in [head, *rows])]
+
+
+def _runtime(layout: Layout) -> Optional[Dict[str, Any]]:
+    environments = Environments(layout.real(layout.install_dir))
+    current = environments.current()
+    names = [name for name in _names(environments.root) if is_environment(name)]
+    if current is None and not names:
+        return None
+    marker = _marker(environments.path(current or names[-1]))
+    return {
+        "environment": os.path.join(layout.install_dir, current) if current else "no environment in use",
+        "state": "whole" if current and environments.is_whole(current) else "not whole: run site.yml again",
+        "version": marker.get("version", "unknown"),
+        "python": marker.get("python", "unknown"),
+        "wheel_sha256": marker.get("wheel_sha256", "unknown"),
+        "older": [name for name in names if name != current],
+    }
+
+
+def _marker(environment: str) -> Dict[str, str]:
+    state, _why = read_or_none(os.path.join(environment, MARKER))
+    try:
+        found = json.loads(state.content) if state else {}
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
+def _unit(run: Run, name: str) -> Optional[Dict[str, str]]:
+    found = properties(run, name)
+    if found.get("LoadState", "not-found") == "not-found":
+        return None
+    enabled = found.get("UnitFileState") or "no unit file"
+    return {"name": name, "active": found.get("ActiveState", "unknown"), "enabled": enabled, "file": found.get("FragmentPath", "")}
+
+
+def _file(layout: Layout, entry: Entry, pending: Sequence[str]) -> Dict[str, Any]:
+    before = "not there" if entry.original is None else f"{len(entry.original.content)} bytes, mode {entry.original.mode:04o}"
+    state, written = _state(layout, entry, pending), None
+    if state == CHANGED:
+        written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(os.lstat(layout.real(entry.path)).st_mtime))
+    return {"path": entry.path, "owner": entry.owner, "before": before, "state": state, "written": written}
+
+
+def _now(one: Mapping[str, Any]) -> str:
+    return f"{one['state']}, last at {one['written']}" if one["written"] else str(one["state"])
+
+
+def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
+    found = fate(layout, entry)
+    if not found.there:
+        return GONE if entry.left[1] else AS_BEFORE if entry.original is None else AS_LEFT
+    if found.as_before:
+        return AS_BEFORE
+    if found.edited:
+        return CHANGED
+    return UNPROVEN if entry.owner in pending else AS_LEFT
+
+
+def _link(layout: Layout) -> str:
+    path = os.path.join(layout.kubectl_plugin_dir, KUBECTL_PLUGIN)
+    return path if os.path.islink(layout.real(path)) else ""
+
+
+def _names(folder: str) -> Tuple[str, ...]:
+    return tuple(sorted(os.listdir(folder))) if os.path.isdir(folder) else ()

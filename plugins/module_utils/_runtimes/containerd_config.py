@@ -1,0 +1,338 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What containerd's configuration must say so that pods get the nvidia runtime, and how to tell. No Ansible, no I/O here.
+
+A dump is what `containerd config` prints, read as TOML: the effective configuration with every default filled in.
+Its path to the CRI plugin's runtimes differs from the one in the files: files follow their own version (2, 3 or 4), a dump
+that of the containerd that printed it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, parse
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import (
+    append,
+    drop,
+    remove,
+    remove_empty_header,
+    set_value,
+)
+
+RUNTIME = "nvidia"
+OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+RUNC_TYPE = "io.containerd.runc."
+DEFAULT_NAME: Path = ("default_runtime_name",)
+IMPORTS: Path = ("imports",)
+
+_SECRETS = ("password", "auth", "identitytoken", "identity_token", "authorization")
+_SECRET_VALUE = re.compile(
+    r"(\b(?:" + "|".join(_SECRETS) + r""")['"]?[ \t]*=[ \t]*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\{[^}\n]*\}|\[[^]\n]*\])""",
+    re.IGNORECASE,
+)
+
+# A value that shall be at a path below the CRI plugin's section `containerd`.
+Change = Tuple[Path, Any]
+
+
+class Refused(Exception):
+    """Nothing was changed; says what was found, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Runtimes:
+    """What pods get: the default runtime's name, and every runtime's entry without the values that mean nothing."""
+
+    default: str
+    entries: Dict[str, Any]
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> "Runtimes":
+        entries = {name: stripped(entry) for name, entry in (section.get("runtimes") or {}).items()}
+        return cls(section.get("default_runtime_name") or "", entries)
+
+
+def release(version_output: str) -> Tuple[int, int]:
+    """(2, 1) from what `containerd --version` prints."""
+    match = re.match(r"containerd\s+\S+\s+v?(\d+)\.(\d+)\.\d+", version_output)
+    if not match:
+        raise Refused(f"expected a containerd with a version such as 1.7.24, found one that calls itself {version_output.strip()[:200]!r}")
+    return int(match.group(1)), int(match.group(2))
+
+
+def section_path(version: int) -> Path:
+    """Where the runtimes are in a file of this version."""
+    return ("plugins", OLD_CRI if version == 2 else NEW_CRI, "containerd")
+
+
+def file_version(path: str, data: Mapping[str, Any], newest: int) -> int:
+    """The version that the file declares; Refused for those that we do not edit."""
+    version = data.get("version", 1)
+    if version in (2, 3, 4) and version <= newest:
+        return int(version)
+    raise Refused(
+        f"{path} has configuration version {'1 (it declares none)' if 'version' not in data else version}, expected 2, 3 or 4 and at "
+        f"most {newest}, which this containerd reads: convert it with `containerd config {'migrate' if newest > 2 else 'dump'}`, "
+        "restart containerd, see that pods run, and run again"
+    )
+
+
+def dump_section(dump: Mapping[str, Any]) -> Dict[str, Any]:
+    """The section `containerd` of the CRI plugin in a dump."""
+    plugins = dump.get("plugins", {})
+    for name in (NEW_CRI, OLD_CRI):
+        if isinstance(plugins.get(name, {}).get("containerd"), dict):
+            section: Dict[str, Any] = plugins[name]["containerd"]
+            return section
+    raise Refused(
+        "this containerd has no CRI plugin, so kubelet cannot use it: take it out of disabled_plugins (it is "
+        f"{dump.get('disabled_plugins')})"
+    )
+
+
+def check_enabled(dump: Mapping[str, Any]) -> None:
+    """Refused if the CRI plugin is switched off."""
+    disabled = [name for name in dump.get("disabled_plugins") or [] if name in ("cri", OLD_CRI, NEW_CRI)]
+    if disabled:
+        raise Refused(f"disabled_plugins of containerd's configuration has {', '.join(disabled)}, so kubelet cannot use it: take it out")
+
+
+def socket_address(dump: Mapping[str, Any]) -> str:
+    """Where containerd listens, by its configuration."""
+    server = dump.get("plugins", {}).get("io.containerd.server.v1.grpc", {})
+    return server.get("address") or dump.get("grpc", {}).get("address") or "/run/containerd/containerd.sock"
+
+
+def needed(section: Mapping[str, Any], binary: str) -> List[Change]:
+    """What is missing for the nvidia runtime to be there and the default; [] if nothing is. binary: its program.
+
+    A new entry has all that the entry of the present default runtime says (SystemdCgroup above all), with another program. An entry
+    that is there keeps what it says, but for the program; and where it is not the default yet, for the type and the cgroup driver.
+    """
+    runtimes = Runtimes.of(section)
+    base = _low_level(runtimes)
+    # Spelled out even where it is the default: it is what kubelet's cgroup driver has to agree with.
+    cgroup = {"SystemdCgroup": bool(base.get("options", {}).get("SystemdCgroup", False))}
+    present = runtimes.entries.get(RUNTIME)
+    if present is None:
+        entry = dict(copy.deepcopy(base), options=dict(base.get("options", {}), BinaryName=binary, **cgroup))
+        changes = _leaves(("runtimes", RUNTIME), entry)
+    else:
+        options = present.get("options", {})
+        wanted: Dict[str, Any] = {"BinaryName": binary}
+        if bool(options.get("SystemdCgroup", False)) != cgroup["SystemdCgroup"]:
+            wanted.update(cgroup)
+        changes = [(("runtimes", RUNTIME, "options", key), value) for key, value in wanted.items() if options.get(key) != value]
+        if present.get("runtime_type") != base["runtime_type"]:
+            changes.insert(0, (("runtimes", RUNTIME, "runtime_type"), base["runtime_type"]))
+    if runtimes.default != RUNTIME:
+        changes.insert(0, (DEFAULT_NAME, RUNTIME))
+    return changes
+
+
+def lost(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Change]:
+    """The runtimes that the dump `after` lacks. containerd 1.x forgets its built-in `runc` when a file names any runtime."""
+    old, new = Runtimes.of(before).entries, Runtimes.of(after).entries
+    return [change for name in sorted(old) if name not in new for change in _leaves(("runtimes", name), spelled_out(old[name]))]
+
+
+def spelled_out(entry: Mapping[str, Any]) -> Dict[str, Any]:
+    """An entry that says its cgroup driver even if it is the default."""
+    options = dict(entry.get("options", {}))
+    if str(entry.get("runtime_type", "")).startswith(RUNC_TYPE):
+        options.setdefault("SystemdCgroup", False)
+    return dict(entry, options=options) if options else dict(entry)
+
+
+def applied(dump: Mapping[str, Any], changes: Sequence[Change]) -> Dict[str, Any]:
+    """The dump as it must be after the changes, and nothing else."""
+    wanted = copy.deepcopy(dict(dump))
+    section = dump_section(wanted)
+    for path, value in changes:
+        table = section
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+        table[path[-1]] = value
+    return wanted
+
+
+def undone(before: Mapping[str, Any], after: Mapping[str, Any]) -> Dict[str, Any]:
+    """The dump `before` with the default runtime and the nvidia runtime that `after` has: all that taking our part out may change."""
+    wanted = copy.deepcopy(dict(before))
+    section, found = dump_section(wanted), dump_section(after)
+    section["default_runtime_name"] = found.get("default_runtime_name")
+    section["runtimes"] = {name: entry for name, entry in (section.get("runtimes") or {}).items() if name != RUNTIME}
+    if RUNTIME in (found.get("runtimes") or {}):
+        section["runtimes"][RUNTIME] = found["runtimes"][RUNTIME]
+    return wanted
+
+
+def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> List[str]:
+    """Where two dumps differ in meaning, as "path: wanted …, found …"; [] if nowhere.
+
+    Lists of imports are left out, because only their effect counts; and a runtime's zero value is the same as none.
+    """
+    return _differences((), _comparable(wanted), _comparable(found))
+
+
+def describe(found: Sequence[str]) -> str:
+    """At most five differences."""
+    more = "" if len(found) <= 5 else f"; and {len(found) - 5} more"
+    return "; ".join(found[:5]) + more
+
+
+def edited(text: str, version: int, changes: Sequence[Change]) -> str:
+    """The file with the changes."""
+    for path, value in changes:
+        text = set_value(text, section_path(version) + path, value)
+    return text
+
+
+def importing(text: str, pattern: str) -> str:
+    """The file with one more import."""
+    return append(text, IMPORTS, pattern)
+
+
+def reverted(text: str, original: str, builtin: Mapping[str, Any], imports: Sequence[str]) -> Optional[str]:
+    """The file without our part, None if then nothing is left in it.
+
+    original: as it was before us, "" if it was not there. builtin: runtimes of an empty configuration, which we may have had to
+    spell out. imports: patterns that we may have added.
+    """
+    new, old = parse(text).data, parse(original).data
+    version = int(new.get("version", 2))
+    section = section_path(version)
+    ours, theirs = _inside(new, section), _inside(old, section_path(int(old.get("version", version))))
+    if ours.get("default_runtime_name") == RUNTIME:
+        text = _restored(text, section + DEFAULT_NAME, theirs.get("default_runtime_name"))
+    runtimes, before = ours.get("runtimes", {}), theirs.get("runtimes", {})
+    if RUNTIME not in before:
+        text = remove(text, section + ("runtimes", RUNTIME))
+    elif RUNTIME in runtimes:
+        for path in (("runtime_type",), ("options", "BinaryName"), ("options", "SystemdCgroup")):
+            text = _restored(text, section + ("runtimes", RUNTIME) + path, _value(before[RUNTIME], path))
+    for name in sorted(set(runtimes) - set(before) - {RUNTIME}):
+        if stripped(runtimes[name]) == stripped(builtin.get(name)):
+            text = remove(text, section + ("runtimes", name))
+    for pattern in imports:
+        if pattern not in old.get("imports", []):
+            text = drop(text, IMPORTS, pattern)
+    if "imports" not in old and parse(text).data.get("imports") == []:
+        text = remove(text, IMPORTS)
+    had = {header.path for header in parse(original).headers}
+    for header in reversed(parse(text).headers):
+        if header.path not in had and header.path[: len(section)] == section[: len(header.path)]:
+            text = remove_empty_header(text, header.path)
+    return None if not original and set(parse(text).data) <= {"version"} else text
+
+
+def running_runtimes(config: Mapping[str, Any]) -> Runtimes:
+    """The runtimes of a process, from the configuration in its CRI status (JSON, other names for the same things)."""
+    section = config.get("containerd") or {}
+    entries = {
+        name: stripped({"runtime_type": entry.get("runtimeType"), "options": entry.get("options")})
+        for name, entry in (section.get("runtimes") or {}).items()
+    }
+    return Runtimes(section.get("defaultRuntimeName") or "", entries)
+
+
+def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
+    """What the process lacks of the configuration on the disk, as far as it concerns us; None if nothing."""
+    if running.default != wanted.default:
+        return f"its default runtime is {running.default!r}, expected {wanted.default!r}"
+    for name in sorted({RUNTIME, wanted.default}):
+        has, should = (_essence(runtimes.entries.get(name)) for runtimes in (running, wanted))
+        if has != should:
+            return f"its runtime {name} is {has}, expected {should}"
+    return None
+
+
+def masked(text: str) -> str:
+    """A configuration to be shown: passwords and tokens of registries are hidden."""
+    return _SECRET_VALUE.sub(r'\1"(hidden)"', text)
+
+
+def stripped(value: Any) -> Any:
+    """Without the keys whose value is zero, false or empty: in a runtime's entry these are the same as none."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: stripped(entry) for key, entry in value.items()}
+    return {key: entry for key, entry in inner.items() if entry}
+
+
+def _low_level(runtimes: Runtimes) -> Dict[str, Any]:
+    """The entry of the runtime that pods get now."""
+    default = runtimes.entries.get(runtimes.default)
+    if runtimes.default != RUNTIME and default is not None and not str(default.get("runtime_type", "")).startswith(RUNC_TYPE):
+        raise Refused(
+            f"the default runtime is {runtimes.default} of type {default.get('runtime_type')}, which is not run by runc: making "
+            "nvidia the default would take its isolation from every pod that names no RuntimeClass; make a runtime of type "
+            f"{RUNC_TYPE}v2 the default first"
+        )
+    for name in (runtimes.default, "runc"):
+        entry = runtimes.entries.get(name)
+        if entry is not None and str(entry.get("runtime_type", "")).startswith(RUNC_TYPE):
+            found: Dict[str, Any] = entry
+            return found
+    raise Refused(
+        f"found the runtimes {', '.join(sorted(runtimes.entries)) or 'none'} and the default {runtimes.default!r}, expected one of "
+        f"type {RUNC_TYPE}v2 (usually runc) to copy the options from"
+    )
+
+
+def _leaves(path: Path, value: Any) -> List[Change]:
+    if not isinstance(value, dict) or not value:
+        return [(path, value)]
+    inner = sorted(value.items(), key=lambda item: (isinstance(item[1], dict), item[0]))
+    return [change for key, entry in inner for change in _leaves(path + (key,), entry)]
+
+
+def _comparable(dump: Mapping[str, Any]) -> Dict[str, Any]:
+    found = copy.deepcopy(dict(dump))
+    found.pop("imports", None)
+    section = dump_section(found)
+    section["runtimes"] = stripped(section.get("runtimes") or {})
+    return found
+
+
+def _differences(path: Path, wanted: Any, found: Any) -> List[str]:
+    if isinstance(wanted, dict) or isinstance(found, dict):
+        left, right = (value if isinstance(value, dict) else {} if value is None else {"": value} for value in (wanted, found))
+        return [line for key in sorted(set(left) | set(right)) for line in _differences(path + (key,), left.get(key), right.get(key))]
+    if wanted == found and isinstance(wanted, bool) == isinstance(found, bool):
+        return []
+    if any(part.lower() in _SECRETS for part in path):
+        return [f"{'.'.join(path)}: expected another value than was found"]
+    return [f"{'.'.join(path)}: expected {wanted!r}, found {found!r}"]
+
+
+def _essence(entry: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+    if entry is None:
+        return None
+    options = entry.get("options", {})
+    return {
+        "runtime_type": entry.get("runtime_type"),
+        "BinaryName": options.get("BinaryName", ""),
+        "SystemdCgroup": bool(options.get("SystemdCgroup", False)),
+    }
+
+
+def _inside(data: Mapping[str, Any], path: Path) -> Dict[str, Any]:
+    found = _value(data, path)
+    return found if isinstance(found, dict) else {}
+
+
+def _value(data: Any, path: Path) -> Any:
+    for part in path:
+        data = data.get(part) if isinstance(data, dict) else None
+    return data
+
+
+def _restored(text: str, path: Path, value: Any) -> str:
+    return remove(text, path) if value is None else set_value(text, path, value)

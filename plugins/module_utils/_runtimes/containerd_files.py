@@ -1,0 +1,252 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""containerd's configuration files, and what containerd itself makes of them or of a candidate. No Ansible here.
+
+A candidate is a copy of all files in a scratch folder that containerd does not read, with `imports` pointed at the copies.
+Which file can hold our change is not guessed from a version: each is tried on such a copy, and the first that has exactly
+the effect wanted is taken.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, Refused, Runtimes, dump_section
+
+DROP_IN = "zz-gpushare.toml"
+FOLDER = "conf.d"
+HEADER = "# Made by gpushare.kubernetes: nvidia is the default runtime.\n"
+
+# Arguments for the host's containerd to (exit status, standard output, standard error).
+Containerd = Callable[[Sequence[str]], Tuple[int, str, str]]
+# New texts by path; None: no file.
+Texts = Dict[str, Optional[str]]
+Edit = Callable[[List[Change]], Texts]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """files: path to new text, None to remove it, in the order in which to write. after: what pods then get.
+
+    notes: what a person should know.
+    """
+
+    files: Texts
+    after: Runtimes
+    notes: List[str]
+
+
+class Installation:
+    """The containerd of one host. config: path of the main configuration file, whether it is there or not."""
+
+    def __init__(self, containerd: Containerd, config: str) -> None:
+        self._containerd = containerd
+        self.config = config
+        self.release = containerd_config.release(self._must(["--version"]))
+        self._builtin = self._must(["config", "default"])
+        self._newest = int(loads(self._builtin)["version"])
+
+    def dump(self, config: Optional[str] = None) -> Dict[str, Any]:
+        """The effective configuration of the files on the disk. Refused, in containerd's words, if it cannot read them."""
+        config = config or self.config
+        if self.release >= (2, 0):  # `dump` of 2.0 does not migrate older versions; 1.x has no `migrate`
+            return loads(self._must(["--config", config, "config", "migrate"]))
+        return loads(self._must(["--config", config, "config", "dump"]) if os.path.exists(config) else self._builtin)
+
+    def present(self, binary: str) -> Plan:
+        """What to write so that `nvidia` with the program `binary` is the default runtime, and nothing else changes."""
+        before = self.dump()
+        containerd_config.check_enabled(before)
+        changes = containerd_config.needed(dump_section(before), binary)
+        if not changes:
+            return Plan({}, Runtimes.of(dump_section(before)), [])
+        files = self.read({})
+        wanted = containerd_config.applied(before, changes)
+        refusals: List[str] = []
+        for where, edit in self._places(files):
+            try:
+                texts = edit(changes)
+                found = self._evaluate(texts)
+                lost = containerd_config.lost(dump_section(before), dump_section(found))
+                if lost:
+                    texts = edit(changes + lost)
+                    found = self._evaluate(texts)
+            except (TomlError, Refused) as error:
+                refusals.append(f"in {where}: {error}")
+                continue
+            different = containerd_config.differences(wanted, found)
+            if not different:
+                return Plan(texts, Runtimes.of(dump_section(found)), [])
+            refusals.append(f"in {where}: {containerd_config.describe(different)}")
+        raise Refused(
+            f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(refusals)}"
+        )
+
+    def absent(self, entries: Sequence[Entry]) -> Plan:
+        """What to write so that nothing of ours is left in the files of these journal entries."""
+        before = self.dump()
+        refusals: List[str] = []
+        # The runtime that we had to spell out on 1.x goes too, unless others have come to rely on it since.
+        for builtin in (dump_section(loads(self._builtin)).get("runtimes") or {}, {}):
+            texts, notes = self._undone(entries, builtin)
+            found = self._evaluate(texts)
+            section = dump_section(found)
+            default, runtimes = section.get("default_runtime_name"), section.get("runtimes") or {}
+            different = containerd_config.differences(containerd_config.undone(before, found), found)
+            if default not in runtimes:
+                different.append(f"the default runtime {default!r} would not exist")
+            if not different:
+                return Plan(texts, Runtimes.of(section), notes)
+            refusals.append(containerd_config.describe(different))
+        raise Refused(
+            f"nothing was changed, because taking our part out would change more than that: {refusals[0]}. Put "
+            f"{' and '.join(entry.path for entry in entries)} right by hand and run again"
+        )
+
+    def tidy(self) -> None:
+        """Remove the folder that we may have made, if nothing is in it and nothing imports it."""
+        folder = os.path.dirname(self.pattern())
+        main = read_text(self.config)
+        if os.path.isdir(folder) and not os.listdir(folder) and self.pattern() not in _imports(self.config, main or ""):
+            os.rmdir(folder)
+
+    def pattern(self) -> str:
+        """What we add to `imports` where nothing imports a folder yet."""
+        return os.path.join(os.path.dirname(self.config), FOLDER, "*.toml")
+
+    def read(self, texts: Mapping[str, Optional[str]]) -> Dict[str, str]:
+        """Every file that containerd would read with these new texts, in its order: path to text."""
+        files: Dict[str, str] = {}
+        pending = [self.config]
+        while pending:
+            path = pending.pop(0)
+            if path in files:
+                continue
+            text = texts[path] if path in texts else read_text(path)
+            if text is not None:
+                files[path] = text
+                for pattern in _imports(path, text):
+                    pending += _matches(os.path.join(os.path.dirname(path), pattern), texts)
+        return files
+
+    def _places(self, files: Mapping[str, str]) -> Iterator[Tuple[str, Edit]]:
+        """Where the change could be: the file's path, and what turns the change into new texts; the best first."""
+        main = files.get(self.config)
+        version = self._newest if main is None else containerd_config.file_version(self.config, loads(main), self._newest)
+        start = f"version = {version}\n"
+        # A file of its own survives what others do to theirs. On 1.x it would reset every other setting of the section.
+        if self.release >= (2, 0) and version > 2:
+            drop_in = self._drop_in(files)
+            yield drop_in, partial(self._edited_drop_in, files, drop_in, start)
+        for path in [path for path in reversed(list(files)) if path != self.config] + [self.config]:
+            yield path, partial(self._edited, path, files.get(path, start), version)
+
+    def _edited(self, path: str, text: str, main_version: int, changes: List[Change]) -> Texts:
+        version = int(loads(text).get("version", main_version))
+        return {path: containerd_config.edited(text, version, changes)}
+
+    def _drop_in(self, files: Mapping[str, str]) -> str:
+        """The path of our own file: in a folder that is imported whole already, or in a new one."""
+        for pattern in _imports(self.config, files.get(self.config, "")):
+            folder, name = os.path.split(os.path.join(os.path.dirname(self.config), pattern))
+            if "*" in name and "*" not in folder and fnmatch.fnmatchcase(DROP_IN, name):
+                return os.path.join(folder, DROP_IN)
+        return os.path.join(os.path.dirname(self.pattern()), DROP_IN)
+
+    def _edited_drop_in(self, files: Mapping[str, str], path: str, start: str, changes: List[Change]) -> Texts:
+        main = files.get(self.config, start)
+        texts = self._edited(path, read_text(path) or HEADER + start, int(loads(main)["version"]), changes)
+        patterns = [os.path.join(os.path.dirname(self.config), pattern) for pattern in _imports(self.config, main)]
+        if not any(path in _matches(pattern, texts) for pattern in patterns):
+            texts[self.config] = containerd_config.importing(main, self.pattern())
+        return texts
+
+    def _undone(self, entries: Sequence[Entry], builtin: Mapping[str, Any]) -> Tuple[Texts, List[str]]:
+        texts: Texts = {}
+        notes: List[str] = []
+        for entry in sorted(entries, key=lambda entry: entry.path != self.config):
+            state = read_state(entry.path)
+            original = "" if entry.original is None else entry.original.content.decode()
+            if state is None:
+                notes.append(f"{entry.path} is gone, so there was nothing to take out")
+            elif entry.untouched(state.content):
+                texts[entry.path] = None if entry.original is None else original
+            else:
+                now = _decoded(entry.path, state.content)
+                texts[entry.path] = containerd_config.reverted(now, original, builtin, [self.pattern()])
+                part = "nothing of ours is left in it" if texts[entry.path] == now else "only our part is taken out"
+                notes.append(f"{entry.path} was changed by somebody else since: {part}")
+        return texts, notes
+
+    def _evaluate(self, texts: Mapping[str, Optional[str]]) -> Dict[str, Any]:
+        """The effective configuration if the files had these texts."""
+        scratch = tempfile.mkdtemp(prefix="gpushare-containerd-")
+        try:
+            for path, text in self.read(texts).items():
+                copy = scratch + path
+                os.makedirs(os.path.dirname(copy), exist_ok=True)
+                with open(copy, "w", encoding="utf-8", newline="") as stream:
+                    stream.write(_redirected(text, scratch))
+            return self.dump(scratch + self.config)
+        finally:
+            shutil.rmtree(scratch)
+
+    def _must(self, arguments: Sequence[str]) -> str:
+        status, out, err = self._containerd(arguments)
+        if status != 0:
+            raise Refused(f"containerd {' '.join(arguments)} failed: {' '.join((err or out).split())[-800:]}")
+        return out
+
+
+def read_text(path: str) -> Optional[str]:
+    """The file's text, None if there is none."""
+    state = read_state(path)
+    return None if state is None else _decoded(path, state.content)
+
+
+def _decoded(path: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path} is not UTF-8 ({error}): containerd's configuration must be") from error
+
+
+def _imports(path: str, text: str) -> List[str]:
+    try:
+        found = loads(text).get("imports", [])
+    except TomlError as error:
+        raise Refused(f"{path} cannot be read: {error}") from error
+    return [pattern for pattern in found if isinstance(pattern, str)]
+
+
+def _matches(pattern: str, texts: Mapping[str, Optional[str]]) -> List[str]:
+    """The files that an import names, sorted. texts: files that count as there; whoever reads one that shall go finds nothing."""
+    pattern = os.path.normpath(pattern)
+    if "*" not in pattern:
+        return [pattern]
+    folder, name = os.path.split(pattern)
+    folders = glob.glob(folder) if "*" in folder else [folder]
+    there = {os.path.join(one, entry) for one in folders if os.path.isdir(one) for entry in os.listdir(one)}
+    there |= {path for path in texts if fnmatch.fnmatchcase(os.path.dirname(path), folder)}
+    return sorted(path for path in there if fnmatch.fnmatchcase(os.path.basename(path), name))
+
+
+def _redirected(text: str, scratch: str) -> str:
+    """The text with its absolute imports inside the scratch folder; relative ones are there already."""
+    found = loads(text).get("imports", [])
+    moved = [scratch + os.path.normpath(pattern) if isinstance(pattern, str) and pattern.startswith("/") else pattern for pattern in found]
+    return set_value(text, containerd_config.IMPORTS, moved) if moved != found else text

@@ -1,0 +1,235 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads what a plan for a host's kube-scheduler is made from, and carries the plan out. No Ansible here."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    NAMESPACE,
+    SCHEDULER_TLS_FILES,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate, kubeadm, proof
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Expected, Host, SchedulerService
+
+OWNER = "scheduler"
+FOLDER = "folder:"
+CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
+
+
+class Refused(RuntimeError):
+    """Nothing was changed; says what was found and what to do."""
+
+
+class Tools:
+    """What acts on the host. ctr: its path, None without containerd; scratch: a folder; point: called where a kill must be harmless."""
+
+    def __init__(
+        self, kubectl: Kubectl, run: Run, ctr: Optional[str], scratch: str, point: Callable[[str], None] = lambda _point: None
+    ) -> None:
+        self.kubectl = kubectl
+        self.run = run
+        self.ctr = ctr
+        self.scratch = scratch
+        self.point = point
+
+    def end_container(self, identity: str) -> None:
+        """End a container's process; kubelet starts the container anew."""
+        if self.ctr is None:
+            raise OSError(
+                "kube-scheduler must be restarted, and this host has no ctr (containerd) to do it with: restart it, then run again"
+            )
+        status, out, err = self.run([self.ctr, "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", identity])
+        if status != 0:
+            raise OSError(f"kube-scheduler's container could not be ended: {err.strip() or out.strip()}")
+
+
+def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence[str]) -> Dict[str, Any]:
+    """The files that a plan may need, the journal, kubeadm's part, and whether the running scheduler is another one than they say."""
+    transaction = Transaction(OWNER)
+    manifest = _text(host.manifest)
+    journal = _entries(transaction)
+    named = scheduler_manifest.config_paths(manifest or "")
+    paths = {host.manifest, config, *named, *more, *(entry.path for entry in journal if entry.is_file)}
+    pods = kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--selector", "component=kube-scheduler"])
+    if manifest is not None and scheduler_manifest.TLS_VOLUME in manifest:
+        host = replace(host, read_once=(os.path.join(tls_dir, SCHEDULER_TLS_FILES[0]),))
+    running = SchedulerService(host, kubectl).running()
+    return {
+        "files": {path: _text(path) for path in sorted(paths)},
+        "journal": [_fields(entry) for entry in journal],
+        "cluster": _cluster(kubectl),
+        "nodes": _count_nodes(kubectl),
+        "others": sorted(_others(pods, host.node)),
+        "unfinished": transaction.unfinished,
+        "running": None if running is None else scheduler_manifest.shape(running),
+    }
+
+
+def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_dir: str, state: str) -> Dict[str, Any]:
+    """Carry the plan out. Refused: nothing was changed. TransactionError: it was put back. KubectlError: all but kubeadm's part is done."""
+    transaction = Transaction(OWNER, point=tools.point)
+    folders = _plan(transaction, plan)
+    scheduler, service = plan["scheduler"], None
+    if scheduler is not None:
+        expected = Expected(scheduler["lease"], scheduler["name"], scheduler["image"], resource, plan["shapes"])
+        service = SchedulerService(replace(host, read_once=tuple(scheduler["read_once"])), tools.kubectl, expected, tools.end_container)
+    if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.is_due()):
+        _check_extender(host, tls_dir)
+    due = bool(transaction.diff() and scheduler)
+    unchecked = _check_candidate(tools, plan) if due else None
+    said = (unchecked or f"accepted by {scheduler['image']}") if due else "not needed"
+    result: Dict[str, Any] = {"candidate": said, "warnings": [] if unchecked is None else [unchecked]}
+    try:
+        transaction.apply(service)
+    except TransactionError as error:
+        if error.restored:
+            _tidy(folders - {entry.path for entry in _entries(transaction)})
+        raise
+    if plan["cluster"] is not None:
+        _change_cluster(tools, transaction, plan["cluster"])
+    if state == "absent":
+        _forget(tools, transaction)
+    return dict(result, **(service.proof if service else {}))
+
+
+def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
+    """Fill the transaction. The folders that are ours, or become so, as the journal names them."""
+    folders = {entry.path for entry in _entries(transaction) if entry.path.startswith(FOLDER)}
+    for name, before, after in plan["values"]:
+        transaction.note(name, _encoded(before), _encoded(after))
+    for one in plan["files"]:
+        state = read_state(one["path"])
+        if digest(None if state is None else state.content) != one["sha256_before"]:
+            raise Refused(f"{one['path']} has been changed by somebody else just now, so nothing was changed: run again")
+        folder = os.path.dirname(one["path"])
+        if one["content"] is None:
+            transaction.remove(one["path"])
+            continue
+        if not os.path.isdir(folder):
+            transaction.note(FOLDER + folder, None, b"")
+            folders.add(FOLDER + folder)
+        transaction.write(one["path"], one["content"].encode(), one["mode"])
+    return folders
+
+
+def _check_extender(host: Host, tls_dir: str) -> None:
+    missing = [name for name in SCHEDULER_TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
+    if missing:
+        raise Refused(
+            f"{tls_dir} has no {', '.join(missing)}, which kube-scheduler needs to call the extender, so nothing was changed: run the "
+            "role extender first, which makes them"
+        )
+    reason = unhealthy(*fetch_json(host.health_url, ca=host.health_ca), "synced")
+    if reason is not None:
+        raise Refused(f"the extender must be in sync before a scheduler is pointed at it, so nothing was changed: {reason}")
+
+
+def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
+    """Have the manifest's own kube-scheduler read the candidate. None if it accepts it; why it could not be asked."""
+    scheduler, config = plan["scheduler"], plan["files"][0]["content"]
+    if tools.ctr is None:
+        return "the candidate was not checked: this host has no ctr (containerd)"
+    path = os.path.join(tools.scratch, "gpushare-candidate.yaml")
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(config or "")
+    mounts = [
+        (path, scheduler_manifest.CANDIDATE_PATH),
+        *((source, target) for source, target in scheduler["mounts"] if os.path.exists(source)),
+    ]
+    try:
+        return candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"])
+    except candidate.CandidateError as error:
+        raise Refused(f"kube-scheduler refuses the configuration, so nothing was written. It says:\n{error}") from error
+    finally:
+        os.unlink(path)
+
+
+def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str, Any]) -> None:
+    """kubeadm's part comes last: when it fails, the next run finds the files right and does it alone."""
+    now = _cluster(tools.kubectl)
+    if now is None or digest(now["text"].encode()) != change["sha256_before"]:
+        raise KubectlError(f"{change['path']} has been changed by somebody else just now; the scheduler's own files are done: run again")
+    tools.point("before " + change["path"])
+    before = FileState(now["text"].encode(), 0, 0, 0, None)
+    transaction.journal.record(change["path"], OWNER, before, change["content"].encode())
+    tools.point("noted " + change["path"])
+    patch = {"metadata": {"resourceVersion": change["version"]}, "data": {kubeadm.KEY: change["content"]}}
+    tools.kubectl.text(["patch", *CLUSTER, "--type=merge", "--patch", json.dumps(patch)])
+    tools.point("written " + change["path"])
+
+
+def _forget(tools: Tools, transaction: Transaction) -> None:
+    entries = _entries(transaction)
+    _tidy({entry.path for entry in entries})
+    for entry in entries:
+        transaction.journal.forget(entry.path)
+        tools.point("forgotten " + entry.path)
+
+
+def _tidy(paths: "set[str]") -> None:
+    """Remove the folders that we made, if they are empty."""
+    for path in paths:
+        folder = path[len(FOLDER) :]
+        if path.startswith(FOLDER) and os.path.isdir(folder) and not os.listdir(folder):
+            os.rmdir(folder)
+
+
+def _entries(transaction: Transaction) -> List[Entry]:
+    return [entry for entry in transaction.journal.entries() if entry.owner == OWNER]
+
+
+def _fields(entry: Entry) -> Dict[str, Any]:
+    original = entry.original
+    return {
+        "path": entry.path,
+        "original": None if original is None else original.content.decode(),
+        "mode": None if original is None else original.mode,
+        "left": list(entry.left),
+        "others": entry.others,
+    }
+
+
+def _cluster(kubectl: Kubectl) -> Optional[Dict[str, str]]:
+    """kubeadm's ClusterConfiguration and the version of the object that holds it, None where there is none."""
+    found = kubectl.json(["get", *CLUSTER, "--ignore-not-found"])
+    text = ((found or {}).get("data") or {}).get(kubeadm.KEY)
+    return None if text is None else {"text": text, "version": found["metadata"]["resourceVersion"]}
+
+
+def _count_nodes(kubectl: Kubectl) -> int:
+    page = json.loads(kubectl.text(["get", "--raw", "/api/v1/nodes?limit=1"]))
+    return len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
+
+
+def _others(pods: Sequence[Mapping[str, Any]], node: str) -> "set[str]":
+    """The other nodes whose scheduler calls our extender."""
+    found = set()
+    for pod in pods:
+        annotated = ANNOTATION_SCHEDULER_CONFIG in (pod["metadata"].get("annotations") or {})
+        if annotated and proof.find_static_pod([pod]) and pod["spec"].get("nodeName") != node:
+            found.add(pod["spec"]["nodeName"])
+    return found
+
+
+def _text(path: str) -> Optional[str]:
+    state = read_state(path)
+    return None if state is None else state.content.decode()
+
+
+def _encoded(text: Optional[str]) -> Optional[bytes]:
+    return None if text is None else text.encode()

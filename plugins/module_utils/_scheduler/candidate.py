@@ -1,0 +1,49 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Let the kube-scheduler of the manifest's own image read a configuration before it is put in place.
+
+Private to this collection.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+
+CONTAINER = "gpushare-scheduler-candidate"
+
+
+class CandidateError(ValueError):
+    """kube-scheduler refuses the configuration; the message is its own."""
+
+
+def ctr_command(ctr: str, image: str, mounts: Sequence[Tuple[str, str]], command: Sequence[str]) -> List[str]:
+    """The call of containerd's ctr that runs the image once, without the host's network; mounts are (host, container), read-only."""
+    options = [f"--mount=type=bind,src={source},dst={target},options=rbind:ro" for source, target in mounts]
+    return [ctr, "--namespace", "k8s.io", "run", "--rm", *options, image, CONTAINER, *command]
+
+
+def check(run: Run, ctr: str, image: str, mounts: Sequence[Tuple[str, str]], command: Sequence[str]) -> Optional[str]:
+    """None if kube-scheduler accepts it; why the check could not be made; CandidateError if kube-scheduler refuses."""
+    argv = ctr_command(ctr, image, mounts, command)
+    status, out, err = run(argv)
+    if status != 0 and "already exists" in err:  # left by a run that was killed
+        run([ctr, "--namespace", "k8s.io", "tasks", "rm", "--force", CONTAINER])
+        run([ctr, "--namespace", "k8s.io", "containers", "rm", CONTAINER])
+        status, out, err = run(argv)
+    if status == 0 and "kind: KubeSchedulerConfiguration" in out:
+        return None
+    if status == 0:
+        return f"the candidate was not checked: {image} printed no configuration"
+    if err.lstrip().startswith("ctr:"):
+        return f"the candidate was not checked: {err.strip()}"
+    raise CandidateError(_own_words(err))
+
+
+def _own_words(text: str) -> str:
+    """The error lines of what kube-scheduler printed, without the usage text that may follow."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Usage:", "Flags:", "  "))]
+    return "\n".join(lines[-10:]) or "it ended without a word"

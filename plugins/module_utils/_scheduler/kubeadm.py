@@ -1,0 +1,120 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The scheduler's part of kubeadm's ClusterConfiguration, from which `kubeadm upgrade apply` writes the static pod anew.
+
+Private to this collection. Pure: works on what the YAML text loads as, and never changes its arguments.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, List, Mapping, Optional
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
+    TLS_VOLUME,
+    VOLUME,
+    SchedulerError,
+    flag,
+    scheduler_container,
+)
+
+NAME, KEY = "kubeadm-config", "ClusterConfiguration"
+# In the journal, and as the header of a diff.
+PATH = f"configmap:{NAMESPACE}/{NAME}/{KEY}"
+# Up to these, arguments are a map; from v1beta4 on a list, because a flag may be given several times.
+_WITH_MAPS = ("kubeadm.k8s.io/v1beta1", "kubeadm.k8s.io/v1beta2", "kubeadm.k8s.io/v1beta3")
+
+
+def config_argument(cluster: Mapping[str, Any]) -> Optional[str]:
+    """The value of the scheduler's argument `config`, None if there is none."""
+    arguments = _scheduler(cluster).get("extraArgs") or []
+    if isinstance(arguments, Mapping):
+        arguments = [{"name": name, "value": value} for name, value in arguments.items()]
+    found = [one.get("value") for one in arguments if one.get("name") == "config"]
+    return found[-1] if found else None
+
+
+def merge(cluster: Any, manifest: Mapping[str, Any]) -> Dict[str, Any]:
+    """The ClusterConfiguration by which kubeadm writes the `--config` of this manifest, with the volumes that it needs. All else stays.
+
+    Another `config` argument that is there stays as well: it is somebody's decision.
+    """
+    merged = copy.deepcopy(_checked(cluster))
+    scheduler = merged["scheduler"] = dict(_scheduler(merged))
+    path = flag(manifest, "config")
+    if path is not None and config_argument(merged) is None:
+        arguments = scheduler.get("extraArgs") or ({} if merged.get("apiVersion") in _WITH_MAPS else [])
+        if isinstance(arguments, list):
+            scheduler["extraArgs"] = [*arguments, {"name": "config", "value": path}]
+        else:
+            scheduler["extraArgs"] = {**arguments, "config": path}
+    volumes: List[Dict[str, Any]] = list(scheduler.get("extraVolumes") or [])
+    needed = _volumes(manifest, path)
+    kept = [one for one in volumes if one.get("name") != TLS_VOLUME or any(new["name"] == TLS_VOLUME for new in needed)]
+    for new in needed:
+        same = [place for place, one in enumerate(kept) if one.get("name") == new["name"]]
+        if same:
+            kept[same[0]] = new
+        elif not any(one.get("mountPath") == new["mountPath"] for one in kept):
+            kept.append(new)
+    _put_back(scheduler, "extraVolumes", kept)
+    return merged
+
+
+def unmerge(cluster: Any, config_path: Optional[str]) -> Dict[str, Any]:
+    """The ClusterConfiguration without our volumes, and without the argument `config` if it is `config_path` (None: it stays)."""
+    kept = copy.deepcopy(_checked(cluster))
+    scheduler = dict(_scheduler(kept))
+    ours = {TLS_VOLUME} if config_path is None else {TLS_VOLUME, VOLUME}
+    volumes = [one for one in scheduler.get("extraVolumes") or [] if one.get("name") not in ours]
+    _put_back(scheduler, "extraVolumes", volumes)
+    arguments = scheduler.get("extraArgs") or []
+    if config_path is not None and config_argument(kept) == config_path:
+        if isinstance(arguments, Mapping):
+            arguments = {name: value for name, value in arguments.items() if name != "config"}
+        else:
+            arguments = [one for one in arguments if one != {"name": "config", "value": config_path}]
+    _put_back(scheduler, "extraArgs", arguments)
+    if scheduler != _scheduler(kept):
+        kept["scheduler"] = scheduler
+    return kept
+
+
+def _checked(cluster: Any) -> Dict[str, Any]:
+    if not isinstance(cluster, dict) or cluster.get("kind") != KEY:
+        found = cluster.get("kind") if isinstance(cluster, dict) else type(cluster).__name__
+        raise SchedulerError(f"ConfigMap {NAMESPACE}/{NAME} must hold a {KEY}; found {found!r}")
+    return cluster
+
+
+def _scheduler(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+    return cluster.get("scheduler") or {}
+
+
+def _volumes(manifest: Mapping[str, Any], config_path: Optional[str]) -> List[Dict[str, Any]]:
+    """What carries the configuration and our certificates, as kubeadm's extraVolumes."""
+    sources = {one.get("name"): one["hostPath"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
+    found = []
+    for mount in scheduler_container(manifest).get("volumeMounts") or []:
+        inside = config_path is not None and (config_path + "/").startswith(mount["mountPath"].rstrip("/") + "/")
+        source = sources.get(mount.get("name"))
+        if source is None or mount.get("subPath") or not (inside or mount["name"] == TLS_VOLUME):
+            continue
+        volume = {"name": mount["name"], "hostPath": source["path"], "mountPath": mount["mountPath"]}
+        if mount.get("readOnly"):
+            volume["readOnly"] = True
+        if source.get("type"):
+            volume["pathType"] = source["type"]
+        found.append(volume)
+    return found
+
+
+def _put_back(parent: Dict[str, Any], key: str, items: Any) -> None:
+    """An empty value goes as a whole, as kubeadm writes it."""
+    if items:
+        parent[key] = items
+    elif parent.get(key):
+        del parent[key]

@@ -1,0 +1,158 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The proof that a changed kube-scheduler works: its pod runs as written, it holds its lease, it has called the extender.
+
+Private to this collection. Each check takes what the API server or the extender answered and returns what is still missing,
+or None; nothing here waits or calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_MIRROR,
+    ANNOTATION_SCHEDULER_CONFIG,
+    NAMESPACE,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import is_scheduler, shape
+
+# A container that has ended this often will not come up by waiting.
+HOPELESS_RESTARTS = 2
+
+
+class HopelessError(RuntimeError):
+    """Waiting longer will not help; says what was seen."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds the scheduler's lease: us with a process of now, or somebody else (a standby scheduler is as it should be)."""
+
+    ours: bool
+    identity: str
+
+
+def not_running(
+    pod: Optional[Mapping[str, Any]], config_sha256: Optional[str], wanted: Optional[Mapping[str, Any]] = None
+) -> Optional[str]:
+    """What is missing until the static pod runs with this configuration (None: with none of ours) and in this shape (None: any)."""
+    if pod is None:
+        return "kubelet has not created its pod yet"
+    annotation = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SCHEDULER_CONFIG)
+    if annotation != config_sha256 or (wanted is not None and shape(pod) != wanted):
+        return "kubelet still runs the pod of the former manifest"
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    if not statuses:
+        return "its container has not been created yet"
+    status = statuses[0]
+    state = status.get("state") or {}
+    if "running" not in state:
+        detail = state.get("waiting") or state.get("terminated") or {}
+        words = f"its container does not run: {detail.get('reason', 'unknown')} {detail.get('message', '')}".strip()
+        # One that ended without an error was stopped by kubelet, which will start the next, if only after a pause.
+        end = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+        stopped = end.get("exitCode") == 0
+        if int(status.get("restartCount", 0)) >= HOPELESS_RESTARTS and not stopped:
+            raise HopelessError(words)
+        return words
+    return None
+
+
+def not_ready(pod: Mapping[str, Any]) -> Optional[str]:
+    """What is missing until a running pod is ready, which for kubeadm's start-up probe takes up to half a minute."""
+    return None if pod["status"]["containerStatuses"][0].get("ready") else "its container is not ready yet"
+
+
+def find_static_pod(pods: Iterable[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
+    """The mirror of the kube-scheduler static pod among a node's pods in kube-system."""
+    for pod in pods:
+        mirrored = ANNOTATION_MIRROR in (pod["metadata"].get("annotations") or {})
+        if mirrored and any(is_scheduler(container) for container in pod["spec"]["containers"]):
+            return pod
+    return None
+
+
+def started_at(pod: Mapping[str, Any]) -> datetime:
+    """When the container of a running pod was started."""
+    return parse_time(pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"])
+
+
+def container_id(pod: Mapping[str, Any]) -> str:
+    """The id that the container runtime has given the container of a running pod."""
+    return str(pod["status"]["containerStatuses"][0].get("containerID", "")).rpartition("/")[2]
+
+
+def holder(lease: Optional[Mapping[str, Any]], hostname: str, since: datetime) -> Optional[Holder]:
+    """Who has renewed the lease after `since`, when our container started; None while nobody has."""
+    spec = (lease or {}).get("spec") or {}
+    identity, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    if not identity or not renewed or parse_time(renewed) < since:
+        return None
+    if not identity.startswith(hostname + "_"):
+        return Holder(False, identity)
+    # The former process of this host may have renewed in the second in which the new one started.
+    acquired = spec.get("acquireTime")
+    return Holder(True, identity) if acquired and parse_time(acquired) >= since else None
+
+
+def parse_time(text: str) -> datetime:
+    """A time as Kubernetes writes it, with or without fractions of a second."""
+    form = "%Y-%m-%dT%H:%M:%S.%fZ" if "." in text else "%Y-%m-%dT%H:%M:%SZ"
+    return datetime.strptime(text, form).replace(tzinfo=timezone.utc)
+
+
+def not_called(health: Optional[Mapping[str, Any]], why: str, calls_before: int) -> Optional[str]:
+    """What is missing until the extender has been asked by the scheduler since `calls_before` was counted."""
+    if health is None:
+        return why
+    calls = health.get("filter_calls")
+    if not isinstance(calls, int):
+        return f"the extender's health report must count filter_calls; it says {dict(health)}"
+    # Fewer than before: the extender was restarted meanwhile and counts anew.
+    return None if calls > calls_before or 0 < calls < calls_before else f"the extender has not been asked (filter_calls is {calls})"
+
+
+def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) -> Dict[str, Any]:
+    """A pod for which kube-scheduler must ask the extender, and which does no harm if it is even placed.
+
+    It names our resource, so the scheduler asks; it asks for 0 of it, so it fits however full the cards are. It may only go to
+    this control-plane node, whatever taints it has, and there it would print a version and end, from an image that is
+    on the node.
+    """
+    this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_name]}]}
+    container = {
+        "name": "probe",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["kube-scheduler", "--version"],
+        "resources": {"limits": {resource: "0"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"gpushare-scheduler-probe-{node_name}",
+            "namespace": NAMESPACE,
+            "labels": {"app.kubernetes.io/part-of": "gpushare"},
+        },
+        "spec": {
+            "schedulerName": scheduler_name,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}},
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [container],
+        },
+    }
+
+
+def scheduling_message(pod: Optional[Mapping[str, Any]]) -> str:
+    """What the scheduler has written about a pod, for an error message."""
+    conditions: Sequence[Mapping[str, Any]] = ((pod or {}).get("status") or {}).get("conditions") or []
+    messages: List[str] = [str(one.get("message")) for one in conditions if one.get("type") == "PodScheduled" and one.get("message")]
+    return messages[0] if messages else "the scheduler has not looked at it"

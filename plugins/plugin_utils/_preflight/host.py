@@ -1,0 +1,280 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why one host must not be changed: its facts in, reasons out.
+
+Private to this collection. Pure.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Judgement, Reasons
+
+#: Family of a distribution to the versions that this release knows. Older ones are refused, others are warned of.
+SYSTEMS: Mapping[str, tuple[str, ...]] = {
+    "debian": ("12", "13"),
+    "ubuntu": ("22.04", "24.04"),
+    "rhel": ("8", "9", "10"),
+    "suse": ("15", "16"),
+}
+#: Of these, what a whole installation was run on.
+TRIED: Mapping[str, tuple[str, ...]] = {"debian": ("12",)}
+_FAMILIES = {
+    "debian": "debian",
+    "ubuntu": "ubuntu",
+    "rhel": "rhel",
+    "centos": "rhel",
+    "rocky": "rhel",
+    "almalinux": "rhel",
+    "ol": "rhel",
+    "fedora": "rhel",
+    "sles": "suse",
+    "suse": "suse",
+    "opensuse": "suse",
+    "opensuse-leap": "suse",
+}
+_VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04 or 24.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
+_TRIED_IN_WORDS = "Debian 12, on which it was"
+MACHINES = ("x86_64", "aarch64")
+OLDEST_KUBELET = (1, 20)
+#: What this release configures by itself; the others work when an administrator has prepared them.
+PREPARED_RUNTIMES = ("containerd",)
+KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
+DISTRIBUTIONS = ("kubeadm",)
+MINIMUM_FREE_MIB = 500
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the host is to be and how, from the inventory's variables."""
+
+    gpu_node: bool
+    control_plane: bool
+    python: str = ""
+    kubectl: str = "kubectl"
+    kubeconfig: str = "/etc/kubernetes/admin.conf"
+    scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+    memory_unit: str = "GiB"
+
+
+def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
+    """All that speaks against changing this host."""
+    found = Reasons(host)
+    _system(found, facts, wanted)
+    if wanted.gpu_node:
+        _cards(found, facts)
+        _memory_unit(found, facts, wanted.memory_unit)
+        _driver(found, facts)
+        _kubelet(found, facts)
+        _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
+        _runtime(found, facts)
+        _managers(found, facts)
+    if wanted.control_plane:
+        _control_plane(found, facts, wanted)
+    return Judgement(host, facts.kubelet.node_name, tuple(found.list))
+
+
+def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    system = facts.system
+    if system is None:
+        return
+    _distribution(found, system.id, system.like, system.version, system.name)
+    if system.architecture not in MACHINES:
+        found.error("os", f"architecture {system.architecture!r}", " or ".join(MACHINES), "the runtime's dependencies exist for these only")
+    if system.init != "systemd":
+        found.error("os", "a host that systemd does not run", "systemd, which starts the daemons", "boot the host with systemd")
+    if system.selinux == "enforcing":
+        cure = "try it on one node first; `ausearch -m avc` says what was denied"
+        found.warn("selinux", "SELinux enforcing, which this release has not been tried on", "permissive or disabled", cure)
+    disk = facts.disk
+    if disk is not None and disk.free_mib is not None and disk.free_mib < MINIMUM_FREE_MIB:
+        cure = "free some space, or put gpushare_install_dir elsewhere"
+        found.error("disk", f"{disk.free_mib} MiB free for {disk.path}", f"{MINIMUM_FREE_MIB} MiB or more", cure)
+    _python(found, facts, wanted.python)
+
+
+def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, words: str) -> None:
+    family = next((_FAMILIES[word] for word in [name, *like] if word in _FAMILIES), None)
+    # A derivative counts its versions in its own way.
+    versioned = name in _FAMILIES and name != "fedora"
+    here, known = numbers(version), [numbers(one) or () for one in SYSTEMS.get(family or "", ())]
+    if family is None:
+        found.error("os", words, _VERSIONS_IN_WORDS, "use one of these, or accept the risk with gpushare_preflight_accept: [os]")
+    elif not versioned or here is None:
+        found.warn("os", f"{words}, a relative of a known one", _VERSIONS_IN_WORDS, "try it on one node first")
+    elif here[: len(known[0])] < known[0]:
+        found.error("os", words, _VERSIONS_IN_WORDS, "upgrade it, or accept the risk with gpushare_preflight_accept: [os]")
+    elif here[: len(known[0])] not in known:
+        found.warn("os", f"{words}, which this release does not know", _VERSIONS_IN_WORDS, "try it on one node first")
+    elif version not in TRIED.get(name, ()):
+        found.warn("os", f"{words}, on which this release was never installed as a whole", _TRIED_IN_WORDS, "try it on one node first")
+
+
+def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
+    pythons = facts.pythons or ()
+    if wanted:
+        pythons = tuple(python for python in pythons if wanted in (python.path, posixpath.basename(python.path)))
+    # As the runtime chooses: the distribution's own if it is new enough, else the newest.
+    chosen = next((p for p in pythons if posixpath.basename(p.path) == "python3"), next(iter(pythons), None))
+    if chosen is None and wanted.startswith("/"):
+        return  # somewhere else than programs usually are: the role looks at it
+    if chosen is None:
+        seen = f"no {wanted} of version 3.10 or newer" if wanted else "no Python 3.10 or newer"
+        cure = "install one from the distribution (such as python3.11 on Enterprise Linux 8 and 9), or name its path in gpushare_python"
+        found.error("python", seen, "one for the runtime", cure)
+    elif not chosen.venv:
+        seen = f"{chosen.path} ({chosen.version}) without ensurepip"
+        cure = f"install the distribution's package for it: python3-venv or python{chosen.version}-venv on Debian and Ubuntu"
+        found.error("python", seen, "a Python that can make virtual environments", cure)
+
+
+def _cards(found: Reasons, facts: NodeFacts) -> None:
+    report = facts.nvidia_smi
+    if report is None:
+        return
+    if report.problem is not None:
+        problem = report.problem
+        on_bus = len(facts.pci.cards) if facts.pci else 0
+        hint = f" ({on_bus or 'no'} NVIDIA card{'' if on_bus == 1 else 's'} on the PCI bus)"
+        unseen = problem.kind in ("not_installed", "driver_not_loaded", "no_devices")
+        found.error("cards", problem.found + (hint if unseen else ""), problem.expected, problem.cure)
+    for card in report.cards:
+        name = f"card {card.index} ({card.model})"
+        if card.memory_mib is None:
+            cure = "it cannot be shared by memory; update the driver if it should report it"
+            (found.warn if len(report.cards) > 1 else found.error)("cards", f"{name} that reports no memory", "its memory in MiB", cure)
+        if card.mig_mode == "enabled":
+            cure = f"disable MIG (nvidia-smi -i {card.index} -mig 0), or give the card to NVIDIA's own device plugin on another node"
+            found.error("cards", f"{name} in MIG mode", "cards without MIG: it divides memory by itself", cure)
+        if card.compute_mode == "Prohibited":
+            found.error("cards", f"{name} in compute mode Prohibited", "Default", f"nvidia-smi -i {card.index} -c DEFAULT")
+        elif card.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
+            seen = f"{name} in compute mode {card.compute_mode}"
+            cure = f"without MPS only one container at a time can use it: nvidia-smi -i {card.index} -c DEFAULT"
+            found.warn("cards", seen, "Default", cure)
+
+
+def _memory_unit(found: Reasons, facts: NodeFacts, unit: str) -> None:
+    cards = facts.nvidia_smi.cards if facts.nvidia_smi else ()
+    memory = [(card.uuid, card.memory_mib) for card in cards if card.memory_mib is not None]
+    now = facts.sharing
+    judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
+
+
+def _driver(found: Reasons, facts: NodeFacts) -> None:
+    driver, kernel, pci = facts.driver, facts.kernel, facts.pci
+    if driver is None or pci is None:
+        return
+    mismatch = facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None and facts.nvidia_smi.problem.kind == "version_mismatch"
+    if driver.loaded and driver.library and driver.loaded != driver.library and not mismatch:
+        seen = f"kernel module {driver.loaded} and library {driver.library} of the driver"
+        found.error("driver", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
+    elif driver.loaded and driver.installed and driver.loaded != driver.installed:
+        seen = f"kernel module {driver.loaded} loaded, {driver.installed} on disk"
+        found.warn(
+            "driver", seen, "one version", "the next boot brings the other one: reboot at a time of your choice, and hold the packages"
+        )
+    if driver.nouveau_loaded:
+        found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
+    for card in pci.cards:
+        if card.driver == "vfio-pci":
+            cure = "if it should serve pods, give it back to the host (unbind vfio-pci, bind nvidia)"
+            found.warn("driver", f"card {card.address} given to virtual machines (vfio-pci)", "cards bound to nvidia", cure)
+    must_build = bool(pci.cards) and not driver.loaded and not driver.installed and kernel is not None
+    if must_build and kernel is not None:
+        if kernel.secure_boot == "enabled" or kernel.signed_modules_only:
+            cure = "use the distribution's signed, precompiled driver packages, or enrol your own key (mokutil) before you install"
+            found.warn("secure_boot", "a kernel that takes signed modules only, and no driver yet", "a driver that it will load", cure)
+        if kernel.headers is None:
+            cure = f"install the headers of {kernel.release}, or use precompiled driver packages"
+            found.warn("kernel_headers", f"no headers for the running kernel {kernel.release}", "them, to build the driver with", cure)
+
+
+def _kubelet(found: Reasons, facts: NodeFacts) -> None:
+    kubelet = facts.kubelet
+    if not kubelet.installed:
+        found.error("kubelet", "no kubelet", "a node of the cluster", "join the host to the cluster first, or take it out of the GPU nodes")
+        return
+    if not kubelet.running:
+        found.error("kubelet", "a kubelet that does not run", "a running one", "journalctl -u kubelet says why; start it")
+    version = numbers(kubelet.version)
+    if version is None:
+        found.warn("kubelet", "a kubelet that does not tell its version", "1.20 or newer", "run `kubelet --version` on the host")
+    elif version[:2] < OLDEST_KUBELET:
+        cure = "upgrade Kubernetes: older ones do not ask the device plugin which card to take"
+        found.error("kubelet", f"kubelet {kubelet.version}", "1.20 or newer", cure)
+    if kubelet.feature_gates.get("DevicePlugins") is False:
+        cure = f"remove it from {kubelet.config or 'its arguments'} and restart kubelet"
+        found.error("kubelet", "the feature gate DevicePlugins switched off", "it on", cure)
+
+
+def _runtime(found: Reasons, facts: NodeFacts) -> None:
+    kubelet = facts.kubelet
+    if facts.runtimes is None or not kubelet.installed:
+        return
+    words = ", ".join(KNOWN_RUNTIMES)
+    if kubelet.runtime not in KNOWN_RUNTIMES:
+        seen = f"container runtime {kubelet.endpoint!r}" if kubelet.endpoint else "no container runtime in kubelet's configuration"
+        found.error("runtime", seen, f"the socket of {words}", "check kubelet's --container-runtime-endpoint or containerRuntimeEndpoint")
+        return
+    own = facts.distribution.name in ("k3s", "rke2")  # they bring it with them, as a part of their own program
+    if not own and not any(runtime.name == kubelet.runtime and runtime.running for runtime in facts.runtimes):
+        cure = f"start it (systemctl status {kubelet.runtime}), or correct kubelet's endpoint"
+        found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
+    if kubelet.runtime not in PREPARED_RUNTIMES:
+        cure = "it is left alone: make `nvidia` its default runtime by hand before the device plugin starts"
+        found.warn("runtime", f"{kubelet.runtime}, which this release does not configure", " or ".join(PREPARED_RUNTIMES), cure)
+
+
+def _managers(found: Reasons, facts: NodeFacts) -> None:
+    for manager in facts.managers or ():
+        seen, evidence = f"{manager.name} on the host", f" ({'; '.join(manager.evidence)})"
+        if manager.active:
+            cure = (
+                "remove it from this node first (its DaemonSet, or the label that selects this node): both would give away the same cards"
+            )
+            found.error("managers", seen + evidence, "no other manager of the cards", cure)
+        else:
+            cure = "it seems to be gone and to have left this behind: clean up once you are sure"
+            found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
+
+
+def _distribution_of(found: Reasons, facts: NodeFacts, cure: str) -> bool:
+    """Whether Kubernetes is of a kind that this release knows, or cannot be told."""
+    name = facts.distribution.name
+    known = name in (*DISTRIBUTIONS, "none", "unknown")
+    if not known and not any(reason.check == "distribution" for reason in found.list):
+        found.error("distribution", f"Kubernetes by {name}", " or ".join(DISTRIBUTIONS), cure)
+    return known
+
+
+def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    plane = facts.control_plane
+    if not _distribution_of(found, facts, "its scheduler is configured in a way that this release does not know"):
+        return
+    if not plane.present:
+        cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"
+        found.error("control_plane", "a host that runs no API server", "a control plane", cure)
+        return
+    if wanted.scheduler_manifest not in plane.manifests.values():
+        others = ", ".join(plane.manifests.values()) or "none"
+        cure = "name it in gpushare_scheduler_manifest"
+        found.error("control_plane", f"static pods {others}", f"kube-scheduler's in {wanted.scheduler_manifest}", cure)
+    if plane.kubectl is None and not wanted.kubectl.startswith("/"):
+        found.error(
+            "control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", "install it, or name its path in gpushare_kubectl"
+        )
+    if plane.kubeconfig is None and wanted.kubeconfig == Wanted.kubeconfig:
+        cure = "name the administrator's kubeconfig in gpushare_admin_kubeconfig"
+        found.error("control_plane", f"no {wanted.kubeconfig}", "a kubeconfig that may create the accounts of the daemons", cure)
+    if facts.distribution.kubespray:
+        cure = "its next run would take the scheduler's configuration back: set kube_scheduler_extenders in its inventory"
+        found.warn("distribution", "Kubernetes by kubespray", "kubeadm alone", cure)

@@ -1,0 +1,175 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reasons why nothing may be changed: what they are made of, those of the inventory as a whole, and the verdict.
+
+Private to this collection. Pure. Every reason is found before anything is changed, not the first one only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+
+ERROR, WARNING = "error", "warning"
+#: Of the API server: the scheduler's configuration is written as kubescheduler.config.k8s.io/v1.
+OLDEST_KUBERNETES = (1, 25)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason. host: its inventory name, "" for the inventory as a whole; check: a word by which it can be accepted."""
+
+    host: str
+    check: str
+    severity: str
+    found: str
+    expected: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.host or 'inventory'}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found on one host. node_name: of its Kubernetes node, None where nothing could be asked."""
+
+    host: str
+    node_name: str | None
+    reasons: tuple[Reason, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"host": self.host, "node_name": self.node_name, "reasons": [asdict(reason) for reason in self.reasons]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Judgement:
+        return cls(values["host"], values["node_name"], tuple(Reason(**reason) for reason in values["reasons"]))
+
+
+class Reasons:
+    """Collects the reasons of one host."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.list: list[Reason] = []
+
+    def error(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.list.append(Reason(self.host, check, ERROR, found, expected, cure))
+
+    def warn(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.list.append(Reason(self.host, check, WARNING, found, expected, cure))
+
+
+def unreachable(host: str, why: str) -> Judgement:
+    """A host that could not be connected to."""
+    cure = "bring it back, take it out of the inventory, or leave it out of this run with --limit"
+    return Judgement(host, None, (Reason(host, "unreachable", ERROR, f"no connection ({why})", "every host of the run to answer", cure),))
+
+
+def not_gathered(host: str, why: str) -> Judgement:
+    """A host that was connected to, but on which the facts could not be gathered."""
+    cure = "Ansible needs Python 3.8 or newer there (ansible_python_interpreter), and root by way of become"
+    return Judgement(host, None, (Reason(host, "facts", ERROR, f"a module that failed ({why})", "gpu_node_info to run on the host", cure),))
+
+
+def no_plan(host: str, check: str, why: str) -> Reason:
+    """A host on which a role has found out, without changing anything, that it cannot do its part."""
+    words = " ".join(why.split())
+    return Reason(host, check, ERROR, f"a configuration that cannot be extended ({words[-600:]})", "one that can", "see what it says")
+
+
+def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
+    """A host that says something of itself that would be somebody else's: nothing else that it says is worth a look."""
+    return Judgement(host, None, (Reason(host, "identity", ERROR, found, expected, cure),))
+
+
+def judge_inventory(
+    judgements: Collection[Judgement], groups: Mapping[str, Sequence[str]], control_planes: str, gpu_nodes: str
+) -> list[Reason]:
+    """What speaks against the hosts as a whole. groups: the inventory's; the other two: names of those that are used."""
+    found = Reasons("")
+    for name, variable, what in (
+        (control_planes, "gpushare_control_plane_group", "the control planes"),
+        (gpu_nodes, "gpushare_gpu_group", "the GPU nodes"),
+    ):
+        if not groups.get(name):
+            near = difflib.get_close_matches(name, [group for group, hosts in groups.items() if hosts], 1)
+            seen = f"no host in the group {name!r}" + (f", but hosts in {near[0]!r}" if near else "")
+            found.error("groups", seen, f"{what} in it", f"add them to the inventory, or name your group in {variable}")
+    by_node: dict[str, list[str]] = {}
+    for judgement in judgements:
+        if judgement.node_name:
+            by_node.setdefault(judgement.node_name, []).append(judgement.host)
+    for node, hosts in sorted(by_node.items()):
+        if len(hosts) > 1:
+            seen = f"{', '.join(sorted(hosts))} which are all the node {node!r}"
+            cure = "if it is one machine under several names, keep one; if not, give each kubelet its own --hostname-override"
+            found.error("node_names", seen, "one inventory host for each node", cure)
+    return found.list
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server says to one control plane. nodes: None where it says nothing, and why."""
+
+    plane: str
+    nodes: tuple[str, ...] | None
+    version: str = ""
+    may_grant: bool = True
+    why: str = ""
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Answer:
+        """From a result of gpushare_cluster_info."""
+        if "nodes" not in result:
+            words = result.get("module_stderr") or result.get("msg") or "no answer"
+            return cls(str(result["item"]), None, why=" ".join(str(words).split())[-300:])
+        return cls(str(result["item"]), tuple(map(str, result["nodes"])), str(result["version"]), bool(result["may_grant"]))
+
+
+def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) -> list[Reason]:
+    """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes."""
+    found: list[Reason] = []
+    of_run = {judgement.host for judgement in judgements if judgement.node_name}
+    for answer in answers:
+        reasons = Reasons(answer.plane)
+        # One that is gone is said elsewhere; another one can be asked.
+        if answer.nodes is None and (answer.plane in of_run or all(one.nodes is None for one in answers)):
+            cure = "name the kubeconfig and kubectl of its administrator in gpushare_admin_kubeconfig and gpushare_kubectl"
+            reasons.error("api", f"no answer from the API server ({answer.why})", "one to this host's kubectl", cure)
+        elif answer.nodes is not None and not answer.may_grant:
+            cure = "name one that may in gpushare_admin_kubeconfig"
+            reasons.error("api", "a kubeconfig that may not create ClusterRoleBindings", "an administrator's", cure)
+        found += reasons.list
+    asked = next((answer for answer in answers if answer.nodes is not None), None)
+    if asked is None:
+        return found
+    version = numbers(asked.version)
+    if version is not None and version[:2] < OLDEST_KUBERNETES:
+        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        cure = "upgrade it: older schedulers do not read kubescheduler.config.k8s.io/v1"
+        found.append(Reason(asked.plane, "kubernetes", ERROR, f"Kubernetes {asked.version}", f"{oldest} or newer", cure))
+    for judgement in judgements:
+        if judgement.node_name and judgement.node_name not in (asked.nodes or ()):
+            seen = f"no node {judgement.node_name[:80]!r} in the cluster of {asked.plane}"
+            cure = "join the host to the cluster first, or leave it out with --limit; another cluster needs an inventory of its own"
+            found.append(Reason(judgement.host, "node", ERROR, seen, "each host to be a node of the cluster", cure))
+    return found
+
+
+def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> list[Reason]:
+    """The reasons, with the errors of the accepted checks as warnings; those first that are errors."""
+    softened = [replace(reason, severity=WARNING) if reason.check in accepted else reason for reason in reasons]
+    return sorted(softened, key=lambda reason: (reason.severity != ERROR, reason.host, reason.check))
+
+
+def summary(reasons: Sequence[Reason]) -> str:
+    """All errors, one a line, after a line that counts them."""
+    errors = [str(reason) for reason in reasons if reason.severity == ERROR]
+    return "\n".join([f"nothing was changed, for {len(errors)} reason{'s' if len(errors) > 1 else ''}:", *errors])

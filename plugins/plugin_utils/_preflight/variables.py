@@ -1,0 +1,275 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The variables of this collection: which there are (the options of all roles), and values that cannot be.
+
+Private to this collection, used on the controller only. What a type cannot say (a port, a percentage, an absolute path) is said here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
+
+COLLECTION = Path(__file__).resolve().parents[3]
+# Every worker of Ansible reads them anew, for each host.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FOR_READERS = ("description", "version_added")
+PREFIX = "gpushare_"
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Longest time for which a dead extender may hold up a pod that asks for a GPU.
+LONGEST_HTTP_TIMEOUT = 1.0
+
+#: Variables that count for more than one host: what they are about is one thing, or is asked once for many hosts. They must be the same
+#: on every host of that scope; others may differ from host to host.
+CLUSTER, GROUP, CONTROL_PLANES, GPU_NODES, HOST = "cluster", "group", "control planes", "GPU nodes", "host"
+SCOPES: Mapping[str, str] = {
+    "gpushare_annotation_writers": CLUSTER,
+    "gpushare_api_server": GROUP,
+    "gpushare_card_placement": CONTROL_PLANES,
+    "gpushare_control_plane_group": CLUSTER,
+    "gpushare_extender_http_timeout": CONTROL_PLANES,
+    "gpushare_extender_port": CONTROL_PLANES,
+    "gpushare_extender_tls": CONTROL_PLANES,
+    "gpushare_extender_weight": CONTROL_PLANES,
+    "gpushare_gpu_group": CLUSTER,
+    "gpushare_max_fail_percentage": GPU_NODES,
+    "gpushare_most_nodes": CONTROL_PLANES,
+    "gpushare_percentage_of_nodes_to_score": CONTROL_PLANES,
+    "gpushare_pki_dir": CONTROL_PLANES,
+    "gpushare_placement": CONTROL_PLANES,
+    "gpushare_preemption": CONTROL_PLANES,
+    "gpushare_preflight_accept": CLUSTER,
+    "gpushare_scheduler_config": CONTROL_PLANES,
+    "gpushare_scheduler_lease": CLUSTER,
+    "gpushare_serial": GPU_NODES,
+    "gpushare_token_seconds": CLUSTER,
+    "gpushare_uninstall_force": CLUSTER,
+    "gpushare_uninstall_wait": CLUSTER,
+    "gpushare_verify_image": CLUSTER,
+    "gpushare_verify_probe": CLUSTER,
+    "gpushare_verify_report": CLUSTER,
+    "gpushare_verify_timeout": CLUSTER,
+    "gpushare_without_policies": CLUSTER,
+}
+
+# A value to (what is expected, how bad it is if not), None if the value is good.
+Rule = Callable[[Any], tuple[str, str] | None]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable. spec: its argument specification; roles: those that read it."""
+
+    name: str
+    spec: Mapping[str, Any]
+    roles: tuple[str, ...]
+
+
+def role_options(role: Path) -> dict[str, dict[str, Any]]:
+    """The options of a role, over all of its entry points; empty for a role without specification."""
+    path = role / "meta" / "argument_specs.yml"
+    if not path.is_file():
+        return {}
+    entry_points = (yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader) or {}).get("argument_specs") or {}
+    return {name: option for entry in entry_points.values() for name, option in ((entry or {}).get("options") or {}).items()}
+
+
+@lru_cache(maxsize=None)
+def variables(collection: Path = COLLECTION) -> Mapping[str, Variable]:
+    """Every public variable, by name."""
+    found: dict[str, Variable] = {}
+    for role in sorted((collection / "roles").iterdir()):
+        for name, spec in role_options(role).items():
+            before = found.get(name)
+            found[name] = Variable(name, before.spec if before else spec, (*(before.roles if before else ()), role.name))
+    return dict(sorted(found.items()))
+
+
+def of_type(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, str]:
+    """(the value as the roles will have it, "") or (None, why it cannot be)."""
+    plain = {key: part for key, part in spec.items() if key not in _FOR_READERS}
+    result = ArgumentSpecValidator({name: plain}).validate({name: value})
+    if result.error_messages:
+        return None, "; ".join(result.error_messages)
+    return result.validated_parameters[name], ""
+
+
+def unknown(host: str, names: Collection[str], known: Collection[str]) -> list[Reason]:
+    """Variables that look like ours and are not: typing errors, or those of another release."""
+    found = []
+    for name in sorted(name for name in names if name.startswith(PREFIX) and name not in known):
+        near = difflib.get_close_matches(name, known, 1, 0.75)
+        cure = f"did you mean {near[0]}?" if near else "remove it; docs/variables.md lists all"
+        found.append(Reason(host, "variables", ERROR, f"the variable {name}, which does not exist", "a variable of this collection", cure))
+    return found
+
+
+def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> list[Reason]:
+    """Values of the right type that nevertheless cannot be. specs: the variables' argument specifications."""
+    found = []
+    for name, value in sorted(values.items()):
+        rule = _rule(name, specs.get(name, {}))
+        wrong = rule(value) if rule is not None else None
+        if wrong is not None:
+            expected, severity = wrong
+            seen = f"{name}: {shown(value, specs.get(name, {}))}"
+            found.append(Reason(host, "variables", severity, seen, expected, f"correct {name} in the inventory"))
+    return found
+
+
+def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], gpu_nodes: Collection[str]) -> list[Reason]:
+    """Variables that must be the same on several hosts and are not.
+
+    values: host to name to value; a variable that is not set has its default. planes, gpu_nodes: the hosts of the two groups.
+    """
+    sets = {
+        CLUSTER: [("on every host", {*planes, *gpu_nodes})],
+        CONTROL_PLANES: [("on all control planes", set(planes))],
+        GPU_NODES: [("on all GPU nodes", set(gpu_nodes))],
+        GROUP: [("on all control planes", set(planes)), ("on all GPU nodes", set(gpu_nodes))],
+    }
+    found = []
+    for name, scope in SCOPES.items():
+        for words, hosts in sets[scope]:
+            by_value: dict[str, list[str]] = {}
+            for host in sorted(hosts & set(values)):
+                by_value.setdefault(repr(values[host][name])[:80] if name in values[host] else "its default", []).append(host)
+            if len(by_value) > 1:
+                seen = "; ".join(f"{value} on {_few(hosts_)}" for value, hosts_ in by_value.items())
+                cure = "set it for all of them, in the group_vars of a group that they are all in"
+                found.append(Reason("", "variables", ERROR, f"{name}: {seen}", f"one value {words}", cure))
+    return found
+
+
+def _few(hosts: list[str]) -> str:
+    return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+
+
+def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
+    """Values that can be, but not with each other. values: of all variables that are given; the others have their defaults."""
+
+    def refuse(found_: str, expected: str, cure: str) -> None:
+        found.append(Reason(host, "variables", ERROR, found_, expected, cure))
+
+    found: list[Reason] = []
+    address = str(values.get("gpushare_metrics_address") or "")
+    extender, plugin = values.get("gpushare_metrics_extender_port", 9441), values.get("gpushare_metrics_plugin_port", 9440)
+    if not address or _ip(address) is not None:
+        return found
+    if not ipaddress.ip_address(address).is_loopback and not values.get("gpushare_metrics_token"):
+        seen = f"gpushare_metrics_address: {address!r} without gpushare_metrics_token"
+        refuse(seen, "a token where others than this host can ask for the metrics", "set gpushare_metrics_token (in a vault), or 127.0.0.1")
+    if extender and extender == plugin:
+        refuse(f"port {extender} for the metrics of both daemons", "two ports", "correct one of gpushare_metrics_*_port")
+    if extender and extender == values.get("gpushare_extender_port", 32766):
+        refuse(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
+    return found
+
+
+def shown(value: Any, spec: Mapping[str, Any]) -> str:
+    """A value for people to read; a secret as what it is."""
+    return "a secret that is not shown" if spec.get("no_log") else repr(value)
+
+
+def seconds(duration: str) -> float | None:
+    """A duration as Go writes it ("1s", "1m30s", "800ms") in seconds; None if it is none."""
+    if not _DURATION.fullmatch(duration):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))
+
+
+def _between(least: int, most: int) -> Rule:
+    return lambda value: None if least <= value <= most else (f"a number from {least} to {most}", ERROR)
+
+
+def _absolute(value: Any) -> tuple[str, str] | None:
+    # Such paths stand in units and in commands of theirs.
+    good = re.fullmatch(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+/?", str(value))
+    return None if good else ("an absolute path on the hosts, of letters, digits and _@.+:,=-", ERROR)
+
+
+def _http_timeout(value: Any) -> tuple[str, str] | None:
+    found = seconds(str(value))
+    if not found:
+        return "a duration such as 1s or 800ms", ERROR
+    return (
+        None
+        if found <= LONGEST_HTTP_TIMEOUT
+        else ("at most 1s: a dead extender holds the scheduler up for so long at each GPU pod", WARNING)
+    )
+
+
+def _url(value: Any) -> tuple[str, str] | None:
+    # Not http: the daemons send it their tokens.
+    return None if value == "" or re.match(r"https://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
+
+
+def _serial(value: Any) -> tuple[str, str] | None:
+    batches = value if isinstance(value, list) else [value]
+    good = batches and all(re.fullmatch(r"0*[1-9][0-9]*|0*(?:100|[1-9][0-9]?)%", str(batch)) for batch in batches)
+    return None if good else ("a number of hosts, a percentage from 1% to 100%, or a list of these", ERROR)
+
+
+def _ip(value: Any) -> tuple[str, str] | None:
+    try:
+        ipaddress.ip_address(str(value) or "::")
+    except ValueError:
+        return "an IP address such as 10.0.0.5 or fd00::5, or nothing", ERROR
+    return None
+
+
+def _port_or_none(value: Any) -> tuple[str, str] | None:
+    # The daemons may not take those of the system.
+    return None if value == 0 or 1024 <= value <= 65535 else ("a number from 1024 to 65535, or 0 for none", ERROR)
+
+
+def _lease(value: Any) -> tuple[str, str] | None:
+    good = re.fullmatch(r"none|[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?", str(value))
+    return None if good else ("namespace and name such as kube-system/kube-scheduler, or none", ERROR)
+
+
+def _token(value: Any) -> tuple[str, str] | None:
+    good = value == "" or re.fullmatch(r"[!-~]{16,1024}", str(value))
+    return None if good else ("16 to 1024 characters of ASCII without white space", ERROR)
+
+
+_RULES: dict[str, Rule] = {
+    "gpushare_metrics_address": _ip,
+    "gpushare_metrics_extender_port": _port_or_none,
+    "gpushare_metrics_plugin_port": _port_or_none,
+    "gpushare_metrics_token": _token,
+    "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
+    "gpushare_scheduler_lease": _lease,
+    "gpushare_serial": _serial,
+    "gpushare_token_seconds": _between(600, 2**32),
+    "gpushare_max_fail_percentage": _between(0, 100),
+    "gpushare_most_nodes": _between(0, 100000),
+    "gpushare_extender_port": _between(1, 65535),
+    "gpushare_extender_weight": _between(1, 1000),
+    "gpushare_extender_http_timeout": _http_timeout,
+    "gpushare_api_server": _url,
+}
+
+
+def _rule(name: str, spec: Mapping[str, Any]) -> Rule | None:
+    if name in _RULES:
+        return _RULES[name]
+    if spec.get("type") == "path" and str(spec.get("default") or "").startswith("/"):
+        return _absolute
+    if spec.get("type") == "int" and name.endswith("_timeout"):
+        return _between(1, 86400)
+    return None

@@ -1,0 +1,187 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How one host's kube-scheduler files, and kubeadm's ClusterConfiguration, go back to what they would be without us.
+
+Private to this collection, used on the controller only. Pure. A file that still is as we left it gets its old bytes back; one
+that others have changed since loses exactly our part. A configuration that we made and others have changed since goes on being
+used, without our part: their settings live in it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import PERCENTAGE, Extender, check_config, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
+    TLS_VOLUME,
+    VOLUME,
+    scheduler_container,
+    unmount,
+)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
+    NOTED_PERCENTAGE,
+    Change,
+    Found,
+    Plan,
+    UnreadFile,
+    build,
+)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
+
+
+@dataclass(frozen=True)
+class Percentage:
+    """percentageOfNodesToScore as it was before us; None: it was not there."""
+
+    before: int | None
+
+
+def plan_absent(manifest_path: str, default_config: str, found: Found, extender: scheduler_config.Extender) -> Plan:
+    """The plan that takes our extender out. SchedulerError where files cannot be read, UnreadFile if another file is needed."""
+    notes: list[str] = []
+    manifest_text = found.files[manifest_path]
+    manifest = None if manifest_text is None else yaml.safe_load(manifest_text)
+    location = None if manifest is None else scheduler_manifest.config_location(manifest, default_config)
+    used = default_config if location is None else location.host
+    for path in (used, *found.journal):
+        if path.startswith("/") and path not in found.files:
+            raise UnreadFile(path)
+    others = [path for path, entry in found.journal.items() if entry.is_file and path not in (used, manifest_path)]
+    ours = _our_config_path(manifest, location, found.journal.get(manifest_path), default_config)
+    # A file that somebody's own --config names must be there, even if it was us who made it.
+    named = ours is None and manifest is not None and scheduler_manifest.flag(manifest, "config") is not None
+    changes = [_config(path, found, extender, notes, named and path == used) for path in (used, *others)]
+    stays = changes[0].after is not None and _is_edited(changes[0], found.journal.get(used))
+    if ours is not None and stays:
+        notes.append(f"{used} holds settings of somebody else, so {manifest_path} goes on naming it")
+        ours = None
+    changes.append(_manifest(manifest_path, manifest_text, manifest, found, ours, stays, notes))
+    return build(changes, [], _cluster(found, ours, stays, notes), found.cluster_version, notes)
+
+
+def _our_config_path(manifest: Any, location: scheduler_manifest.Location | None, entry: Entry | None, default_config: str) -> str | None:
+    """What `--config` names in the manifest if it was us who put it there."""
+    if location is None or scheduler_manifest.flag(manifest, "config") is None:
+        return None
+    if entry is not None and entry.original is not None:
+        before = yaml.safe_load(entry.original.content)
+        return location.container if scheduler_manifest.flag(before, "config") is None else None
+    mounted = any(one.get("name") == scheduler_manifest.VOLUME for one in manifest["spec"].get("volumes") or [])
+    return location.container if mounted or location.container == default_config else None
+
+
+def _is_edited(change: Change, entry: Entry | None) -> bool:
+    """Whether others have changed a configuration since we wrote it. Without a word in the journal nobody can tell, so: yes."""
+    return entry is None or not entry.untouched(_bytes(change.before))
+
+
+def _config(path: str, found: Found, extender: scheduler_config.Extender, notes: list[str], needed: bool) -> Change:
+    text, entry = found.files[path], found.journal.get(path)
+    if entry is not None and entry.untouched(_bytes(text)) and not (needed and entry.original is None):
+        return _original(path, text, entry)
+    if text is None:
+        return Change(path, None, None)
+    config = yaml.safe_load(text)
+    if not isinstance(config, dict) or config.get("kind") != scheduler_config.KIND:
+        return Change(path, text, text)
+    noted = found.journal.get(NOTED_PERCENTAGE)
+    percentage = None
+    if noted is not None and noted.untouched(str(config.get(scheduler_config.PERCENTAGE)).encode()):
+        percentage = Percentage(None if noted.original is None else int(noted.original.content))
+    kept = without_extender(config, extender, percentage)
+    if kept != config:
+        notes.append(_only_ours(path, entry))
+    return Change(path, text, splice(text, kept))
+
+
+def _manifest(path: str, text: str | None, manifest: Any, found: Found, ours: str | None, stays: bool, notes: list[str]) -> Change:
+    entry = found.journal.get(path)
+    if entry is not None and entry.untouched(_bytes(text)) and not stays:
+        return _original(path, text, entry)
+    if text is None:
+        return Change(path, None, None)
+    kept = without_us(manifest, ours)
+    if kept != manifest and not (entry and entry.untouched(_bytes(text))):
+        notes.append(_only_ours(path, entry))
+    return Change(path, text, splice(text, kept))
+
+
+def _cluster(found: Found, ours: str | None, stays: bool, notes: list[str]) -> Change | None:
+    if found.cluster is None:
+        return None
+    text, entry, current = found.cluster, found.journal.get(kubeadm.PATH), yaml.safe_load(found.cluster)
+    path = ours if ours is not None or stays else kubeadm.config_argument(current) if _carries_ours(current) else None
+    kept = kubeadm.unmerge(current, path)
+    if kept == current:
+        return None
+    if found.others:
+        notes.append(f"{kubeadm.PATH} stays as it is for the schedulers of {', '.join(found.others)}, which still call our extender")
+        return None
+    if entry is not None and entry.original is not None and entry.untouched(text.encode()) and not stays:
+        return Change(kubeadm.PATH, text, entry.original.content.decode())
+    if entry is not None and not entry.untouched(text.encode()):  # without one, another control plane has put it in
+        notes.append(_only_ours(kubeadm.PATH, entry))
+    return Change(kubeadm.PATH, text, splice(text, kept))
+
+
+def _carries_ours(cluster: Mapping[str, Any]) -> bool:
+    """Whether kubeadm's argument `config` names the file in our volume."""
+    volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or []
+    return any(one.get("name") == scheduler_manifest.VOLUME for one in volumes)
+
+
+def _original(path: str, text: str | None, entry: Entry) -> Change:
+    if entry.original is None:
+        return Change(path, text, None)
+    return Change(path, text, entry.original.content.decode(), entry.original.mode)
+
+
+def _only_ours(path: str, entry: Entry | None) -> str:
+    why = "is not in the journal" if entry is None else "was changed by somebody else since"
+    return f"{path} {why}: only our part is taken out"
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def without_extender(config: Any, extender: Extender, percentage: Percentage | None) -> dict[str, Any]:
+    """A configuration without our extender. percentage: what to put back if the present value is ours, None if it is not."""
+    kept = copy.deepcopy(check_config(config))
+    extenders = [entry for entry in kept.get("extenders") or [] if not is_ours(entry, extender)]
+    if extenders:
+        kept["extenders"] = extenders
+    elif kept.get("extenders"):
+        del kept["extenders"]
+    if percentage is not None and percentage.before is None:
+        kept.pop(PERCENTAGE, None)
+    elif percentage is not None:
+        kept[PERCENTAGE] = percentage.before
+    return kept
+
+
+def without_us(manifest: Mapping[str, Any], config_path: str | None) -> dict[str, Any]:
+    """A static pod without our annotation and certificates, and without `--config=<config_path>` and its volume (None: they stay)."""
+    kept: dict[str, Any] = copy.deepcopy(dict(manifest))
+    unmount(kept, TLS_VOLUME)
+    if config_path is not None:
+        unmount(kept, VOLUME)
+        container = scheduler_container(kept)
+        for key in ("command", "args"):
+            if f"--config={config_path}" in (container.get(key) or []):
+                container[key] = [word for word in container[key] if word != f"--config={config_path}"]
+    annotations = (kept.get("metadata") or {}).get("annotations") or {}
+    if annotations.pop(ANNOTATION_SCHEDULER_CONFIG, None) is not None and not annotations:
+        del kept["metadata"]["annotations"]
+    return kept

@@ -1,0 +1,140 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether containers have the cards that the API says, and where a probe pod of one unit can be placed.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_CARDS,
+    ANNOTATION_HELD,
+    ANNOTATION_INDEX,
+)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+
+#: Seconds that the device plugin has to write what kubelet gave.
+_GRACE = 30.0
+
+
+def judge_containers(
+    found: Findings, pods: Iterable[Mapping[str, Any]], has: Mapping[str, list[str]], cards: Mapping[int, int | None], now: float
+) -> int:
+    """How many containers were looked at. pods: of this node; has: container id to device nodes; cards: NVML index to minor.
+
+    now: when the node was looked at, by its own clock, which is also that of the containers' start.
+    """
+    count = 0
+    for pod in pods:
+        if pod["deleted"]:
+            continue
+        asking = {one["name"]: one for one in pod["containers"] if one["units"] or one["cards"]}
+        for running in pod["running"]:
+            container = asking.get(running["name"])
+            if container is None or container["privileged"] or running["started"] > now - 1:
+                continue  # privileged ones have every device by their own wish
+            count += 1
+            _one(found, pod, container, running, has, cards, now)
+    return count
+
+
+def _one(
+    found: Findings,
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    running: Mapping[str, Any],
+    has: Mapping[str, list[str]],
+    cards: Mapping[int, int | None],
+    now: float,
+) -> None:
+    who = f"container {container['name']} of pod {pod['namespace']}/{pod['name']}"
+    nodes = has.get(running["id"])
+    if nodes is None:
+        cure = "run verify again; if it stays: is the container runtime's id in /proc/PID/cgroup of its processes?"
+        found.error("container_not_seen", f"no process of {who} ({running['id'][:12]})", "the processes of a running container", cure)
+        return
+    wanted = cards_of(pod["annotations"], container["index"])
+    if not wanted:
+        if running["started"] < now - _GRACE:
+            cure = "delete the pod so that it is scheduled anew; if it comes again, see whether its scheduler calls the extender"
+            found.error("not_annotated", f"{who} without an annotation that names its card", ANNOTATION_ALLOCATION, cure)
+        return
+    unknown = sorted(card for card in wanted if cards.get(card) is None)
+    expected = sorted(f"nvidia{cards[card]}" for card in wanted if cards.get(card) is not None)
+    if unknown or nodes != expected:
+        seen = f"{who} with {_list(nodes)} in its /dev"
+        indexes = ", ".join(map(str, sorted(wanted)))
+        cure = (
+            "delete the pod so that it gets its card anew; check that its image or manifest does not set NVIDIA_VISIBLE_DEVICES, "
+            "and that nobody else changed its annotations"
+        )
+        found.error("wrong_card", seen, f"{_list(expected)}: its annotation names card {indexes}", cure)
+
+
+def cards_of(annotations: Mapping[str, str], index: int) -> set[int]:
+    """NVML indexes of the cards that the annotations give a container; empty if they name none."""
+    try:
+        allocation = json.loads(annotations.get(ANNOTATION_ALLOCATION, "{}"))
+        if str(index) in allocation:
+            return {int(card) for card in allocation[str(index)]}
+        if index < 0 and allocation:
+            return {int(card) for container in allocation.values() for card in container}
+        # The original writes the card of the whole pod only.
+        card = annotations.get(ANNOTATION_INDEX, "-1") if not allocation else "-1"
+        return {int(card)} if int(card) >= 0 else set()
+    except (ValueError, TypeError, AttributeError):
+        return set()
+
+
+def _list(nodes: Iterable[str]) -> str:
+    return ", ".join(nodes) or "no card"
+
+
+def free_units(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> int | None:
+    """Units that the node has free on usable cards; None if its cards are not known. pods: any, of which it takes its own."""
+    annotations = node["metadata"]["annotations"]
+    try:
+        known = published(annotations[ANNOTATION_CARDS]).cards
+    except (KeyError, AnnotationError):
+        return None
+    cards = {card.index: card.units for card in known if card.usable}
+    for pod in pods:
+        if pod["node"] == node["metadata"]["name"]:
+            for card, units in _held(pod).items():
+                cards[card] = cards.get(card, 0) - units
+    kept_back = _kept_back(annotations.get(ANNOTATION_HELD, "{}"))
+    for one in known:
+        cards[one.index] = cards.get(one.index, 0) - kept_back.get(one.uuid, 0)
+    return sum(units for units in cards.values() if units > 0)
+
+
+def _held(pod: Mapping[str, Any]) -> dict[int, int]:
+    """Card index to units, by the pod's annotations."""
+    total: dict[int, int] = {}
+    try:
+        for cards in json.loads(pod["annotations"].get(ANNOTATION_ALLOCATION, "{}")).values():
+            for card, units in cards.items():
+                total[int(card)] = total.get(int(card), 0) + int(units)
+        if not total and int(pod["annotations"].get(ANNOTATION_INDEX, "-1")) >= 0:
+            total[int(pod["annotations"][ANNOTATION_INDEX])] = sum(one["units"] for one in pod["containers"] if one["index"] >= 0)
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return total
+
+
+def _kept_back(text: str) -> dict[str, int]:
+    """Card UUID to units that the device plugin keeps back for pods that are gone."""
+    try:
+        cards = json.loads(text).get("cards")
+        return {str(card): sum(int(one["units"]) for one in entries) for card, entries in cards.items()}
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return {}

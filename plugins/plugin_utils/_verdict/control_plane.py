@@ -1,0 +1,175 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What verify makes of one control plane: its extender, certificates, and the scheduler's files against what runs.
+
+Private to this collection, used on the controller only, which has a YAML parser. Pure.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, CARDS, MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+
+PREFIX = "/gpushare-scheduler"
+_VERBS = ("filterVerb", "bindVerb")
+
+
+def judge_plane(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, Any] | None, asked: bool) -> None:
+    """seen: of gpushare_verify_host; mirror: the API's copy of the scheduler's static pod on this node. asked: whether the API was."""
+    plane = seen["plane"]
+    if plane["certificates"] is not None:
+        _certificates(found, plane["certificates"], seen["places"]["pki_dir"])
+    if judge_unit(found, plane["extender"], "extender", seen["runtime"]["environment"]):
+        _health(found, plane["health"])
+        judge_metrics(found, plane["extender"], plane["metrics"])
+    _scheduler(found, seen, mirror, asked)
+
+
+def _certificates(found: Findings, status: Mapping[str, Any], folder: str) -> None:
+    renew = "systemctl start gpushare-pki.service; journalctl -u gpushare-pki says why the timer did not"
+    if status["problem"]:
+        found.error("certificate_wrong", status["problem"], f"the certificates in {folder}", SITE)
+    for one in status["certificates"]:
+        path, problem = posixpath.join(folder, one["path"]), one["problem"]
+        left = one.get("days_left")
+        if problem and isinstance(left, (int, float)) and left <= 0:
+            found.error("certificate_expired", f"{path}: {problem} ({one['not_after']})", "a valid certificate", renew)
+        elif problem:
+            found.error("certificate_wrong", f"{path}: {problem}", "a certificate as gpushare-pki makes it", renew)
+
+
+def _health(found: Findings, health: Mapping[str, Any]) -> None:
+    log = "journalctl -u gpushare-extender -n 50"
+    report = health["report"]
+    if report is None:
+        found.error("extender_down", health["why"], "the extender's health report", f"systemctl restart gpushare-extender; {log}")
+    elif report.get("synced") is not True:
+        why = report.get("not_ready") or "it does not say why"
+        found.error(
+            "extender_not_synced", f"an extender that is not in sync: {why}", "synced: true", f"{log}; is the API server reachable?"
+        )
+
+
+def _scheduler(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, Any] | None, asked: bool) -> None:
+    files, path = seen["plane"]["scheduler"], seen["places"]["scheduler_manifest"]
+    if files["manifest"] is None:
+        cure = "restore it (kubeadm init phase control-plane scheduler), then " + SITE
+        found.error("scheduler_stopped", f"no manifest {path}", "kube-scheduler's static pod", cure)
+        return
+    try:
+        manifest = yaml.safe_load(files["manifest"])
+        location = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"])
+        named = scheduler_manifest.flag(manifest, "config")
+    except (yaml.YAMLError, scheduler_manifest.SchedulerError) as error:
+        found.error("scheduler_not_configured", f"{path}: {error}", "a manifest that names its configuration", SITE)
+        return
+    _others(found, files["others"], path, manifest)
+    config = files["configs"].get(location.host)
+    if named is None or config is None:
+        lacks = f"no --config in {path}" if named is None else f"no file {location.host}, which {path} means by --config"
+        found.error("scheduler_not_configured", lacks, "a configuration that names the extender", SITE)
+        return
+    _config(found, seen, location.host, config["text"])
+    noted = scheduler_manifest.annotation_in(files["manifest"])
+    if noted != config["sha256"]:
+        old = f"a scheduler started with another {location.host} than the one on the disk"
+        cure = f"{SITE}: it checks the file and restarts the scheduler with it; or put the file back as it was"
+        found.error("scheduler_older_than_file", old, "the scheduler restarted after each change of its configuration", cure)
+    elif asked:
+        _running(found, manifest, mirror, noted, path)
+
+
+def _others(found: Findings, others: Mapping[str, str], path: str, manifest: Mapping[str, Any]) -> None:
+    """Other files beside the manifest that kubelet runs as kube-scheduler, too."""
+    for other, text in sorted(others.items()):
+        try:
+            pod = yaml.safe_load(text)
+            if not any(scheduler_manifest.is_scheduler(container) for container in pod["spec"]["containers"]):
+                continue
+            same = pod["metadata"]["name"] == manifest["metadata"]["name"]
+            same = same or (scheduler_manifest.flag(pod, "config") is None and _lease(pod) == _lease(manifest))
+        except (yaml.YAMLError, scheduler_manifest.SchedulerError, LookupError, TypeError, AttributeError):
+            continue  # no pod, which kubelet passes over as well
+        if same:
+            seen = f"{other}, which kubelet runs as kube-scheduler beside {path}"
+            cure = f"move {other} out of {posixpath.dirname(other)}: kubelet runs every file there, whatever it is called"
+            found.error("stale_scheduler_file", seen, "one manifest of kube-scheduler", cure)
+
+
+def _lease(manifest: Mapping[str, Any]) -> object:
+    return scheduler_config.lease(manifest, {})
+
+
+def _config(found: Findings, seen: Mapping[str, Any], path: str, text: str) -> None:
+    """Whether the configuration on the disk calls our extender, for our resources, where it listens."""
+    try:
+        config = yaml.safe_load(text) or {}
+        extenders = list(config.get("extenders") or [])
+        ours = [entry for entry in extenders if _is_ours(entry)]
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
+        found.error("scheduler_not_configured", f"{path}: {error}", "a KubeSchedulerConfiguration", SITE)
+        return
+    if not ours:
+        found.error("scheduler_not_configured", f"no extender of ours in {path}", "it among the extenders", SITE)
+        return
+    entry = ours[0]
+    managed = [resource.get("name") for resource in entry.get("managedResources") or []]
+    lacking = [name for name in (MEMORY, CARDS) if name not in managed]
+    silent = [verb for verb in _VERBS if not entry.get(verb)]
+    if managed and lacking:
+        cure = f"{SITE}, or add {' and '.join(lacking)} to managedResources in {path} and restart the scheduler"
+        found.error("extender_not_called", f"managedResources {managed} in {path}", f"{MEMORY} and {CARDS} among them", cure)
+    elif not managed:
+        found.warn("extender_called_for_all", f"no managedResources in {path}", "only pods that ask for our resources", SITE)
+    if silent:
+        found.error("extender_not_called", f"no {' and '.join(silent)} in {path}", "the verbs of the extender", SITE)
+    listens = flag(seen["plane"]["extender"]["arguments"], "listen") or f"127.0.0.1:{seen['places']['extender_port']}"
+    expected = f"{'https' if seen['places']['pki_dir'] else 'http'}://{listens}{PREFIX}"
+    prefix = str(entry.get("urlPrefix", ""))
+    if _address(prefix) != _address(expected):
+        cure = f"{SITE}, or write {expected} into {path} and restart the scheduler"
+        found.error("extender_address_wrong", f"urlPrefix {prefix!r} in {path}", f"{expected!r}, where the extender listens", cure)
+
+
+def _is_ours(entry: Mapping[str, Any]) -> bool:
+    managed = {resource.get("name") for resource in entry.get("managedResources") or []}
+    return bool(managed & {MEMORY, CARDS}) or str(entry.get("urlPrefix", "")).rstrip("/").endswith(PREFIX)
+
+
+def _address(url: str) -> tuple[str, str, int | None, str]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
+
+
+def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
+    """Whether the scheduler that runs is the one of the manifest."""
+    cure = f"journalctl -u kubelet on this host says why; moving {path} away and back makes kubelet start it anew"
+    try:
+        missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))
+    except proof.HopelessError as error:
+        missing = str(error)
+    if missing is not None:
+        annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}
+        older = mirror is not None and annotations.get(ANNOTATION_SCHEDULER_CONFIG) != noted
+        code = "scheduler_older_than_file" if older else "scheduler_stopped"
+        found.error(code, f"a scheduler of which {missing}", f"the one of {path} to run", cure)
+    elif mirror is not None and scheduler_manifest.image(mirror) != scheduler_manifest.image(manifest):
+        seen = f"a scheduler of image {scheduler_manifest.image(mirror)}"
+        found.error("scheduler_older_than_file", seen, f"{scheduler_manifest.image(manifest)}, as {path} says", cure)

@@ -1,0 +1,192 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Findings of verify: what they are made of, which of them only follow from another one, and the verdict.
+
+Private to this collection. Pure. The codes (`check`) are stable: monitoring may read them in the report.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
+
+NOTE = "note"
+VERSION = 1
+_SEVERITIES = (ERROR, WARNING, NOTE)
+
+# Everywhere in the cluster, or on the finding's own host only.
+_ANY, _SAME = "any", "same"
+_NO_PLUGIN = (
+    ("driver_mismatch", _SAME),
+    ("driver_problem", _SAME),
+    ("card_lost", _SAME),
+    ("runtime_missing", _SAME),
+    ("plugin_missing", _SAME),
+    ("plugin_stopped", _SAME),
+    ("plugin_not_registered", _SAME),
+    ("second_plugin", _SAME),
+    ("node_not_ready", _SAME),
+    ("kubelet_stopped", _SAME),
+)
+_NO_API = (("rbac_differs", _ANY), ("policy_differs", _ANY), ("token_expired", _SAME), ("token_missing", _SAME), ("token_refused", _SAME))
+_NO_EXTENDER = (
+    ("runtime_missing", _SAME),
+    ("certificate_wrong", _SAME),
+    ("certificate_expired", _SAME),
+    ("extender_missing", _SAME),
+    ("extender_down", _SAME),
+)
+_NO_CALL = (
+    *((code, _ANY) for code in ("extender_missing", "extender_down", "extender_not_synced", "certificate_wrong", "certificate_expired")),
+    *((code, _ANY) for code in ("scheduler_not_configured", "extender_not_called", "extender_address_wrong", "stale_scheduler_file")),
+    *((code, _ANY) for code in ("scheduler_older_than_file", "scheduler_stopped")),
+)
+
+#: Code to the codes that explain it: (code, where). The first one that was found is named as the cause.
+FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "plugin_stopped": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("runtime_missing", _SAME), ("kubelet_stopped", _SAME)),
+    "plugin_missing": (("runtime_missing", _SAME),),
+    "plugin_older_than_file": (("plugin_stopped", _SAME),),
+    "plugin_not_registered": (
+        ("driver_mismatch", _SAME),
+        ("driver_problem", _SAME),
+        ("second_plugin", _SAME),
+        ("plugin_stopped", _SAME),
+        ("kubelet_stopped", _SAME),
+    ),
+    "annotation_wrong": (*_NO_PLUGIN, *_NO_API),
+    "wrong_card_count": (*_NO_PLUGIN, *_NO_API),
+    "capacity_short": (*_NO_PLUGIN, ("wrong_card_count", _SAME)),
+    "capacity_over": (*_NO_PLUGIN, ("wrong_card_count", _SAME)),
+    "card_unusable": _NO_PLUGIN,
+    "card_lost": (("driver_mismatch", _SAME),),
+    "cdi_stale": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("card_lost", _SAME)),
+    "node_not_ready": (("kubelet_stopped", _SAME), ("default_runtime_not_running", _SAME), ("runtime_silent", _SAME)),
+    "certificate_wrong": (("runtime_missing", _SAME),),
+    "extender_missing": (("runtime_missing", _SAME),),
+    "extender_down": (("runtime_missing", _SAME),),
+    "extender_older_than_file": (("extender_down", _SAME),),
+    "extender_not_synced": (*_NO_EXTENDER, *_NO_API),
+    "extender_address_wrong": (("extender_down", _SAME), ("extender_missing", _SAME), ("stale_scheduler_file", _SAME)),
+    "extender_not_called": (("stale_scheduler_file", _SAME),),
+    "scheduler_older_than_file": (("stale_scheduler_file", _SAME),),
+    "scheduler_stopped": (("stale_scheduler_file", _SAME),),
+    "probe_not_scheduled": (*_NO_CALL, *_NO_PLUGIN, *_NO_API),
+    "probe_not_running": (*_NO_PLUGIN, ("cdi_stale", _SAME), ("default_runtime_not_running", _SAME), *_NO_CALL),
+    "probe_not_called": _NO_CALL,
+    "wrong_card": (("default_runtime_not_running", _SAME), ("second_plugin", _SAME)),
+    "container_not_seen": (("runtime_silent", _SAME),),
+}
+
+
+@dataclass(frozen=True)
+class Finding(Reason):
+    """One finding. check: its stable code; because: the code of the finding that it follows from, "" for a cause."""
+
+    because: str = ""
+
+    def __str__(self) -> str:
+        words = f"{self.host or 'cluster'}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
+        return f"{words} (follows from {self.because})" if self.because else words
+
+
+class Findings:
+    """Collects the findings of one host; "" is the cluster."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.list: list[Finding] = []
+
+    def error(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.list.append(Finding(self.host, check, ERROR, found, expected, cure))
+
+    def warn(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.list.append(Finding(self.host, check, WARNING, found, expected, cure))
+
+    def note(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.list.append(Finding(self.host, check, NOTE, found, expected, cure))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All findings, causes first. ok: none of them is an error."""
+
+    findings: tuple[Finding, ...]
+    looked_at: Mapping[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        return not any(finding.severity == ERROR for finding in self.findings)
+
+    @property
+    def causes(self) -> tuple[Finding, ...]:
+        """The errors that do not follow from another one."""
+        return tuple(finding for finding in self.findings if finding.severity == ERROR and not finding.because)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report."""
+        findings = [asdict(finding) for finding in self.findings]
+        return {"v": VERSION, "ok": self.ok, "findings": findings, "looked_at": dict(self.looked_at)}
+
+    def as_json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2, sort_keys=True) + "\n"
+
+    @property
+    def words(self) -> str:
+        """For people: causes, then what follows from them, one a line, after a line that counts."""
+        errors = [finding for finding in self.findings if finding.severity == ERROR]
+        if not errors:
+            return "verified: " + ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in self.looked_at.items())
+        causes = len(self.causes)
+        after = len(errors) - causes
+        heading = f"not as it should be, for {causes} reason{'' if causes == 1 else 's'}"
+        if after:
+            heading += f" (and {after} more finding{'' if after == 1 else 's'} that follow{'s' if after == 1 else ''})"
+        return "\n".join([heading + ":", *_lines(errors)])
+
+
+def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:
+    """Merge what says the same of one host, mark what only follows, and sort: errors first, causes before what follows."""
+    marked = mark(merge(findings))
+    order = sorted(marked, key=lambda one: (_SEVERITIES.index(one.severity), bool(one.because), one.host, one.check))
+    return Verdict(tuple(order), looked_at)
+
+
+def merge(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for each host and code: what was found and expected stands side by side, and the first cure is tried first."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in findings:
+        groups.setdefault((one.host, one.check, one.severity), []).append(one)
+    return [replace(same[0], found=_joined(f.found for f in same), expected=_joined(f.expected for f in same)) for same in groups.values()]
+
+
+def mark(findings: Sequence[Finding]) -> list[Finding]:
+    """Name the cause of each finding that has one among the others."""
+    errors = {(one.host, one.check) for one in findings if one.severity == ERROR}
+    anywhere = {check for _host, check in errors}
+
+    def cause(one: Finding) -> str:
+        for code, where in FOLLOWS_FROM.get(one.check, ()):
+            if (one.host, code) in errors or (where == _ANY and code in anywhere):
+                return code
+        return ""
+
+    return [replace(one, because=cause(one)) for one in findings]
+
+
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    """One line for all hosts of which the same is said."""
+    hosts: dict[Finding, list[str]] = {}
+    for one in findings:
+        hosts.setdefault(replace(one, host=""), []).append(one.host)
+    return [str(replace(one, host=", ".join(of))) for one, of in hosts.items()]
+
+
+def _joined(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))

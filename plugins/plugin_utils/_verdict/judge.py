@@ -1,0 +1,228 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that verify has seen, judged together: hosts, cluster, and probe pods.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, Artifact, judge_runtime, judge_tokens
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding, Findings, Verdict, verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
+
+_PROBES_OFF = "no probe pod was asked for"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing; cluster: likewise.
+
+    probed: the hosts' second look, during the probe; probes: node to its probe pod, or why there are none; unproven: node to why no
+    probe pod was placed there.
+    """
+
+    hosts: Mapping[str, Mapping[str, Any] | str]
+    cluster: Mapping[str, Any] | str
+    artifact: Artifact
+    probed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    probes: Mapping[str, Mapping[str, Any] | None] | str | None = None
+    unproven: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> dict[str, Mapping[str, Any]]:
+        """The hosts that were looked at."""
+        return {host: seen for host, seen in self.hosts.items() if not isinstance(seen, str)}
+
+    @property
+    def gpu(self) -> dict[str, Mapping[str, Any]]:
+        """Those with cards."""
+        return {host: seen for host, seen in self.seen.items() if seen["gpu"] is not None}
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict over all of it."""
+    findings: list[Finding] = []
+    containers = 0
+    cluster = evidence.cluster if not isinstance(evidence.cluster, str) else None
+    findings += _not_looked(evidence)
+    nodes = {node["metadata"]["name"]: node for node in cluster["nodes"]} if cluster else {}
+    for host, seen in evidence.seen.items():
+        found = Findings(host)
+        judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
+        for part, unit in (("gpu", "plugin"), ("plane", "extender")):
+            if seen[part] is not None:
+                judge_tokens(found, seen[part][unit], seen[part]["tokens"], seen["now"], cluster["accounts"] if cluster else None)
+        if seen["gpu"] is not None:
+            judge_node(found, seen, nodes.get(seen["node_name"], {}) if cluster else None)
+            containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))
+        if seen["plane"] is not None:
+            judge_plane(found, seen, cluster["schedulers"].get(seen["node_name"]) if cluster else None, cluster is not None)
+        findings += found.list
+    if cluster is not None:
+        findings += _objects(cluster["objects"])
+    proven, of_probes = _probes(evidence)
+    counts = {
+        "hosts": len(evidence.seen),
+        "GPU nodes": len(evidence.gpu),
+        "containers": containers,
+        "probe pods": proven,
+    }
+    return verdict([*findings, *of_probes], counts)
+
+
+def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str, str]]:
+    """(node to the image of its probe pod, node to why it cannot have one). image: the one to use, "" for one of the node's own."""
+    if isinstance(evidence.cluster, str):
+        return {}, {}
+    nodes = {node["metadata"]["name"]: node for node in evidence.cluster["nodes"]}
+    images: dict[str, str] = {}
+    unproven: dict[str, str] = {}
+    for seen in evidence.gpu.values():
+        name = seen["node_name"]
+        known = seen["gpu"]["images"]
+        free = free_units(nodes[name], evidence.cluster["pods"]) if name in nodes else None
+        if not image and not known:
+            unproven[name] = f"no image on {name} that needs no command; name one in gpushare_verify_image"
+        elif free is None:
+            unproven[name] = f"the cards of {name} are not known"
+        elif free < 1:
+            unproven[name] = f"no free unit on {name}"
+        else:
+            images[name] = image or known[0]
+    return images, unproven
+
+
+def scheduler_name(evidence: Evidence) -> str:
+    """The name by which a pod asks for the scheduler that was configured; the default one's where none was looked at."""
+    for seen in evidence.seen.values():
+        if seen["plane"] is None:
+            continue
+        files = seen["plane"]["scheduler"]
+        try:
+            manifest = yaml.safe_load(files["manifest"] or "")
+            path = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"]).host
+            config = yaml.safe_load((files["configs"].get(path) or {"text": ""})["text"])
+        except (yaml.YAMLError, scheduler_manifest.SchedulerError):
+            continue
+        if isinstance(config, dict):
+            return scheduler_config.scheduler_name(config)
+    return "default-scheduler"
+
+
+def _not_looked(evidence: Evidence) -> list[Finding]:
+    found = Findings("")
+    cure = "bring it back, or leave it out with --limit; then run verify again"
+    for host, why in evidence.hosts.items():
+        if isinstance(why, str):
+            of_host = Findings(host)
+            of_host.error("not_looked", f"nothing, because {why}", "every host of the run looked at", cure)
+            found.list += of_host.list
+    if isinstance(evidence.cluster, str):
+        cure = "run it again once kubectl works on the first control plane"
+        found.error("not_looked", f"nothing in the API, because {evidence.cluster}", "the cluster looked at", cure)
+    return found.list
+
+
+def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    pods = cluster["pods"] if cluster else []
+    return [pod for pod in pods if pod["node"] == seen["node_name"] and not pod["probe"]]
+
+
+def _containers(found: Findings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]) -> int:
+    cards = {card["index"]: card["minor"] for card in seen["gpu"]["nvidia_smi"]["cards"]}
+    # A driver that does not answer is said already, and without it no index has a device node.
+    return judge_containers(found, pods, has, cards, now) if cards else 0
+
+
+def _objects(objects: Mapping[str, Any]) -> list[Finding]:
+    found = Findings("")
+    for title in sorted({*objects["missing"], *objects["differs"]}):
+        gone = title in objects["missing"]
+        policy = title.startswith("ValidatingAdmissionPolicy")
+        code, what = ("policy_differs", "policy") if policy else ("rbac_differs", "rights")
+        seen = f"{title} gone" if gone else f"{title} changed by somebody else"
+        found.error(code, seen, f"the {what} that the roles apply", SITE)
+    if objects["skipped"]:
+        seen, cure = ", ".join(objects["skipped"]), "upgrade to Kubernetes 1.30 or newer to have them"
+        found.note("policies_not_served", f"an API server without {seen}", "admission policies", cure)
+    return found.list
+
+
+def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
+    """(how many probe pods proved their node, what is wrong with the others)."""
+    findings: list[Finding] = []
+    host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
+    for node, why in evidence.unproven.items():
+        found = Findings(host_of.get(node, ""))
+        found.note("not_proven", f"not proven: {why}", "a probe pod on every GPU node", "make room and run verify again, if you want it")
+        findings += found.list
+    if evidence.probes is None:
+        return 0, findings
+    found = Findings("")
+    if isinstance(evidence.probes, str):
+        cure = "run verify again; kubectl must be able to create pods in kube-system"
+        found.error("probe_failed", f"no probe pods, because {evidence.probes}", "a probe pod on every GPU node", cure)
+        return 0, findings + found.list
+    proven = 0
+    for node, pod in evidence.probes.items():
+        of_node = Findings(host_of.get(node, ""))
+        proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
+        findings += of_node.list
+    return proven, findings + _calls(evidence)
+
+
+def _probe(found: Findings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
+    if pod is None:
+        found.error(
+            "probe_failed", f"the probe pod of {node} gone", "it to stay until it was looked at", "run verify again; who deletes it?"
+        )
+        return 0
+    name = f"{pod['namespace']}/{pod['name']}"
+    if not pod["node"]:
+        cure = "journalctl -u gpushare-extender, and the scheduler's log, say more"
+        found.error("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}", f"it on {node}", cure)
+        return 0
+    if not pod["running"]:
+        why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
+        cure = f"kubectl describe pod, and journalctl -u kubelet on {node}, say more"
+        found.error("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
+        return 0
+    second = evidence.probed.get(host)
+    if second is None or second.get("gpu") is None:
+        found.error("not_looked", f"nothing of probe pod {name}", "its device nodes looked at", "run verify again")
+        return 0
+    before = len(found.list)
+    # Everything that runs was seen: the second look came after it was running.
+    looked = _containers(found, evidence.seen[host], second["gpu"]["containers"], float("inf"), [pod])
+    return int(looked == 1 and len(found.list) == before)
+
+
+def _calls(evidence: Evidence) -> list[Finding]:
+    """Whether an extender was asked for the probe pods."""
+    found = Findings("")
+    planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None and host in evidence.probed}
+    reasons = []
+    for host, seen in planes.items():
+        before, health = seen["plane"]["health"]["report"] or {}, evidence.probed[host]["plane"]["health"]
+        reason = proof.not_called(health["report"], health["why"], before.get("filter_calls", 0))
+        refused = (health["report"] or {}).get("refused_calls", 0) - before.get("refused_calls", 0)
+        if reason and refused > 0:
+            reason += f", and has refused {refused} calls that came without the scheduler's client certificate"
+        reasons.append(reason)
+    if evidence.probes and reasons and all(reasons):
+        cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"
+        found.error("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)
+    return found.list

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The objects that roles apply to the cluster, as their templates make them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign
+
+from gpushare_runtime.core import protocol
+
+ROLES = Path(__file__).resolve().parents[4] / "roles"
+# YAML reads the last three as numbers where they stand without quotes.
+NAMES = ["gpu1", "gpu-7.example.org", "0123", "1e3", "10.5"]
+
+
+def objects(template: str, **variables: Any) -> list[dict[str, Any]]:
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["to_json"] = json.dumps
+    text = environment.from_string((ROLES / template).read_text()).render(**variables)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def policies(writers: list[str]) -> dict[str, dict[str, Any]]:
+    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=writers, gpushare_token_seconds=604800)
+    return {item["metadata"]["name"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicy"}
+
+
+def guarded(key: str, expression: str) -> bool:
+    """Whether the expression of the variable `ours` means this annotation."""
+    prefixes = re.findall(r"k\.startsWith\('([^']*)'\)", expression)
+    listed = re.findall(r"'([^']*)'", (re.search(r"k in \[(.*?)\]", expression) or [""])[0])
+    assert prefixes
+    assert listed
+    return any(key.startswith(prefix) for prefix in prefixes) or key in listed
+
+
+def test_every_annotation_that_the_daemons_write_is_guarded() -> None:
+    named = [value for name, value in vars(protocol).items() if name.startswith("ANNOTATION_")]
+    ours = [name for name in named if not name.startswith("kubernetes.io/")]
+    assert len(ours) >= 9
+    about_annotations = {name: one for name, one in policies([]).items() if "ours" in str(one.get("variables"))}
+    assert len(about_annotations) == 3
+    for name, policy in about_annotations.items():
+        (expression,) = (variable["expression"] for variable in policy["variables"] if variable["name"] == "ours")
+        assert [key for key in ours if not guarded(key, expression)] == [], name
+        assert not guarded("gpushare/models", expression), "tenants ask with the other annotations under gpushare/"
+
+
+def test_each_policy_is_enforced_and_fails_closed() -> None:
+    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800)
+    bound = {item["spec"]["policyName"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicyBinding"}
+    kinds = ["annotations", "device-plugin", "events", "extender", "placement", "tokens", "unhealthy"]
+    assert sorted(bound) == sorted(policies([])) == [f"gpushare-{kind}" for kind in kinds]
+    assert [spec["validationActions"] for spec in bound.values()] == [["Deny"]] * 7
+    assert {spec["failurePolicy"] for spec in policies([]).values()} == {"Fail"}
+
+
+def test_a_writers_name_cannot_end_the_expression() -> None:
+    found = policies(["a']", 'b"'])
+    expressions = [one["expression"] for name in ("gpushare-annotations", "gpushare-placement") for one in found[name]["matchConditions"]]
+    assert len([one for one in expressions if """in ["a']", "b\\""]""" in one]) == 2
+
+
+def test_a_node_is_called_as_it_is_whatever_it_looks_like() -> None:
+    labels = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(name, "") for name in NAMES])
+    assert [item["metadata"] for item in labels] == [{"name": name, "labels": {"gpushare.kubernetes/node": "true"}} for name in NAMES]
+
+
+def test_a_node_is_labelled_with_its_placement_where_it_has_one() -> None:
+    one, other = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("a", "spread"), ("b", "")])
+    assert one["metadata"]["labels"] == {"gpushare.kubernetes/node": "true", protocol.LABEL_PLACEMENT: "spread"}
+    assert other["metadata"]["labels"] == {"gpushare.kubernetes/node": "true"}
+
+
+# What a host could answer to get more than a name into the cluster (security review, C2).
+HOSTILE = [
+    'gpu1"\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: cluster-admin}\n#',
+    "gpu1\n---\nkind: Secret\nmetadata: {name: x}",
+    r"gpu1\x22\n---",
+    "{{ gpushare_metrics_token }}",
+    "gpu1]\n    verbs: ['*']",
+    "gpu1\u2028\u0085x",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_whatever_a_node_is_called_its_objects_are_the_same_but_for_the_name(name: str) -> None:
+    def made(which: str) -> str:
+        accounts = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=[which])
+        return json.dumps(accounts + objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(which, "")]))
+
+    assert made(name) == made("gpu1").replace("gpu1", json.dumps(name)[1:-1])
+
+
+def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
+    """The allow-list of gpushare_cluster_objects."""
+    nodes = ["gpu1", "a" * 63 + ".example.org"]
+    ours = [
+        *objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=nodes),
+        *objects("extender/templates/account.yml.j2", gpushare_scheduler_lease="infra/mine"),
+        *objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800),
+        *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread"), ("gpu2", "")]),
+    ]
+    assert foreign(ours) is None
+    rbac = "rbac.authorization.k8s.io/v1"
+    account = {"kind": "ServiceAccount", "name": "gpushare-x", "namespace": "kube-system"}
+    bad: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "gpushare-x", "namespace": "kube-system"}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gpushare-x", "namespace": "kube-system"}},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": "cluster-admin"}, "rules": []},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": "gpushare-x\n"}, "rules": []},
+        {"apiVersion": rbac, "kind": "Role", "metadata": {"name": "gpushare-x", "namespace": "default"}, "rules": []},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}}, "spec": {"unschedulable": True}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"node-role.kubernetes.io/control-plane": ""}}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}, "annotations": {}}},
+    ]
+    for role, subject in (
+        ("cluster-admin", account),
+        ("gpushare-x", {"kind": "Group", "name": "gpushare-x"}),
+        ("gpushare-x", {**account, "name": "x"}),
+    ):
+        metadata = {"name": "gpushare-x"}
+        bad.append(
+            {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": {"name": role}, "subjects": [subject]}
+        )
+    assert [item for item in bad if foreign([*ours, item]) is None] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> None:
+    found = {item["kind"]: item for item in objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=[name])}
+    account = f"gpushare-device-plugin-{name}"
+    assert {item["metadata"]["name"] for item in found.values()} == {account}
+    rules = found["ClusterRole"]["rules"]
+    assert [rule["resourceNames"] for rule in rules if rule["resources"][0].startswith("nodes")] == [[name], [name]]
+    tokens, unhealthy, create = found["Role"]["rules"]
+    assert (tokens["resources"], tokens["resourceNames"], tokens["verbs"]) == (["serviceaccounts/token"], [account], ["create"])
+    its_map = protocol.UNHEALTHY_PREFIX + name
+    assert (unhealthy["resources"], unhealthy["resourceNames"], unhealthy["verbs"]) == (["configmaps"], [its_map], ["get", "patch"])
+    assert create == {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}
+    assert found["Role"]["metadata"]["namespace"] == protocol.UNHEALTHY_NAMESPACE
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        assert found[kind]["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}]
+        assert found[kind]["roleRef"]["name"] == account
+
+
+def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
+    """Whoever may patch pods may have a privileged one run an image of his choice: that is the cluster (security review, K1)."""
+    found = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=["a"])
+    found += objects("extender/templates/account.yml.j2", gpushare_scheduler_lease="none")
+    may = {(resource, verb) for item in found for rule in item.get("rules", []) for resource in rule["resources"] for verb in rule["verbs"]}
+    changes = {(resource, verb) for resource, verb in may if verb not in ("get", "list", "watch")}
+    assert changes == {
+        ("pods/status", "patch"),
+        ("nodes/status", "patch"),
+        ("pods/binding", "create"),
+        ("events", "create"),
+        ("events", "patch"),
+        ("configmaps", "create"),
+        ("configmaps", "patch"),
+        ("serviceaccounts/token", "create"),
+    }
+
+
+@pytest.mark.parametrize(("seconds", "longest"), [(600, 3600), (604800, 604800)])
+def test_no_token_lives_longer_than_a_daemons_own_or_a_seed(seconds: int, longest: int) -> None:
+    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=seconds)
+    (policy,) = (item["spec"] for item in found if item["metadata"]["name"] == "gpushare-tokens" and "validations" in item["spec"])
+    assert policy["validations"][0]["expression"] == f"object.spec.?expirationSeconds.orValue(3600) <= {longest}"
+
+
+def test_each_node_has_objects_of_its_own() -> None:
+    found = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=["a", "b"])
+    titles = [(item["kind"], item["metadata"]["name"]) for item in found]
+    assert len(titles) == len(set(titles)) == 10
+
+
+@pytest.mark.parametrize(
+    ("lease", "kind"), [("kube-system/kube-scheduler", "Role"), ("kube-system/mine", "Role"), ("infra/mine", "ClusterRole"), ("none", None)]
+)
+def test_the_extender_reads_its_schedulers_lease_and_no_other(lease: str, kind: str | None) -> None:
+    found = objects("extender/templates/account.yml.j2", gpushare_scheduler_lease=lease)
+    rules = [(item["kind"], rule) for item in found for rule in item.get("rules", []) if "leases" in rule["resources"]]
+    wanted = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [lease.split("/")[-1]], "verbs": ["get"]}
+    assert rules == ([(kind, wanted)] if kind else [])
+    assert [item["kind"] for item in found] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The names that the plugins share with the daemons are the daemons' own."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import names
+
+from gpushare_runtime.core import protocol
+
+SHARED = {
+    "MEMORY": "RESOURCE_MEMORY",
+    "CARDS": "RESOURCE_CARDS",
+    "COMPUTE": "RESOURCE_CORE",
+    "NAMESPACE": "UNHEALTHY_NAMESPACE",
+    **{name: name for name in vars(names) if name.isupper() and name in vars(protocol)},
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_name_is_that_of_the_daemons(name: str) -> None:
+    assert getattr(names, name) == getattr(protocol, SHARED[name])
+
+
+def test_most_are_compared() -> None:
+    known = {"ANNOTATION_CARDS", "ANNOTATION_HELD", "ANNOTATION_ALLOCATION", "ANNOTATION_INDEX", "LABEL_PLACEMENT", "UNHEALTHY_PREFIX"}
+    assert known <= set(SHARED)
+    assert names.SOCKETS == {names.MEMORY: protocol.SOCKET_MEMORY, names.CARDS: protocol.SOCKET_CARDS}

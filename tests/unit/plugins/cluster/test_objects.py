@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Objects brought to what they shall be: which calls of kubectl are made, and that none writes where nothing differs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+
+Json = dict[str, Any]
+
+NOT_FOUND = "Error from server (NotFound): the server could not find the requested resource"
+
+
+class ApiServer:
+    """kubectl with a cluster behind it: objects by kind and name, which apply changes. served: kinds by group and version."""
+
+    def __init__(self, *objects: Json, served: dict[str, list[str]] | None = None) -> None:
+        self.objects = {self.key(item): copy.deepcopy(item) for item in objects}
+        self.served = served or {}
+        self.writes: list[str] = []
+
+    @staticmethod
+    def key(item: Json) -> tuple[str, str]:
+        return item["kind"], item["metadata"]["name"]
+
+    def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        words = argv[4:]
+        given = json.loads(data)["items"] if data else []
+        if words[:2] == ["get", "--raw"]:
+            version = words[2].removeprefix("/apis/").removeprefix("/api/")
+            if version not in self.served:
+                return 1, "", NOT_FOUND
+            return 0, json.dumps({"resources": [{"kind": kind} for kind in self.served[version]]}), ""
+        if words[0] == "get":
+            found = [self.objects[self.key(item)] for item in given if self.key(item) in self.objects]
+        else:
+            assert words[0] == "apply"
+            found = given
+            if "--dry-run=server" not in words:
+                self.writes.append("apply")
+                self.objects.update({self.key(item): item for item in given})
+        return 0, json.dumps({"kind": "List", "items": found}), ""
+
+    def converge(self, wanted: Wanted, *, check_mode: bool = False) -> Json:
+        return converge(Kubectl(self, "kubectl", "admin.conf"), wanted, check_mode)
+
+
+def thing(name: str, kind: str = "ConfigMap", version: str = "v1", **content: Any) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **content}
+
+
+def test_a_second_run_writes_nothing() -> None:
+    api = ApiServer()
+    wanted = Wanted(apply=[thing("a", data={"k": "v"})])
+    assert api.converge(wanted)["objects"] == ["ConfigMap a"]
+    assert api.converge(wanted) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
+    assert api.writes == ["apply"]
+
+
+def test_check_mode_tells_it_and_writes_nothing() -> None:
+    api = ApiServer()
+    result = api.converge(Wanted(apply=[thing("a")]), check_mode=True)
+    assert result["objects"] == ["ConfigMap a"]
+    assert (result["changed"], api.writes) == (True, [])
+
+
+def test_an_object_that_may_not_be_made_is_left_out_and_named() -> None:
+    api = ApiServer(thing("gpu1", "Node"))
+    wanted = [thing("gpu1", "Node", data={"k": "v"}), thing("gpu2", "Node")]
+    result = api.converge(Wanted(apply=wanted, create=False))
+    assert (result["objects"], result["missing"]) == (["Node gpu1"], ["Node gpu2"])
+    assert list(api.objects) == [("Node", "gpu1")]
+    assert api.converge(Wanted(apply=wanted[1:], create=False))["missing"] == ["Node gpu2"]
+    assert api.writes == ["apply"]
+
+
+POLICY = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")
+
+
+@pytest.mark.parametrize("served", [{"v1": ["ConfigMap"]}, {"v1": ["ConfigMap"], "admissionregistration.k8s.io/v1": ["MutatingWebhook"]}])
+def test_kinds_that_the_server_does_not_have_are_named_and_left_out(served: dict[str, list[str]]) -> None:
+    api = ApiServer(served=served)
+    result = api.converge(Wanted(apply=[POLICY, thing("a")], skip_unserved=True))
+    assert (result["objects"], result["skipped"]) == (["ConfigMap a"], ["ValidatingAdmissionPolicy p"])
+
+
+def test_kinds_that_the_server_has_are_not_left_out() -> None:
+    api = ApiServer(served={"admissionregistration.k8s.io/v1": ["ValidatingAdmissionPolicy"]})
+    result = api.converge(Wanted(apply=[POLICY], skip_unserved=True))
+    assert (result["objects"], result["skipped"]) == (["ValidatingAdmissionPolicy p"], [])
+
+
+def test_an_api_server_that_does_not_answer_is_no_reason_to_leave_anything_out() -> None:
+    def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        return 1, "", "Unable to connect to the server: connection refused"
+
+    with pytest.raises(KubectlError, match="connection refused"):
+        converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+
+
+class Recorder(ApiServer):
+    """Also remembers every command."""
+
+    def __init__(self, *objects: Json, served: dict[str, list[str]] | None = None) -> None:
+        super().__init__(*objects, served=served)
+        self.asked: list[list[str]] = []
+
+    def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        self.asked.append(argv[4:])
+        return super().__call__(argv, data)
+
+
+LOOK = ["get", "--ignore-not-found", "-f", "-", "-o", "json"]
+
+
+def apply(manager: str) -> list[str]:
+    return ["apply", "--server-side", "--force-conflicts", f"--field-manager={manager}", "-f", "-"]
+
+
+def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
+    api = Recorder(thing("old"))
+    result = api.converge(Wanted(apply=[thing("new")], field_manager="m"))
+    assert api.asked == [
+        LOOK,
+        [*apply("m"), "--dry-run=server", "-o", "json"],
+        apply("m"),
+    ]
+    assert (result["changed"], result["objects"], result["skipped"]) == (True, ["ConfigMap new"], [])
+    api.asked.clear()
+    assert api.converge(Wanted()) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
+    assert api.asked == []
+    api.converge(Wanted(apply=[thing("new")]))
+    assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
+
+
+def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
+    api = ApiServer(thing("gpu1", "Node"))
+    wanted = Wanted(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
+    assert api.converge(wanted)["objects"] == ["Node gpu1"]
+    assert api.writes == ["apply"]
+
+
+@pytest.mark.parametrize("words", [NOT_FOUND, "Error from server (NotFound): x", "error: the server could not find the requested resource"])
+def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
+    def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        return 1, "", words
+
+    result = converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+    assert result == {"changed": False, "objects": [], "skipped": ["ValidatingAdmissionPolicy p"], "missing": [], "diff": []}

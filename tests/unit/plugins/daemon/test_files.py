@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A daemon's files, its companions under a pretended systemd, and gpushare-pki's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, SystemdError, Together
+
+from unit.plugins.identity.tokens import claims, jwt
+
+UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
+
+
+def nothing_runs(argv: list[str]) -> tuple[int, str, str]:
+    return 0, "ActiveState=inactive\nMainPID=0\n", ""
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Wanted:
+    return Wanted(
+        name="gpushare-x",
+        unit=UNIT,
+        kubeconfig_path=str(tmp_path / "x.kubeconfig"),
+        kubeconfig_content="server: a\n",
+        seed_path=str(tmp_path / "x.token"),
+        token_path=str(tmp_path / "state/token"),
+        copies=(str(tmp_path / "tls.crt"),),
+    )
+
+
+def files(wanted: Wanted, folder: Path) -> dict[str, str]:
+    """What the plan writes: name to content."""
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(folder))
+    return {Path(change.path).name: (change.after or b"").decode() for change in plan(wanted, daemon).changes}
+
+
+def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: Wanted, tmp_path: Path) -> None:
+    found = files(replace(wanted, seed_content="a.b.c"), tmp_path)
+    assert list(found) == ["x.kubeconfig", "x.token", "gpushare-x.service"]
+    assert found["x.token"] == "a.b.c\n"
+    assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x-copies/tls.crt"}
+
+
+def test_every_file_has_its_mode_and_what_is_secret_is_said_to_be(wanted: Wanted, tmp_path: Path) -> None:
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    gone = tmp_path / "gone.token"
+    gone.write_text("s3cret")
+    secrets = {str(tmp_path / "m.token"): " s3cret\n\n", str(gone): ""}
+    changes = plan(replace(wanted, seed_content=" a.b.c ", secrets=secrets), daemon).changes
+    found = [(Path(one.path).name, one.after, oct(one.mode), one.secret) for one in changes[:-1]]
+    assert found == [
+        ("x.kubeconfig", b"server: a\n", "0o600", True),
+        ("x.token", b"a.b.c\n", "0o600", True),
+        ("gone.token", None, "0o0", True),
+        ("m.token", b"s3cret\n", "0o600", True),
+    ]
+    assert (changes[-1].path, oct(changes[-1].mode), changes[-1].secret) == (daemon.path, "0o644", False)
+
+
+def test_the_unit_names_what_the_kubeconfig_on_the_host_holds_where_none_is_given(wanted: Wanted, tmp_path: Path) -> None:
+    given = files(wanted, tmp_path)["gpushare-x.service"]
+    without = replace(wanted, kubeconfig_content=None)
+    none = files(without, tmp_path)
+    assert list(none) == ["gpushare-x.service"]
+    Path(wanted.kubeconfig_path).write_text("server: a\n")
+    assert files(without, tmp_path) == {"gpushare-x.service": given}
+    assert none["gpushare-x.service"] != given
+    assert "x.token" not in files(replace(wanted, seed_content=""), tmp_path)
+    assert list(files(replace(without, seed_path=None, seed_content="a"), tmp_path)) == ["gpushare-x.service"]
+    with pytest.raises(SystemdError, match=r"the unit must have a line \[Service\]"):
+        files(replace(without, unit=None), tmp_path)
+
+
+def test_health_is_asked_as_it_was_said(wanted: Wanted, tmp_path: Path) -> None:
+    seed = jwt(claims())
+    health = health_of(replace(wanted, seed_content=seed), "https://x", "/ca", "synced", 7)
+    assert (health.url, health.key, health.timeout, health.ca) == ("https://x", "synced", 7, "/ca")
+    Path(wanted.seed_path or "").write_text(seed)
+    assert health.also() == f"it must get a token of its own with the new seed in {wanted.seed_path}; {wanted.token_path} is missing"
+    assert health_of(replace(wanted, seed_content=seed, seed_path=None), None, None, "synced", 0).also() is None
+    (tmp_path / "state").mkdir()
+    Path(wanted.token_path or "").write_bytes(b"\xff")
+    assert (health.also() or "").endswith("holds an older one")
+
+
+def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Wanted, tmp_path: Path) -> None:
+    path = str(tmp_path / "x-metrics.token")
+    before, with_one = files(wanted, tmp_path), files(replace(wanted, secrets={path: "s3cret"}), tmp_path)
+    assert with_one == {**before, "x-metrics.token": "s3cret\n"}
+    assert files(replace(wanted, secrets={path: ""}), tmp_path) == before
+    Path(path).write_text("s3cret\n")
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    for content in ("", "another"):
+        planned = plan(replace(wanted, secrets={path: content}), daemon)
+        (change,) = (change for change in planned.changes if change.path == path)
+        assert (change.after, change.secret) == ((content + "\n").encode() if content else None, True)
+        assert "s3cret" not in json.dumps(planned.diff())
+        assert "another" not in json.dumps(planned.diff())
+
+
+def test_secrets_are_in_no_diff(wanted: Wanted, tmp_path: Path) -> None:
+    (tmp_path / "x.kubeconfig").write_text("token: of-a-former-release\n")
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    shown = json.dumps(plan(replace(wanted, seed_content="a.b.c"), daemon).diff())
+    assert "of-a-former-release" not in shown
+    assert "a.b.c" not in shown
+
+
+def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: Wanted, tmp_path: Path) -> None:
+    unit = files(wanted, tmp_path)["gpushare-x.service"]
+    assert files(replace(wanted, seed_content="a.b.c"), tmp_path)["gpushare-x.service"] == unit
+    for other in (
+        replace(wanted, kubeconfig_content="server: b\n"),
+        replace(wanted, unit=UNIT + "User=x\n"),
+    ):
+        assert files(other, tmp_path)["gpushare-x.service"] != unit
+
+
+def test_after_a_new_seed_its_own_token_is_waited_for(wanted: Wanted) -> None:
+    token = Path(wanted.token_path or "")
+    assert health_of(wanted, None, None, "synced", 0).also() is None
+    health = health_of(replace(wanted, seed_content=jwt(claims())), None, None, "synced", 0)
+    Path(wanted.seed_path or "").write_text(jwt(claims()) + "\n")
+    assert "is missing" in (health.also() or "")
+    token.parent.mkdir()
+    token.write_text(jwt(claims(iat=1)))
+    assert "holds an older one" in (health.also() or "")
+    token.write_text(jwt(claims()))
+    assert health.also() is None
+
+
+def test_a_seed_that_was_put_back_is_waited_for_no_longer(wanted: Wanted) -> None:
+    health = health_of(replace(wanted, seed_content=jwt(claims())), None, None, "synced", 0)
+    Path(wanted.seed_path or "").write_text(jwt(claims(iat=1)))
+    assert health.also() is None
+
+
+class Systemd:
+    """systemctl with any number of units: those loaded with their content, enabled and active ones, and what a process was started from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.loaded: dict[str, str] = {}
+        self.enabled: set[str] = set()
+        self.active: set[str] = set()
+        self.process = ""
+        self.refuses = ""
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "journalctl":
+            return 0, "it said this", ""
+        verb, name = argv[1], argv[-1]
+        if verb == self.refuses:
+            return 1, "", "Access denied"
+        on_disk = {path.name: path.read_text() for path in self.folder.iterdir()}
+        if verb == "show":
+            name = argv[2]
+            state = {
+                "ActiveState": "active" if name in self.active else "inactive",
+                "MainPID": "7" if name in self.active else "0",
+                "UnitFileState": "enabled" if name in self.enabled else "",
+                "NeedDaemonReload": "yes" if name in self.loaded and self.loaded[name] != on_disk.get(name) else "no",
+            }
+            return 0, "".join(f"{key}={value}\n" for key, value in state.items()), ""
+        if verb == "daemon-reload":
+            self.loaded = on_disk
+        elif verb == "enable":
+            assert name in self.loaded
+            self.enabled.add(name)
+            self.active |= {name} if "--now" in argv else set()
+        elif verb == "restart":
+            self.process = self.loaded[name]
+            self.active.add(name)
+        elif verb == "stop":
+            self.active.discard(name)
+        elif verb == "disable":
+            self.enabled.discard(name)
+        return 0, "", ""
+
+    def environ(self, pid: str) -> bytes:
+        lines = [line for line in self.process.splitlines() if line.startswith("Environment=")]
+        return b"\0".join(line.partition("=")[2].encode() for line in lines) + b"\0"
+
+    def companions(self, **contents: str | None) -> Companions:
+        return Companions({name.replace("_", "."): content for name, content in contents.items()}, self, str(self.folder))
+
+
+def test_a_timer_is_started_once_and_looked_at_again_when_it_changes(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    (tmp_path / "p.service").write_text("s")
+    (tmp_path / "p.timer").write_text("t")
+    companions = systemd.companions(p_service="s", p_timer="t")
+    assert companions.is_due()
+    companions.settle()
+    assert (systemd.active, systemd.enabled) == ({"p.timer"}, {"p.timer"})
+    assert not companions.is_due()
+    (tmp_path / "p.service").write_text("other")
+    assert companions.is_due()
+    companions.settle()
+    assert not companions.is_due()
+    systemd.active.clear()
+    assert companions.is_due()
+
+
+def test_a_timer_that_is_not_wanted_is_stopped(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    (tmp_path / "p.timer").write_text("t")
+    systemd.companions(p_timer="t").settle()
+    (tmp_path / "p.timer").unlink()
+    companions = systemd.companions(p_timer=None)
+    assert companions.is_due()
+    companions.settle()
+    assert (systemd.active, systemd.enabled) == (set(), set())
+    assert not companions.is_due()
+
+
+def test_systemds_own_words_are_the_error(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    (tmp_path / "p.timer").write_text("t")
+    systemd.refuses = "enable"
+    with pytest.raises(SystemdError, match=r"systemctl enable --now --quiet p\.timer failed with exit status 1: Access denied"):
+        systemd.companions(p_timer="t").settle()
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing of the module runs any more."""
+
+
+def converge(wanted: Wanted, systemd: Systemd, point: Callable[[str], None] = lambda name: None) -> bool:
+    """As the module does; whether it changed anything."""
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), systemd, systemd.environ, str(systemd.folder))
+    companions = systemd.companions(p_timer="timer", p_service="service")
+    transaction = plan(wanted, daemon, point)
+    companions.plan(transaction)
+    service = Together(daemon, companions)
+    due = bool(transaction.changes) or transaction.unfinished or service.is_due()
+    if due:
+        transaction.apply(service)
+    return due
+
+
+def test_killed_anywhere_the_next_run_converges(wanted: Wanted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[str] = []
+    for victim in [None, *range(100)]:
+        folder = tmp_path / f"units-{victim}"
+        folder.mkdir()
+        monkeypatch.setattr(journal, "FOLDER", str(tmp_path / f"journal-{victim}").lstrip("/"))
+        systemd = Systemd(folder)
+        one = replace(wanted, kubeconfig_path=str(tmp_path / f"kubeconfig-{victim}"), seed_path=str(tmp_path / f"seed-{victim}"))
+        passed: list[str] = []
+
+        def point(name: str, passed: list[str] = passed, victim: int | None = victim) -> None:
+            passed.append(name)
+            if victim is not None and len(passed) > victim:
+                raise Killed
+
+        if victim is None:
+            converge(replace(one, seed_content="a.b.c"), systemd, point)
+            points = passed
+            continue
+        if victim >= len(points):
+            break
+        with pytest.raises(Killed):
+            converge(replace(one, seed_content="a.b.c"), systemd, point)
+        # The next run has made another seed, if the daemon has no token yet.
+        assert converge(replace(one, seed_content="d.e.f"), systemd)
+        assert Path(one.seed_path or "").read_text() == "d.e.f\n"
+        assert systemd.process == (folder / "gpushare-x.service").read_text()
+        assert (systemd.active, systemd.enabled) == ({"gpushare-x.service", "p.timer"},) * 2
+        assert not converge(one, systemd)
+    assert len(points) > 15
+
+
+def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
+    wanted: Wanted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "units"
+    folder.mkdir()
+    monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal").lstrip("/"))
+    systemd = Systemd(folder)
+    assert converge(wanted, systemd)
+    unit = folder / "gpushare-x.service"
+    unit.write_text(unit.read_text() + "User=nobody\n")
+    (folder / "p.timer").write_text("other")
+    systemd(["systemctl", "daemon-reload"])
+    systemd(["systemctl", "restart", unit.name])
+    assert converge(wanted, systemd)
+    assert systemd.process == unit.read_text()
+    assert "User=nobody" not in systemd.process
+    assert not converge(wanted, systemd)
+
+
+def test_gpushare_pki_is_told_what_to_reload_only_when_it_writes() -> None:
+    assert pki.command("/x", "/pki", "plan", "e.service") == ["/x", "plan", "--dir", "/pki"]
+    assert pki.command("/x", "/pki", "ensure", "e.service") == ["/x", "ensure", "--dir", "/pki", "--reload", "e.service"]
+    assert pki.command("/x", "/pki", "ensure", "") == ["/x", "ensure", "--dir", "/pki"]
+
+
+def test_what_gpushare_pki_says_is_the_result() -> None:
+    said = {"changed": ["ca.crt"], "certificates": [{"path": "ca.crt", "not_after": "2036-01-01T00:00:00Z"}]}
+    found = pki.ask(lambda argv: (0, json.dumps(said), ""), ["/x"])
+    assert found == pki.Pki(["ca.crt"], {"ca.crt": "2036-01-01T00:00:00Z"})
+    assert found.diff() == {"before": "", "after": "made anew: ca.crt\n"}
+
+
+@pytest.mark.parametrize(("status", "out", "err", "words"), [(1, "", "no room\n", "status 1: no room"), (0, "[]", "", "must print JSON")])
+def test_a_gpushare_pki_that_fails_is_quoted(status: int, out: str, err: str, words: str) -> None:
+    with pytest.raises(pki.PkiError, match=words):
+        pki.ask(lambda argv: (status, out, err), ["/x", "plan"])
+
+
+def test_without_the_program_every_missing_file_is_predicted(tmp_path: Path) -> None:
+    assert pki.missing(str(tmp_path)).changed == list(pki.CERTIFICATES)
+    (tmp_path / "ca.crt").write_text("")
+    assert "ca.crt" not in pki.missing(str(tmp_path)).changed

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A daemon of ours under a pretended systemd: restarted when what runs is older than the files, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, SystemdError, generation, stamped
+
+UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
+
+
+class Systemd:
+    """systemctl and journalctl of one service, which starts with the environment of its unit file, or fails."""
+
+    def __init__(self, units: Path, starts: bool = True) -> None:
+        self.path, self.starts = units / "gpushare-x.service", starts
+        self.loaded: str | None = None
+        self.running: str | None = None
+        self.enabled = False
+        self.calls: list[str] = []
+        self.copies: dict[str, str] = {}
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        verb = argv[1] if argv[0] == "systemctl" else argv[0]
+        if verb not in ("show", "journalctl"):
+            self.calls.append(verb)
+        answer: Callable[[], tuple[int, str, str]] = getattr(self, "on_" + verb.replace("-", "_"))
+        return answer()
+
+    def on_show(self) -> tuple[int, str, str]:
+        active, pid = ("active", 42) if self.running is not None else ("failed", 0)
+        enabled = "enabled" if self.enabled else "disabled"
+        on_disk = self.path.read_text() if self.path.exists() else None
+        reload_due = "no" if self.loaded in (None, on_disk) else "yes"
+        return 0, f"MainPID={pid}\nActiveState={active}\nUnitFileState={enabled}\nNeedDaemonReload={reload_due}\n", ""
+
+    def on_journalctl(self) -> tuple[int, str, str]:
+        return 0, "it said this\n", ""
+
+    def on_daemon_reload(self) -> tuple[int, str, str]:
+        self.loaded = self.path.read_text() if self.path.exists() else None
+        return 0, "", ""
+
+    def on_enable(self) -> tuple[int, str, str]:
+        self.enabled = True
+        return 0, "", ""
+
+    def on_disable(self) -> tuple[int, str, str]:
+        self.enabled, self.running = False, None
+        return 0, "", ""
+
+    def on_reload(self) -> tuple[int, str, str]:
+        self.copy()
+        return 0, "", ""
+
+    def copy(self) -> None:
+        """What the unit's own commands do."""
+        for source, copy in self.copies.items():
+            Path(copy).write_bytes(Path(source).read_bytes())
+
+    def on_restart(self) -> tuple[int, str, str]:
+        self.running = self.loaded if self.starts else None
+        self.copy()
+        return (0, "", "") if self.starts else (1, "", "Job failed.")
+
+    def environ(self, pid: str) -> bytes:
+        assert pid == "42"
+        lines = [line for line in (self.running or "").splitlines() if line.startswith("Environment=")]
+        return b"\0".join([b"HOME=/", *(line.partition("=")[2].encode() for line in lines)]) + b"\0"
+
+    def daemon(self) -> Daemon:
+        return Daemon("gpushare-x", Health(None, "synced", 0), self, self.environ, str(self.path.parent), self.copies)
+
+
+def test_a_new_unit_is_started_and_then_left_alone(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    daemon = systemd.daemon()
+    assert not daemon.is_due()  # no unit, nothing runs
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    assert daemon.is_due()
+    daemon.restart_now()
+    assert systemd.calls == ["daemon-reload", "enable", "restart"]
+    assert not daemon.is_due()
+    assert daemon.problem() is None
+
+
+def test_a_process_that_is_older_than_its_unit_is_due_whoever_wrote_it(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    systemd.path.write_text(stamped(UNIT, "g2"))
+    assert systemd.daemon().is_due()
+    assert "does not run it from its unit file" in (systemd.daemon().problem() or "")
+
+
+def test_a_unit_that_was_edited_by_hand_is_due_although_its_generation_is_ours(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.path.write_text(stamped(UNIT + "User=nobody\n", "g1"))
+    systemd.daemon().restart_now()
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    assert systemd.daemon().is_due()
+    systemd.daemon().restart_now()
+    assert not systemd.daemon().is_due()
+
+
+def test_where_only_copies_are_old_it_is_told_to_reload(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    source, copy = tmp_path / "tls.crt", tmp_path / "copy.crt"
+    systemd.copies = {str(source): str(copy)}
+    source.write_text("old")
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    assert not systemd.daemon().is_due()
+    source.write_text("new")
+    daemon = systemd.daemon()
+    assert (daemon.is_due(), daemon.is_stale()) == (True, False)
+    daemon.restart_now()
+    assert systemd.calls[-1] == "reload"
+    assert not daemon.is_due()
+
+
+def test_copies_of_what_does_not_run_are_nobodys(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.copies = {str(tmp_path / "tls.crt"): str(tmp_path / "copy.crt")}
+    (tmp_path / "tls.crt").write_text("new")
+    assert not systemd.daemon().is_due()
+
+
+def test_what_else_must_be_so_is_part_of_its_health(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    health = Health(None, "synced", 0, also=lambda: "it has no token")
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    assert "it has no token" in (Daemon("gpushare-x", health, systemd, systemd.environ, str(tmp_path)).problem() or "")
+
+
+def test_a_process_that_died_is_due(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    systemd.running = None
+    assert systemd.daemon().is_due()
+
+
+def test_without_a_unit_it_is_stopped(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    systemd.path.unlink()
+    assert systemd.daemon().is_due()
+    systemd.daemon().restart_now()
+    assert (systemd.running, systemd.enabled) == (None, False)
+    assert systemd.daemon().problem() is None
+
+
+def test_what_does_not_start_is_said_in_its_own_words(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path, starts=False)
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    with pytest.raises(SystemdError, match=r"(?s)restart gpushare-x.service failed.*Job failed.*it said this"):
+        systemd.daemon().restart_now()
+
+
+def test_any_part_changes_the_generation() -> None:
+    parts: list[list[str | None]] = [["a", "b"], ["ab", ""], ["a", None], ["a", ""], ["b", "a"]]
+    assert len({generation(one) for one in parts}) == len(parts)
+
+
+def test_a_unit_without_a_service_is_refused() -> None:
+    with pytest.raises(SystemdError, match=r"\[Service\]"):
+        stamped("[Unit]\n", "g1")
+
+
+def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    found, why = fetch_json("https://127.0.0.1:1/healthz", ca=str(tmp_path / "ca.crt"))
+    assert found is None
+    assert f"{tmp_path}/ca.crt must be a certificate authority in PEM" in why
+
+
+def test_health_is_the_key_being_true() -> None:
+    assert unhealthy({"synced": True}, "", "synced") is None
+    assert "it says" in (unhealthy({"synced": False}, "", "synced") or "")
+    assert "it says" in (unhealthy({"synced": "true"}, "", "synced") or "")
+    assert unhealthy(None, "cannot be read", "synced") == "cannot be read"
+
+
+def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
+    # A daemon-reload can take the cards from containers that run: systemd closes the devices that it does not know of.
+    systemd = Systemd(tmp_path)
+    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.daemon().restart_now()
+    systemd.calls.clear()
+    daemon = systemd.daemon()
+    assert not daemon.is_due()
+    assert daemon.is_enabled()
+    daemon.restart_now()
+    assert daemon.problem() is None
+    assert systemd.calls == []

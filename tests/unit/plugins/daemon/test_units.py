@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The daemons' units as Ansible makes them from the variables: the daemons themselves read their command lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import Environments, Interpreter
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health
+
+from gpushare_runtime.device_plugin import main as plugin
+from gpushare_runtime.extender import main as extender
+from unit.plugins.daemon.test_service import Systemd
+
+ROOT = Path(__file__).resolve().parents[4]
+# Without them a daemon has systemd's 1024 files, all the host's memory, and goes like any other where that ends.
+LIMITS = ("LimitNOFILE", "MemoryMax", "OOMScoreAdjust")
+# Host to its variables.
+HOSTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "open": {
+        "gpushare_metrics_address": "10.0.0.5",
+        "gpushare_metrics_token": "0123456789abcdef",
+        "gpushare_metrics_plugin_port": "9500",
+        "gpushare_memory_unit": "64MiB",
+        "gpushare_placement": "spread",
+        "gpushare_card_placement": "fgd",
+        "gpushare_most_nodes": "100",
+        "gpushare_preemption": "no",
+        "gpushare_scheduler_lease": "infra/mine",
+    },
+    "six": {"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 9501, "gpushare_extender_tls": False},
+    "next": {"__gpushare_runtime_installed": {"environment": "/opt/gpushare/0.2.0-bbbbbbbbbbbb"}},
+    "half": {"gpushare_metrics_address": "127.0.0.1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_token": "0123456789abcdef"},
+}
+PLAY = """
+- hosts: all
+  gather_facts: false
+  vars_files:
+    - {roles}/extender/defaults/main.yml
+    - {roles}/extender/vars/main.yml
+    - {roles}/device_plugin/defaults/main.yml
+    - {roles}/device_plugin/vars/main.yml
+  vars:
+    __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
+    __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
+  tasks:
+    - ansible.builtin.copy:
+        content: "{{{{ lookup('ansible.builtin.template', '{roles}/' ~ item ~ '.service.j2') }}}}"
+        dest: "{folder}/{{{{ inventory_hostname }}}}.{{{{ item | basename }}}}"
+        mode: "0600"
+      loop: [extender/templates/gpushare-extender, extender/templates/gpushare-pki, device_plugin/templates/gpushare-device-plugin]
+"""
+
+
+@pytest.fixture(scope="module")
+def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with each host's units."""
+    folder = tmp_path_factory.mktemp("units")
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (folder / "hosts.json").write_text(json.dumps({"all": {"vars": local, "hosts": {name: {} for name in HOSTS}}}))
+    for name, values in HOSTS.items():
+        (folder / f"{name}.json").write_text(json.dumps(values))
+    # Over the roles' defaults, which a play's files would otherwise win against.
+    play = PLAY.format(roles=ROOT / "roles", folder=folder).replace(
+        "  vars:\n", f"    - {folder}/{{{{ inventory_hostname }}}}.json\n  vars:\n", 1
+    )
+    (folder / "play.yml").write_text(play)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.json", folder / "play.yml"],
+        env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def unit(units: Path, host: str, name: str) -> str:
+    return (units / f"{host}.gpushare-{name}").read_text()
+
+
+def arguments(units: Path, host: str, name: str) -> list[str]:
+    """What systemd starts it with."""
+    text = unit(units, host, name).replace("\\\n", " ")
+    (line,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    return shlex.split(line.partition("=")[2])[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "lines"),
+    [
+        ("device-plugin", "+/bin/mkdir -p -m 0750 /var/lib/kubelet/device-plugins", ["65536", "512M", "-900"]),
+        ("extender", "+/bin/sh -ec ", ["65536", "1G", "500"]),
+    ],
+)
+def test_what_a_unit_runs_before_it_and_how_much_it_may_take_is_said_once(units: Path, name: str, before: str, lines: list[str]) -> None:
+    text = unit(units, "plain", name).replace("\\\n", " ").splitlines()
+    said = {key: [line.partition("=")[2] for line in text if line.startswith(f"{key}=")] for key in (*LIMITS, "ExecStartPre")}
+    (first,) = said.pop("ExecStartPre")
+    assert first.startswith(before)
+    assert said == {key: [line] for key, line in zip(LIMITS, lines, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("host", "unit_name", "metrics", "token"),
+    [
+        ("plain", "GiB", None, None),
+        ("open", "64MiB", ("10.0.0.5", 9500), "/etc/gpushare/device-plugin-metrics.token"),
+        ("six", "GiB", ("::1", 9440), None),
+        ("half", "GiB", ("127.0.0.1", 9440), "/etc/gpushare/device-plugin-metrics.token"),
+    ],
+)
+def test_the_device_plugin_reads_its_options(
+    units: Path, host: str, unit_name: str, metrics: tuple[str, int] | None, token: str | None
+) -> None:
+    settings, _level = plugin.parse_arguments(arguments(units, host, "device-plugin"))
+    found = settings.metrics
+    assert settings.unit.name == unit_name
+    assert (found and (found.host, found.port)) == metrics
+    assert (found and found.token_file) == (Path(token) if token else None)
+
+
+@pytest.mark.parametrize(
+    ("host", "placement", "cards", "preempt", "lease", "metrics", "token"),
+    [
+        ("plain", "binpack", "", True, "kube-system/kube-scheduler", None, False),
+        ("open", "spread", "fgd", False, "infra/mine", "10.0.0.5:9441", True),
+        ("six", "binpack", "", True, "kube-system/kube-scheduler", "[::1]:9501", False),
+        ("half", "binpack", "", True, "kube-system/kube-scheduler", None, False),
+    ],
+)
+def test_the_extender_reads_its_options(
+    units: Path, host: str, placement: str, cards: str, preempt: bool, lease: str, metrics: str | None, token: bool
+) -> None:
+    given = arguments(units, host, "extender")
+    options = extender._parser().parse_args(given)
+    assert (options.placement, options.card_placement, options.preempt) == (placement, cards, preempt)
+    assert options.most_nodes == (100 if host == "open" else 0)
+    assert given[given.index("--lease") + 1] == lease
+    assert (given[given.index("--metrics-listen") + 1] if "--metrics-listen" in given else None) == metrics
+    assert ("--tls-cert" in given) == (host != "six")
+    # The process may not read the original: it gets a copy, made anew at each reload.
+    copies = [line for line in unit(units, host, "extender").splitlines() if line.startswith("ExecStartPre=")]
+    assert ("/etc/gpushare/extender-metrics.token" in copies[0]) == token
+    assert ("/run/gpushare-extender-copies/extender-metrics.token" in given) == token
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_extenders_copies_are_its_own_and_their_folder_is_not(units: Path, tmp_path: Path) -> None:
+    """Run what the unit runs as root, while whoever has the extender lays links where root wrote before."""
+    text = unit(units, "plain", "extender").replace("\\\n", " ")
+    (command,) = (line for line in text.splitlines() if line.startswith("ExecStartPre="))
+    sources = tmp_path / "etc"
+    sources.mkdir()
+    (sources / "extender.token").write_text("secret")
+    own = tmp_path / "own"
+    own.mkdir()
+    os.chown(own, 65534, 65534)
+    victim = tmp_path / "victim"
+    victim.write_text("x")
+    victim.chmod(0o644)
+    for name in ("extender.token", "extender.token.new", "ca.crt"):
+        (own / name).symlink_to(victim)
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "copies/ca.crt").write_text("of yesterday")
+    argv = shlex.split(command.partition("=+")[2].replace("%%", "%").replace("/run/gpushare-extender-copies", str(tmp_path / "copies")))
+    argv[-1] = argv[-1].replace("/etc/gpushare/pki", str(sources)).replace("/etc/gpushare", str(sources))
+    for _again in range(2):
+        subprocess.run(argv, env={"PATH": os.environ["PATH"], "RUNTIME_DIRECTORY": str(own)}, check=True)
+    copies = tmp_path / "copies"
+    assert (copies.stat().st_uid, stat.S_IMODE(copies.stat().st_mode)) == (0, 0o711)
+    assert os.listdir(copies) == ["extender.token"]
+    copy = copies / "extender.token"
+    assert (copy.read_text(), copy.stat().st_uid, stat.S_IMODE(copy.stat().st_mode)) == ("secret", 65534, 0o400)
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("x", 0o644)
+
+
+@pytest.mark.parametrize("name", ["extender", "device-plugin", "pki"])
+def test_what_a_unit_starts_is_of_one_release(units: Path, name: str) -> None:
+    for host, environment in (("plain", "/opt/gpushare/0.1.0-aaaaaaaaaaaa"), ("next", "/opt/gpushare/0.2.0-bbbbbbbbbbbb")):
+        (line,) = (line for line in unit(units, host, name).splitlines() if line.startswith("ExecStart="))
+        assert line.split()[0] == f"ExecStart={environment}/bin/gpushare-{name}"
+        assert "/current/" not in unit(units, host, name)
+
+
+class Host(Systemd):
+    """A host whose systemd really starts what the unit names, below `root`; builds environments whose plugin is a script."""
+
+    def __init__(self, root: Path) -> None:
+        (root / "units").mkdir(parents=True)
+        super().__init__(root / "units")
+        self.root, self.script = root, ""
+        self.path = root / "units/gpushare-device-plugin.service"
+        self.environments = Environments(str(root / "opt/gpushare"))
+
+    def build(self, name: str, script: str) -> None:
+        def run(argv: list[str]) -> tuple[int, str, str]:
+            folder = Path(self.environments.path(name), "bin")
+            if argv[1:3] == ["-m", "venv"]:
+                folder.mkdir(parents=True)
+                (folder / "python").touch(mode=0o755)
+            else:
+                (folder / "gpushare-device-plugin").write_text(f"#!/bin/sh\n{script}\n")
+                (folder / "gpushare-device-plugin").chmod(0o755)
+            return 0, "", ""
+
+        self.environments.build(name, Interpreter("/usr/bin/python3", "3.11"), [["install", "wheel"]], run, {})
+
+    def on_restart(self) -> tuple[int, str, str]:
+        (line,) = (line for line in (self.loaded or "").splitlines() if line.startswith("ExecStart="))
+        done = subprocess.run([str(self.root) + line.split()[0].partition("=")[2]], capture_output=True, text=True, check=False)
+        self.running = self.loaded if done.returncode == 0 else None
+        self.said = done.stdout.strip()
+        return (0, "", "") if done.returncode == 0 else (1, "", "Job failed.")
+
+    def install(self, text: str) -> None:
+        """As the role does it."""
+        wanted = Wanted("gpushare-device-plugin", text, str(self.root / "etc/kubeconfig"), kubeconfig_content="server: a\n")
+        (self.root / "etc").mkdir(exist_ok=True)
+        daemon = Daemon("gpushare-device-plugin", Health(None, "synced", 0), self, self.environ, str(self.path.parent))
+        plan(wanted, daemon).apply(daemon)
+
+
+def test_a_release_whose_plugin_exits_is_put_back_with_its_code(units: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal"))
+    host = Host(tmp_path / "root")
+    host.build("0.1.0-aaaaaaaaaaaa", "echo 0.1.0")
+    host.install(unit(units, "plain", "device-plugin"))
+    host.environments.switch("0.1.0-aaaaaaaaaaaa")
+    host.build("0.2.0-bbbbbbbbbbbb", "echo 0.2.0; exit 1")
+    with pytest.raises(TransactionError, match="put back what was there"):
+        host.install(unit(units, "next", "device-plugin"))
+    assert (host.said, host.running is not None) == ("0.1.0", True)
+    assert host.environments.current() == "0.1.0-aaaaaaaaaaaa"

@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What verify reads from the API, and the probe pods that it places: against a kubectl that remembers what it was asked."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
+
+from unit.plugins.cluster.test_objects import ApiServer, thing
+from unit.plugins.verdict.evidence import mirror, node
+
+Json = dict[str, Any]
+MEMORY = "aliyun.com/gpu-mem"
+
+
+def api_pod(name: str, *, memory: int = 0, node: str = "gpu1", **status: Any) -> Json:
+    resources = {"limits": {MEMORY: str(memory)}} if memory else {}
+    metadata = {"name": name, "namespace": "kube-system", "annotations": {"gpushare/recalled": "x", "note": "y"} if memory else {}}
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
+        "status": {"phase": "Running", **status},
+    }
+
+
+RUNNING = {
+    "containerStatuses": [{"name": "main", "containerID": "containerd://abc", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]
+}
+
+
+class Api:
+    """Answers kubectl's arguments from lists of pods: each `get pods` takes the next one, the last one for good."""
+
+    def __init__(self, *lists: list[Json], page: int = 2) -> None:
+        self.lists = list(lists)
+        self.page = page
+        self.asked: list[list[str]] = []
+        self.sent: list[Json] = []
+
+    def __call__(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
+        arguments = argv[4:]
+        self.asked.append(arguments)
+        if data:
+            self.sent.append(json.loads(data))
+        if arguments[:2] == ["get", "--raw"]:
+            return 0, json.dumps(self._page(arguments[2])), ""
+        if arguments[0] == "get":
+            items = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+            return 0, json.dumps({"kind": "List", "items": items}), ""
+        return 0, "", ""
+
+    def _page(self, url: str) -> Json:
+        query = parse_qs(urlsplit(url).query)
+        start = int(query.get("continue", ["0"])[0])
+        items = self.lists[0][start : start + self.page]
+        more = start + self.page < len(self.lists[0])
+        return {"items": items, "metadata": {"continue": str(start + self.page)} if more else {}}
+
+
+def kubectl(api: Api) -> Kubectl:
+    return Kubectl(api, "/usr/bin/kubectl", "/admin.conf")
+
+
+def test_pods_come_in_pages_and_only_those_that_concern_us() -> None:
+    api = Api([api_pod("a", memory=2, **RUNNING), api_pod("b"), api_pod("c"), api_pod("d", memory=1), api_pod("e")])
+    found = cluster.pods(kubectl(api))
+    assert [one["name"] for one in found] == ["a", "d"]
+    assert len(api.asked) == 3
+    assert found[0]["containers"] == [{"index": 0, "name": "main", "units": 2, "cards": 0, "privileged": False}]
+    assert found[0]["running"] == [{"name": "main", "id": "abc", "started": 1767225600.0}]
+    assert found[0]["annotations"] == {"gpushare/recalled": "x"}
+
+
+def test_the_server_leaves_out_pods_that_have_ended_and_pages_are_large() -> None:
+    api = Api([])
+    assert cluster.pods(kubectl(api)) == []
+    address = urlsplit(api.asked[0][2])
+    assert address.path == "/api/v1/pods"
+    assert parse_qs(address.query) == {"limit": ["500"], "fieldSelector": ["status.phase!=Succeeded,status.phase!=Failed"]}
+    nothing = Kubectl(lambda argv, data: (0, json.dumps({"items": None, "metadata": {}}), ""), "kubectl", "admin.conf")
+    assert cluster.pods(nothing) == []
+
+
+def asking(name: str, **parts: Any) -> Json:
+    return {"metadata": {"name": name, "annotations": parts.pop("annotations", None)}, "spec": parts, "status": None}
+
+
+CARD = {"name": "c", "resources": {"limits": {"aliyun.com/gpu-count": "1"}}}
+NO_CARD = {"name": "n", "resources": {"limits": {"cpu": "500m", "aliyun.com/gpu-count": "0"}}}
+
+
+def test_a_pod_is_ours_by_any_of_its_containers_resources_or_annotations() -> None:
+    ours = [
+        asking("cards", containers=[NO_CARD, CARD]),
+        asking("first", containers=[NO_CARD], initContainers=[{**CARD, "name": "init"}]),
+        asking("only init", containers=None, initContainers=[CARD]),
+        asking("recalled", containers=[NO_CARD], annotations={"note": "y", "gpushare/recalled": "x"}),
+        asking("original", containers=[{"name": "n"}], annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}),
+        asking("shared", containers=[NO_CARD], annotations={"scheduler.framework.gpushare.allocation": "{}"}),
+    ]
+    others = [
+        asking("others", containers=[NO_CARD], annotations={"note": "y"}),
+        asking("bare", containers=[{"name": "n", "resources": None}]),
+        asking("odd", containers=[{"name": "n", "resources": {"limits": {MEMORY: "1Gi"}}}, {"name": "m", "resources": {"limits": None}}]),
+    ]
+    found = cluster.pods(kubectl(Api([*others, *ours], page=4)))
+    assert [one["name"] for one in found] == [one["metadata"]["name"] for one in ours]
+
+
+def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
+    item = {
+        "metadata": {
+            "name": "p",
+            "namespace": "ns",
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"gpushare.kubernetes/probe": "verify"},
+            "annotations": {
+                "gpushare/recalled": "x",
+                "ALIYUN_COM_GPU_MEM_IDX": "1",
+                "scheduler.framework.gpushare.allocation": "{}",
+                "n": "y",
+            },
+        },
+        "spec": {
+            "nodeName": "gpu1",
+            "containers": [{"name": "main", "resources": {"limits": {MEMORY: "3", "aliyun.com/gpu-count": "2"}}}],
+            "initContainers": [{"name": "first", "securityContext": {"privileged": True}}],
+        },
+        "status": {
+            "phase": "Pending",
+            "message": "out of disk",
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}],
+            "containerStatuses": [
+                {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}},
+                {"name": "other", "state": {"waiting": {"reason": "Creating"}}},
+                {"name": "ended", "state": {"terminated": {}}},
+                {"name": "new", "state": None},
+            ],
+            "initContainerStatuses": [
+                {"name": "first", "containerID": "cri-o://def", "state": {"running": {"startedAt": "1970-01-01T00:01:40Z"}}},
+                {"name": "odd", "state": {"running": {"startedAt": "1970-01-01T00:01:40.5Z"}}},
+            ],
+        },
+    }
+    assert cluster.pod(item) == {
+        "namespace": "ns",
+        "name": "p",
+        "node": "gpu1",
+        "phase": "Pending",
+        "message": "out of disk",
+        "deleted": True,
+        "probe": True,
+        "annotations": {"gpushare/recalled": "x", "ALIYUN_COM_GPU_MEM_IDX": "1", "scheduler.framework.gpushare.allocation": "{}"},
+        "containers": [
+            {"index": 0, "name": "main", "units": 3, "cards": 2, "privileged": False},
+            {"index": -1, "name": "first", "units": 0, "cards": 0, "privileged": True},
+        ],
+        "running": [{"name": "first", "id": "def", "started": 100.0}, {"name": "odd", "id": "", "started": 100.5}],
+        "waiting": ["ImagePullBackOff no such image", "Creating"],
+        "scheduling": "0/1 nodes",
+    }
+    bare = {
+        "namespace": "",
+        "name": "p",
+        "node": "",
+        "phase": "",
+        "message": "",
+        "deleted": False,
+        "probe": False,
+        "annotations": {},
+        "containers": [],
+        "running": [],
+        "waiting": [],
+        "scheduling": "the scheduler has not looked at it",
+    }
+    assert cluster.pod({"metadata": {"name": "p"}, "spec": {}}) == bare
+    lists = {"containerStatuses": None, "initContainerStatuses": None}
+    empty = {"metadata": {"name": "p", "labels": {"a": "b"}, "annotations": None}, "spec": {"containers": None}, "status": lists}
+    assert cluster.pod(empty) == bare
+    other = {"metadata": {"name": "p", "labels": {"gpushare.kubernetes/probe": "scheduler"}}, "spec": {}}
+    assert cluster.pod(other)["probe"] is False
+
+
+def test_init_containers_count_down_from_minus_one() -> None:
+    item = api_pod("a", memory=2)
+    item["spec"]["initContainers"] = [{"name": "first"}, {"name": "second", "securityContext": {"privileged": True}}]
+    containers = {one["name"]: (one["index"], one["privileged"]) for one in cluster.pod(item)["containers"]}
+    assert containers == {"main": (0, False), "first": (-1, False), "second": (-2, True)}
+
+
+def test_nodes_of_these_names_cut_down() -> None:
+    item = {
+        "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/cards": "{}", "other": "x"}},
+        "status": {
+            "capacity": {"cpu": "4", MEMORY: "32"},
+            "allocatable": {"cpu": "4", MEMORY: "31", "aliyun.com/gpu-count": "2"},
+            "conditions": [{"type": "Ready", "status": "True", "message": "m"}, {"type": "DiskPressure", "status": "False"}],
+        },
+    }
+    found = cluster.nodes(kubectl(Api([item, {"metadata": {"name": "other"}}, {"metadata": {"name": "gpu2"}}])), ["gpu1", "gpu2"])
+    assert found == [
+        {
+            "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/cards": "{}"}},
+            "status": {
+                "capacity": {MEMORY: "32"},
+                "allocatable": {MEMORY: "31", "aliyun.com/gpu-count": "2"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        },
+        {"metadata": {"name": "gpu2", "labels": {}, "annotations": {}}, "status": {"capacity": {}, "allocatable": {}, "conditions": []}},
+    ]
+
+
+def test_no_name_asks_for_no_node_few_for_each_and_many_for_all() -> None:
+    for count, named in ((0, None), (1, True), (20, True), (21, False)):
+        api, names = Api([]), [f"n{number:02}" for number in range(count)]
+        assert cluster.nodes(kubectl(api), names[::-1]) == []
+        command = ["get", "nodes", *(names if named else []), "--ignore-not-found", "-o", "json"]
+        assert api.asked == ([] if named is None else [command])
+
+
+NO_CARDS = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
+
+
+def cards_of(settling: Json, *healths: str) -> None:
+    """Give the node's cards these healths."""
+    content = json.loads(settling["metadata"]["annotations"]["gpushare/cards"])
+    for card, health in zip(content["cards"], healths, strict=True):
+        card["health"] = health
+    settling["metadata"]["annotations"]["gpushare/cards"] = json.dumps(content)
+
+
+def test_a_node_has_settled_once_kubelet_offers_what_is_published() -> None:
+    settling = node()
+    assert cluster.settled(settling) is True
+    ready, not_ready = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}
+    settling["status"]["conditions"] = [not_ready, ready]
+    assert cluster.settled(settling) is True
+    changes: list[Json] = [{"allocatable": {MEMORY: "32"}}, {"allocatable": {**NO_CARDS, MEMORY: "32"}}, {"conditions": [not_ready]}]
+    changes += [{"allocatable": {}}, {"allocatable": NO_CARDS}, {"conditions": []}]
+    for change in changes:
+        unsettled = node()
+        unsettled["status"].update(change)
+        assert cluster.settled(unsettled) is False
+    cards_of(settling, "ok", "Xid 79")
+    assert cluster.settled(settling) is False
+    settling["status"]["allocatable"] = {MEMORY: "16", "aliyun.com/gpu-count": "1"}
+    assert cluster.settled(settling) is True
+    cards_of(settling, "Xid 79", "Xid 79")
+    settling["status"]["allocatable"] = {}
+    assert cluster.settled(settling) is True, "what kubelet does not know yet it does not offer"
+    for unreadable in ({}, {"gpushare/cards": "no JSON"}):
+        bare = node()
+        bare["metadata"]["annotations"] = unreadable
+        assert cluster.settled(bare) is False
+
+
+def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
+    wanted = mirror()
+    wanted["metadata"]["annotations"]["other"] = "x"
+    beside = [{"name": "sidecar", "command": ["/bin/sh"]}]
+    item = copy.deepcopy(wanted)
+    item["spec"]["containers"] = [*beside, {**item["spec"]["containers"][0], "args": ["--v=2"], "env": [{"name": "X"}]}]
+    item["spec"]["volumes"].append({"name": "token", "projected": {}})
+    del wanted["metadata"]["annotations"]["other"]
+    wanted["spec"]["containers"][0]["args"] = ["--v=2"]
+    bare = {
+        "metadata": {"name": "kube-scheduler-cp3", "annotations": {"kubernetes.io/config.mirror": "x"}},
+        "spec": {"containers": [{"command": ["kube-scheduler"]}], "volumes": None},
+    }
+    api = Api([item], [api_pod("coredns")], [bare])
+    found = cluster.schedulers(kubectl(api), {"cp3", "cp1", "cp2"})
+    assert found == {
+        "cp1": wanted,
+        "cp2": None,
+        "cp3": {
+            "kind": "Pod",
+            "metadata": bare["metadata"],
+            "spec": {"containers": [{"command": ["kube-scheduler"]}], "volumes": []},
+            "status": {"containerStatuses": []},
+        },
+    }
+    command = ["get", "pods", "--namespace", "kube-system", "--field-selector"]
+    assert api.asked == [[*command, f"spec.nodeName={name}", "-o", "json"] for name in ("cp1", "cp2", "cp3")]
+
+
+def test_our_accounts_and_nobody_elses() -> None:
+    api = Api([{"metadata": {"name": name, "uid": f"uid-of-{name}"}} for name in ("gpushare-extender", "default", "not-gpushare-")])
+    assert cluster.accounts(kubectl(api)) == {"gpushare-extender": "uid-of-gpushare-extender"}
+    assert api.asked == [["get", "serviceaccounts", "--namespace", "kube-system", "-o", "json"]]
+
+
+def test_objects_that_are_missing_that_differ_and_that_the_server_does_not_have() -> None:
+    same, lost, other = thing("same"), thing("lost"), thing("other", data={"k": "w"})
+    policy = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")
+    server = ApiServer(same, thing("other", data={"k": "v"}), served={"v1": ["ConfigMap"]})
+    found = cluster.objects(Kubectl(server, "kubectl", "admin.conf"), [same, lost, other, policy])
+    assert found == {"missing": ["ConfigMap lost"], "differs": ["ConfigMap other"], "skipped": ["ValidatingAdmissionPolicy p"]}
+    assert server.writes == []
+
+
+def test_a_probe_pod_may_go_to_one_node_only_whatever_taints_it_has() -> None:
+    pod = probe_pod("gpu1", "pause:3", MEMORY, "gpus")
+    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
+    labels = {"app.kubernetes.io/part-of": "gpushare", "gpushare.kubernetes/probe": "verify"}
+    assert pod["metadata"] == {"name": "gpushare-verify-gpu1", "namespace": "kube-system", "labels": labels}
+    spec = {key: pod["spec"][key] for key in set(pod["spec"]) - {"affinity", "tolerations", "containers"}}
+    assert spec == {
+        "schedulerName": "gpus",
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+    }
+    (term,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu1"]}]}
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+    (container,) = pod["spec"]["containers"]
+    assert (container["resources"], container["imagePullPolicy"]) == ({"limits": {MEMORY: "1"}}, "Never")
+    assert (container["name"], container["image"]) == ("probe", "pause:3")
+
+
+def test_a_probe_pods_name_is_its_nodes_unless_that_is_too_long() -> None:
+    assert name("n" * 200) == "gpushare-verify-" + "n" * 200
+    long = [name("n" * length) for length in (201, 202, 253)]
+    assert len({*long}) == 3
+    assert {len(one) for one in long} == {len("gpushare-verify-") + 16}
+
+
+class Clock:
+    """Began long ago; `now` is the time since it is watched."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return 1000.0 + self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def place(*lists: list[Json], timeout: float = 60) -> tuple[dict[str, Json | None], Clock, Api]:
+    api, clock = Api(*lists), Clock()
+    pods = [probe_pod("gpu1", "pause:3", MEMORY, "default-scheduler")]
+    return Probes(kubectl(api), clock, clock.sleep).place(pods, timeout), clock, api
+
+
+def waiting(reason: str) -> Json:
+    return {"phase": "Pending", "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason}}}]}
+
+
+REFUSED = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}]}
+
+
+def test_probe_pods_are_waited_for_until_they_run() -> None:
+    probe = name("gpu1")
+    pending, running = api_pod(probe, phase="Pending"), api_pod(probe, memory=1, **RUNNING)
+    found, clock, api = place([pending], [pending], [running])
+    only = found[probe]
+    assert only is not None
+    assert only["running"]
+    assert clock.now == 1.0
+    assert [item["metadata"]["name"] for item in api.sent[0]["items"]] == [probe]
+
+
+@pytest.mark.parametrize(("node", "status"), [("", REFUSED), ("gpu1", waiting("ErrImageNeverPull"))])
+def test_a_refusal_that_lasts_is_not_waited_out(node: str, status: Json) -> None:
+    found, clock, _api = place([api_pod(name("gpu1"), node=node, **status)])
+    assert found[name("gpu1")] is not None
+    assert clock.now == 15.5, "the first look after 15 seconds"
+
+
+def test_a_probe_pod_that_only_waits_has_the_whole_time_and_one_that_is_gone_none() -> None:
+    _found, clock, _api = place([api_pod(name("gpu1"), phase="Pending")], timeout=40)
+    assert clock.now == 40.5
+    found, clock, _api = place([])
+    assert (found, clock.now) == ({name("gpu1"): None}, 0.0)
+
+
+def test_what_settles_at_once() -> None:
+    assert settled(None, False)
+    assert settled(cluster.pod(api_pod("p", phase="Failed")), False)
+    assert not settled(cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), False)
+    assert not settled(cluster.pod(api_pod("p", **waiting("ContainerCreating"))), True)
+    assert not settled(cluster.pod(api_pod("p", **waiting("PodInitializing"))), True)
+    assert settled(cluster.pod(api_pod("p", **waiting("ErrImageNeverPull"))), True)
+    assert settled(cluster.pod(api_pod("p", phase="Succeeded")), False)
+    assert settled(cluster.pod(api_pod("p", **RUNNING)), False)
+    nowhere = cluster.pod(api_pod("p", node="", phase="Pending"))
+    assert (settled(nowhere, False), settled(nowhere, True)) == (False, True)
+    both = {**cluster.pod(api_pod("p")), "waiting": ["ContainerCreating", "ErrImageNeverPull x"]}
+    assert (settled(both, False), settled(both, True)) == (False, True)
+
+
+def test_probe_pods_are_removed_only_where_there_are_any() -> None:
+    api = Api([])
+    assert Probes(kubectl(api)).remove(5) == []
+    select = ["--namespace", "kube-system", "--selector", "gpushare.kubernetes/probe=verify"]
+    assert api.asked == [["get", "pods", *select, "-o", "json"]]
+    api = Api([api_pod("gpushare-verify-gpu2"), api_pod("gpushare-verify-gpu1")])
+    assert Probes(kubectl(api)).remove(5) == ["gpushare-verify-gpu1", "gpushare-verify-gpu2"]
+    assert api.asked[1:] == [["delete", "pods", *select, "--ignore-not-found", "--now", "--wait=true", "--timeout=5s"]]
+
+
+def test_all_probe_pods_are_waited_for_and_others_are_not_told() -> None:
+    nodes = ("gpu1", "gpu2")
+    slow = api_pod(name("gpu2"), phase="Pending")
+    api, clock = Api([api_pod(name("gpu1"), **RUNNING), slow, api_pod("other", phase="Pending")]), Clock()
+    pods = [probe_pod(node, "pause:3", MEMORY, "default-scheduler") for node in nodes]
+    found = Probes(kubectl(api), clock, clock.sleep).place(pods, 3)
+    assert set(found) == {name(node) for node in nodes}
+    assert clock.now == 3.5
+    assert api.asked[0] == ["create", "-f", "-"]

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What nvidia-smi prints, of several generations of drivers, healthy and not; and that no output makes the parser fail.
+
+The 535 outputs are recordings of the real nvidia-smi 535.261.03 on the lab's simulated cards; those of other generations are
+written by hand with the tags of their document types.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import (
+    MigDevice,
+    Process,
+    SmiOutputError,
+    SmiReport,
+    parse,
+    report,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from hypothesis import given
+from hypothesis import strategies as st
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ARGV = ["/usr/bin/nvidia-smi", "-q", "-x"]
+
+
+def read(name: str) -> str:
+    return (FIXTURES / f"nvidia_smi_{name}.xml").read_text()
+
+
+def test_535_as_recorded() -> None:
+    found = report(Outcome(ARGV, 0, read("535_two_cards")))
+    assert (found.driver_version, found.cuda_version, found.problem) == ("535.261.03", "12.2", None)
+    first, second = found.cards
+    assert (first.index, first.uuid, first.minor) == (0, "GPU-e9361bd4-fd7c-e351-66ae-c0cb0152d66a", 0)
+    assert (first.pci, first.model, first.memory_mib) == ("0000:04:00.0", "Tesla T4", 16384)
+    assert (first.compute_mode, first.mig_mode, first.mig_devices) == ("Default", None, ())
+    assert first.processes == (Process(4242, "C", "python train.py", 512),)
+    assert (second.index, second.model, second.memory_mib, second.mig_mode) == (1, "NVIDIA A30", 24576, "disabled")
+
+
+def test_384_has_no_cuda_version_and_prints_process_names_as_they_are() -> None:
+    found = report(Outcome(ARGV, 0, read("384_two_cards")))
+    assert (found.driver_version, found.cuda_version, found.problem) == ("384.111", None, None)
+    assert [card.pci for card in found.cards] == ["0000:3b:00.0", "0000:d8:00.0"]
+    assert [card.memory_mib for card in found.cards] == [16276, 8114]
+    assert found.cards[1].compute_mode == "Exclusive_Process"
+    assert found.cards[1].processes == (Process(4711, "C", 'sh -c "a < b && c"', None),)
+
+
+def test_470_with_mig() -> None:
+    (card,) = parse(read("470_mig")).cards
+    assert (card.minor, card.mig_mode, card.memory_mib) == (3, "enabled", 40536)
+    assert card.mig_devices == (MigDevice(0, 1, 0, 20096), MigDevice(1, 5, 0, None))
+
+
+def test_580_of_a_card_that_shares_the_hosts_memory() -> None:
+    found = parse(read("580_no_memory"))
+    assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
+    (card,) = found.cards
+    assert (card.memory_mib, card.pci, card.mig_mode) == (None, "000f:01:00.0", None)
+
+
+def test_versions_that_newer_drivers_name_otherwise() -> None:
+    text = read("580_no_memory").replace("driver_version", "kmd_version").replace("cuda_version", "cuda_umd_version")
+    found = parse(text)
+    assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
+
+
+# Standard output and exit status, recorded from nvidia-smi 535.261.03.
+RECORDED = [
+    ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.261\n", 18, "version_mismatch"),
+    (
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is "
+        "installed and running.\n\n",
+        9,
+        "driver_not_loaded",
+    ),
+    ("No devices were found\n", 6, "no_devices"),
+    (
+        "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display Driver is properly "
+        "installed and present in your system.\nPlease also try adding directory that contains libnvidia-ml.so to your system PATH.\n",
+        12,
+        "library_missing",
+    ),
+    ("Unable to determine the device handle for GPU1: GPU is lost.  Reboot the system to recover this GPU\n\n\n", 15, "card_lost"),
+]
+# Of other versions, as their users quote them.
+QUOTED = [
+    ("Failed to initialize NVML: Insufficient Permissions\n", 4, "no_permission"),
+    ("Failed to initialize NVML: GPU access blocked by the operating system\n", 17, "no_permission"),
+    ("Unable to determine the device handle for GPU 0000:0A:00.0: Unknown Error\n", 255, "card_lost"),
+    ("Unable to determine the device handle for GPU0000:05:00.0: GPU requires reset\n", 255, "card_lost"),
+    ("Failed to initialize NVML: Driver Not Loaded\n", 9, "driver_not_loaded"),
+    ("Failed to initialize NVML: Unknown Error\n", 255, "failed"),
+    ("", 9, "driver_not_loaded"),
+    ("hello\n", 0, "unreadable"),
+]
+
+
+@pytest.mark.parametrize(("out", "status", "kind"), RECORDED + QUOTED)
+def test_each_failure_has_its_kind_and_its_cure(out: str, status: int, kind: str) -> None:
+    found = report(Outcome(ARGV, status, out))
+    assert found.cards == ()
+    assert found.problem is not None
+    assert found.problem.kind == kind
+    assert found.problem.cure
+    if out and kind != "unreadable":
+        assert " ".join(out.split())[:40] in found.problem.found
+
+
+def test_a_host_without_nvidia_smi() -> None:
+    problem = report(None).problem
+    assert problem is not None
+    assert problem.kind == "not_installed"
+
+
+def test_a_driver_that_hangs() -> None:
+    problem = report(Outcome(ARGV, None, timed_out=30)).problem
+    assert problem is not None
+    assert (problem.kind, problem.found) == ("timeout", "no answer from /usr/bin/nvidia-smi -q -x within 30 s")
+
+
+def test_a_program_that_cannot_be_run() -> None:
+    problem = report(Outcome(ARGV, None, err="[Errno 8] Exec format error")).problem
+    assert problem is not None
+    assert problem.kind == "failed"
+    assert "Exec format error" in problem.found
+
+
+def test_a_card_that_is_attached_and_does_not_answer() -> None:
+    text = read("535_two_cards").replace("<attached_gpus>2<", "<attached_gpus>3<")
+    found = report(Outcome(ARGV, 0, "Unable to determine the device handle for GPU2\n" + text))
+    assert len(found.cards) == 2
+    assert found.problem is not None
+    assert (found.problem.kind, found.problem.found) == ("card_lost", "3 cards attached, of which 2 answer")
+
+
+@pytest.mark.parametrize(("version", "kind"), [("384.81", None), ("384.80", "driver_too_old"), ("375.66", "driver_too_old"), ("N/A", None)])
+def test_the_oldest_driver(version: str, kind: str | None) -> None:
+    found = report(Outcome(ARGV, 0, read("384_two_cards").replace("384.111", version)))
+    assert len(found.cards) == 2
+    assert (found.problem.kind if found.problem else None) == kind
+
+
+def test_a_newer_floor() -> None:
+    problem = report(Outcome(ARGV, 0, read("535_two_cards")), "550.54").problem
+    assert problem is not None
+    assert (problem.found, problem.expected) == ("driver 535.261.03", "550.54 or newer")
+
+
+@pytest.mark.parametrize("name", ["535_two_cards", "384_two_cards", "470_mig", "580_no_memory"])
+def test_a_report_survives_the_way_through_json(name: str) -> None:
+    for found in (report(Outcome(ARGV, 0, read(name))), report(Outcome(ARGV, 0, read(name)), "999")):
+        assert SmiReport.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+
+
+@given(st.text())
+def test_any_words_are_a_problem_and_never_an_exception(out: str) -> None:
+    with pytest.raises(SmiOutputError):
+        parse(out)
+    assert report(Outcome(ARGV, 0, out)).problem is not None
+
+
+WORDS = st.sampled_from(
+    ["N/A", "[N/A]", "[Unknown Error]", "ERR!", "", "None", "-1", "1e9", "9" * 30, "٣", "²", "12 MiB", "7 TiB", "&", "<x/>", "\x00"]
+)
+TAGS = ["uuid", "minor_number", "total", "current_mig", "pid", "used_memory", "attached_gpus", "driver_version", "product_name", "index"]
+
+
+@given(st.sampled_from(["535_two_cards", "384_two_cards", "470_mig"]), st.sampled_from(TAGS), WORDS | st.text(max_size=20))
+def test_any_value_of_any_field_leaves_the_other_fields(name: str, tag: str, value: str) -> None:
+    before, _, rest = read(name).partition(f"<{tag}>")
+    text = before + f"<{tag}>" + value + f"</{tag}>" + rest.partition(f"</{tag}>")[2] if rest else before
+    try:
+        found = parse(text)
+    except SmiOutputError:
+        return  # no longer XML
+    for card in found.cards:
+        assert isinstance(card.uuid, str)
+        assert card.memory_mib is None or card.memory_mib >= 0
+        assert card.minor is None or card.minor >= 0
+
+
+@given(st.integers(0, 40000), st.integers(0, 400))
+def test_a_cut_or_damaged_output_never_fails(start: int, length: int) -> None:
+    text = read("535_two_cards")
+    report(Outcome(ARGV, 0, text[:start] + text[start + length :]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("535.261.03", (535, 261, 3)), ("v1.36.3-rc.1+k3s1", (1, 36, 3)), ("", None), (None, None), ("N/A", None)]
+)
+def test_versions_are_numbers(text: str | None, expected: tuple[int, ...] | None) -> None:
+    assert numbers(text) == expected

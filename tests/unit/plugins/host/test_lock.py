@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Only one run changes a host at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+
+ROOT = Path(__file__).resolve().parents[4]
+HOLDER = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+with lock.held("gpushare_service of alice", sys.argv[2]):
+    print("has it", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(path: Path) -> "subprocess.Popen[str]":
+    """Another process that has the lock."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, ROOT / ".collections", path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "has it\n"
+    return process
+
+
+def test_a_second_run_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    process = holder(path)
+    try:
+        with (
+            pytest.raises(lock.LockedError, match=r"another run is changing this host \(gpushare_service of alice\)"),
+            lock.held("x", str(path), 0),
+        ):
+            pytest.fail("two have it")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_run_that_was_killed_holds_nobody_up(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    process = holder(path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert path.exists()
+    with lock.held("bob", str(path), 0):
+        assert path.read_text() == "bob"
+    assert not path.exists(), "a trace on the host"
+
+
+def test_who_waits_gets_it_when_the_first_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    process = holder(path)
+    began = time.monotonic()
+    # Its file is taken away with it, as by one that ends: who waited must not be content with the old file.
+    waiting = subprocess.Popen([sys.executable, "-c", HOLDER, ROOT / ".collections", path], stdout=subprocess.PIPE, text=True)
+    time.sleep(1)
+    process.terminate()
+    process.wait()
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "has it\n"
+    assert time.monotonic() - began < 10
+    with pytest.raises(lock.LockedError):
+        lock.held("x", str(path), 0).__enter__()
+    waiting.kill()
+    waiting.wait()
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "passwd")
+    with pytest.raises(OSError, match="symbolic links"), lock.held("x", str(tmp_path / "lock"), 0):
+        pass
+    assert not (tmp_path / "passwd").exists()
+
+
+def test_every_module_that_changes_a_host_holds_it() -> None:
+    changes = {}
+    for path in (ROOT / "plugins/modules").glob("*.py"):
+        text = path.read_text()
+        if "attributes.changes" in text and "fragment:\n" in text and "kubernetes.kubectl" not in text:
+            changes[path.stem] = bool(re.search(r"with (?:host_)?lock\.for_module\(module", text))
+    assert changes
+    assert [name for name, locked in changes.items() if not locked] == []

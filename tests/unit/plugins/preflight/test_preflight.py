@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Which facts, inventories and variables are refused, which are warned of, and in which words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
+    Answer,
+    Judgement,
+    Reason,
+    accept,
+    judge_cluster,
+    judge_inventory,
+    not_gathered,
+    summary,
+    unreachable,
+)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
+    impossible,
+    scattered,
+    seconds,
+    together,
+    unknown,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
+
+GPU_NODE = Wanted(gpu_node=True, control_plane=False)
+CONTROL_PLANE = Wanted(gpu_node=False, control_plane=True)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeRoot:
+    """A GPU node that is fit."""
+    return gpu(kubelet(debian(FakeRoot(tmp_path))))
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> FakeRoot:
+    """A control plane that is fit."""
+    return control_plane(kubelet(debian(FakeRoot(tmp_path))))
+
+
+def reasons(root: FakeRoot, wanted: Wanted = GPU_NODE) -> tuple[Reason, ...]:
+    return judge("h", gather(Host(str(root))), wanted).reasons
+
+
+def found(root: FakeRoot, wanted: Wanted = GPU_NODE) -> list[tuple[str, str]]:
+    """(check, severity) of each reason."""
+    return [(reason.check, reason.severity) for reason in reasons(root, wanted)]
+
+
+def overwrite(root: FakeRoot, path: str, content: str) -> None:
+    root.at(path).unlink()
+    root.file(path, content)
+
+
+def smi(root: FakeRoot, old: str, new: str) -> None:
+    """The same cards, with something replaced in what nvidia-smi says."""
+    assert old in NVIDIA_SMI.read_text()
+    root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text().replace(old, new, 1))
+
+
+def test_fit_hosts_have_no_reason(node: FakeRoot) -> None:
+    assert reasons(node) == ()
+
+
+def test_a_fit_control_plane_has_no_reason(plane: FakeRoot) -> None:
+    assert reasons(plane, CONTROL_PLANE) == ()
+
+
+def test_a_host_may_be_both(node: FakeRoot) -> None:
+    assert reasons(control_plane(node), Wanted(gpu_node=True, control_plane=True)) == ()
+
+
+def test_a_control_plane_needs_no_cards_and_a_gpu_node_no_api_server(node: FakeRoot) -> None:
+    assert {check for check, _ in found(node, CONTROL_PLANE)} == {"control_plane"}
+
+
+def os_release(text: str) -> Callable[[FakeRoot], None]:
+    return lambda root: overwrite(root, "/usr/lib/os-release", text)
+
+
+# What is done to a fit GPU node, and what is then said of it.
+FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
+    ("Debian 11", os_release('ID=debian\nVERSION_ID="11"\n'), [("os", "error")]),
+    ("Debian 13", os_release('ID=debian\nVERSION_ID="13"\n'), [("os", "warning")]),
+    ("Debian 14", os_release('ID=debian\nVERSION_ID="14"\n'), [("os", "warning")]),
+    ("Debian sid", os_release("ID=debian\n"), [("os", "warning")]),
+    ("Ubuntu 24.04", os_release('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n'), [("os", "warning")]),
+    ("Ubuntu 20.04", os_release('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="20.04"\n'), [("os", "error")]),
+    ("Rocky 9", os_release('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'), [("os", "warning")]),
+    ("CentOS 7", os_release('ID="centos"\nID_LIKE="rhel fedora"\nVERSION_ID="7"\n'), [("os", "error")]),
+    ("Leap 15.6", os_release('ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="15.6"\n'), [("os", "warning")]),
+    ("Linux Mint", os_release('ID=linuxmint\nID_LIKE="ubuntu debian"\nVERSION_ID="21"\n'), [("os", "warning")]),
+    ("Alpine", os_release('ID=alpine\nVERSION_ID=3.20\nPRETTY_NAME="Alpine Linux v3.20"\n'), [("os", "error")]),
+    ("ppc64le", lambda r: overwrite(r, "/proc/sys/kernel/arch", "ppc64le"), [("os", "error")]),
+    ("no systemd", lambda r: r.at("/run/systemd/system").rmdir(), [("os", "error")]),
+    ("old Python", lambda r: [r.at("/usr/bin/python3").unlink(), r.at("/usr/bin/python3.11").unlink()], [("python", "error")]),
+    ("no ensurepip", lambda r: r.at("/usr/lib/python3.11/ensurepip/__init__.py").unlink(), [("python", "error")]),
+    ("no nvidia-smi", lambda r: r.at("/usr/bin/nvidia-smi").unlink(), [("cards", "error")]),
+    ("no cards", lambda r: r.program("/usr/bin/nvidia-smi", "No devices were found", 6), [("cards", "error")]),
+    ("MIG", lambda r: smi(r, "<current_mig>N/A", "<current_mig>Enabled"), [("cards", "error")]),
+    ("prohibited", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Prohibited"), [("cards", "error")]),
+    ("exclusive", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Exclusive_Process"), [("cards", "warning")]),
+    ("no memory", lambda r: smi(r, "<total>16384 MiB", "<total>N/A"), [("cards", "warning")]),
+    ("old driver", lambda r: smi(r, "535.261.03", "384.59"), [("cards", "error")]),
+    (
+        "other library",
+        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n"),
+        [("driver", "error")],
+    ),
+    ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
+    ("vfio", lambda r: r.pci("0000:0c:00.0", driver="vfio-pci"), [("driver", "warning")]),
+    ("dead kubelet", lambda r: r.at("/proc/30/cmdline").unlink(), [("kubelet", "error")]),
+    (
+        "old kubelet",
+        lambda r: r.program("/usr/bin/kubelet", "Kubernetes v1.19.16"),
+        [("kubelet", "error"), ("runtime", "error"), ("runtime", "warning")],
+    ),
+    ("silent kubelet", lambda r: r.program("/usr/bin/kubelet", "", 1), [("kubelet", "warning")]),
+    (
+        "gate off",
+        lambda r: overwrite(r, "/var/lib/kubelet/config.yaml", "featureGates:\n  DevicePlugins: false\n"),
+        [("kubelet", "error")],
+    ),
+    ("dead containerd", lambda r: r.at("/proc/20/cmdline").unlink(), [("runtime", "error")]),
+    (
+        "strange runtime",
+        lambda r: overwrite(r, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/rkt.sock\n"),
+        [("runtime", "error")],
+    ),
+    (
+        "CRI-O",
+        lambda r: [
+            overwrite(r, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///var/run/crio/crio.sock\n"),
+            r.process(21, "/usr/bin/crio"),
+        ],
+        [("runtime", "warning")],
+    ),
+    ("NVIDIA's plugin", lambda r: r.process(60, "nvidia-device-plugin", namespace="pid:[3]"), [("managers", "error")]),
+    ("HAMi's folder", lambda r: r.file("/usr/local/vgpu/x"), [("managers", "warning")]),
+]
+
+
+@pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+def test_each_planted_fault_is_said_and_nothing_else(node: FakeRoot, plant: Callable[[FakeRoot], Any], expected: list[Any]) -> None:
+    plant(node)
+    assert found(node) == expected
+    for reason in reasons(node):
+        assert reason.found
+        assert reason.expected
+        assert reason.cure
+
+
+PLANE_FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
+    ("worker", lambda r: [p.unlink() for p in r.at("/etc/kubernetes/manifests/x").parent.iterdir()], [("control_plane", "error")]),
+    ("no scheduler", lambda r: r.at("/etc/kubernetes/manifests/kube-scheduler.yaml").unlink(), [("control_plane", "error")]),
+    ("no kubectl", lambda r: r.at("/usr/bin/kubectl").unlink(), [("control_plane", "error")]),
+    ("no kubeconfig", lambda r: r.at("/etc/kubernetes/admin.conf").unlink(), [("control_plane", "error")]),
+    (
+        "kubespray",
+        lambda r: [r.file("/etc/kubernetes/kubelet.env"), r.file("/etc/kubernetes/kubelet-config.yaml")],
+        [("distribution", "warning")],
+    ),
+    ("k3s", lambda r: r.process(50, "/usr/local/bin/k3s", "server"), [("distribution", "error")]),
+]
+
+
+@pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in PLANE_FAULTS], ids=[fault[0] for fault in PLANE_FAULTS])
+def test_each_fault_of_a_control_plane(plane: FakeRoot, plant: Callable[[FakeRoot], Any], expected: list[Any]) -> None:
+    plant(plane)
+    assert found(plane, CONTROL_PLANE) == expected
+
+
+def test_paths_of_the_inventory_are_followed(plane: FakeRoot) -> None:
+    for path in ("/usr/bin/kubectl", "/etc/kubernetes/admin.conf"):
+        plane.at(path).unlink()
+    assert found(plane, replace(CONTROL_PLANE, kubectl="/opt/bin/kubectl", kubeconfig="/root/config")) == []
+    assert found(plane, replace(CONTROL_PLANE, scheduler_manifest="/x", kubectl="/opt/k", kubeconfig="/c")) == [("control_plane", "error")]
+
+
+def test_a_python_by_name(node: FakeRoot) -> None:
+    node.program("/usr/bin/python3.12", "Python 3.12.1")
+    assert found(node, replace(GPU_NODE, python="python3.12")) == [("python", "error")]  # it has no ensurepip
+    assert found(node, replace(GPU_NODE, python="python3.13")) == [("python", "error")]
+    assert found(node, replace(GPU_NODE, python="python3")) == []
+    assert found(node, replace(GPU_NODE, python="/opt/python/bin/python3.13")) == []
+
+
+def test_too_little_space(node: FakeRoot) -> None:
+    facts = gather(Host(str(node)))
+    assert facts.disk is not None
+    judged = judge("h", replace(facts, disk=replace(facts.disk, free_mib=499)), GPU_NODE)
+    assert [str(reason) for reason in judged.reasons] == [
+        "h: disk: found 499 MiB free for /opt/gpushare; expected 500 MiB or more; free some space, or put gpushare_install_dir elsewhere"
+    ]
+
+
+def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) -> None:
+    for path in ("/proc/driver/nvidia/version", "/etc/ld.so.cache", "/usr/bin/nvidia-smi"):
+        node.at(path).unlink()
+    node.file("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
+    assert found(node) == [("cards", "error"), ("secure_boot", "warning"), ("kernel_headers", "warning")]
+    assert "(2 NVIDIA cards on the PCI bus)" in reasons(node)[0].found
+
+
+def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
+    node.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
+    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n")
+    assert found(node) == [("cards", "error")]
+
+
+def test_an_empty_host_has_every_reason_at_once(tmp_path: Path) -> None:
+    assert {check for check, severity in found(FakeRoot(tmp_path), Wanted(True, True)) if severity == "error"} == {
+        "os",
+        "python",
+        "cards",
+        "kubelet",
+        "control_plane",
+    }
+
+
+def test_the_inventory_as_a_whole() -> None:
+    judged = [
+        Judgement("a", "n1", ()),
+        Judgement("b", "n1", ()),
+        Judgement("c", "n2", ()),
+        unreachable("d", "timed out"),
+        unreachable("e", "x"),
+    ]
+    groups = {"all": ["a", "b", "c"], "kube_control_planes": ["c"], "gpu_nodes": ["a"]}
+    both = judge_inventory(judged, groups, "kube_control_plane", "gpu_nodes")
+    assert [(reason.check, reason.severity) for reason in both] == [("groups", "error"), ("node_names", "error")]
+    assert both[0].found == "no host in the group 'kube_control_plane', but hosts in 'kube_control_planes'"
+    assert both[1].found == "a, b which are all the node 'n1'"
+    assert judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes") == []
+
+
+def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
+    given_reasons = [
+        Reason("b", "os", "error", "f", "e", "c"),
+        Reason("a", "disk", "warning", "f", "e", "c"),
+        Reason("c", "cards", "error", "f", "e", "c"),
+    ]
+    after = accept(given_reasons, ["os"])
+    assert [(reason.host, reason.check, reason.severity) for reason in after] == [
+        ("c", "cards", "error"),
+        ("a", "disk", "warning"),
+        ("b", "os", "warning"),
+    ]
+    assert summary(after) == "nothing was changed, for 1 reason:\nc: cards: found f; expected e; c"
+    assert summary(accept(given_reasons, [])).count("\n") == 2
+
+
+def test_judgements_survive_the_way_through_json() -> None:
+    for judgement in (unreachable("a", "x"), not_gathered("b", "y"), Judgement("c", "n", ())):
+        assert Judgement.from_dict(json.loads(json.dumps(judgement.as_dict()))) == judgement
+
+
+KNOWN = ["gpushare_memory_unit", "gpushare_extender_port", "gpushare_python"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("gpushare_memory_units", "did you mean gpushare_memory_unit?"),
+        ("gpushare_extender_prot", "did you mean gpushare_extender_port?"),
+        ("gpushare_zzz", "remove it; docs/variables.md lists all"),
+    ],
+)
+def test_unknown_variables(name: str, cure: str) -> None:
+    (reason,) = unknown("h", ["ansible_host", "__gpushare_x", name, *KNOWN], KNOWN)
+    assert (reason.check, reason.severity, reason.cure) == ("variables", "error", cure)
+    assert name in reason.found
+
+
+PATH = {"type": "path", "default": "/opt/gpushare"}
+INT = {"type": "int", "default": 60}
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "good", "bad"),
+    [
+        ("gpushare_extender_port", {"type": "int"}, [1, 32766, 65535], [0, -1, 65536]),
+        ("gpushare_extender_weight", {"type": "int"}, [1, 1000], [0, -5, 1001]),
+        ("gpushare_most_nodes", {"type": "int"}, [0, 1, 100000], [-1, 100001]),
+        ("gpushare_extender_http_timeout", {"type": "str"}, ["1s", "800ms", "0.5s"], ["0s", "1", "", "1s ", "fast", "-1s"]),
+        (
+            "gpushare_api_server",
+            {"type": "str"},
+            ["", "https://10.0.0.1:6443", "https://[::1]:6443"],
+            ["10.0.0.1:6443", "https://", "http://x"],
+        ),
+        ("gpushare_install_dir", PATH, ["/opt/x", "/a/.b_c@d/"], ["opt/x", "", "/", "/a b", "/a/../b", "/a'; x", "/%h", "/$x", "/a\nb"]),
+        ("gpushare_start_timeout", INT, [1, 600], [0, -1]),
+        ("gpushare_memory_unit", {"type": "str"}, ["anything"], []),
+        ("gpushare_percentage_of_nodes_to_score", {"type": "int"}, [-1, 0, 100], [-2, 101]),
+        ("gpushare_serial", {"type": "raw"}, [1, "5", "25%", "100%", [1, "50%"]], [0, "0", "0%", "101%", "a third", [], [1, "x"], None]),
+        ("gpushare_max_fail_percentage", {"type": "int"}, [0, 100], [-1, 101]),
+        ("gpushare_token_seconds", {"type": "int"}, [600, 604800], [599, 2**32 + 1]),
+        ("gpushare_metrics_address", {"type": "str"}, ["", "127.0.0.1", "fd00::5", "0.0.0.0"], ["gpu1", "10.0.0.1:9440", "[::1]", " "]),
+        ("gpushare_metrics_plugin_port", {"type": "int"}, [0, 1024, 65535], [-1, 80, 65536]),
+        ("gpushare_metrics_token", {"type": "str"}, ["", "x" * 16, "~!" * 8], ["short", "x" * 16 + " y", "ä" * 16, "x" * 16 + "\n"]),
+        (
+            "gpushare_scheduler_lease",
+            {"type": "str"},
+            ["kube-system/kube-scheduler", "none", "a/b.c"],
+            ["", "kube-scheduler", "a/b/c", "A/b"],
+        ),
+    ],
+)
+def test_impossible_values(name: str, spec: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
+    assert [value for value in good if impossible("h", {name: value}, {name: spec})] == []
+    assert [value for value in bad if not any(r.severity == "error" for r in impossible("h", {name: value}, {name: spec}))] == []
+
+
+def test_a_secret_is_not_repeated() -> None:
+    (reason,) = impossible("h", {"gpushare_metrics_token": "pw"}, {"gpushare_metrics_token": {"type": "str", "no_log": True}})
+    assert "pw" not in str(reason)
+    assert "16 to 1024 characters" in reason.expected
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ""),
+        ({"gpushare_metrics_token": "x" * 16}, ""),
+        ({"gpushare_metrics_address": "127.0.0.1"}, ""),
+        ({"gpushare_metrics_address": "::1"}, ""),
+        ({"gpushare_metrics_address": "10.0.0.5", "gpushare_metrics_token": "x" * 16}, ""),
+        ({"gpushare_metrics_address": "nonsense"}, ""),  # said of the value itself
+        ({"gpushare_metrics_address": "10.0.0.5"}, "without gpushare_metrics_token"),
+        ({"gpushare_metrics_address": "0.0.0.0"}, "without gpushare_metrics_token"),
+        ({"gpushare_metrics_address": "::1", "gpushare_metrics_plugin_port": 9441}, "port 9441 for the metrics of both daemons"),
+        ({"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 32766}, "port 32766 for the extender and for its metrics"),
+        ({"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_plugin_port": 0}, ""),
+    ],
+)
+def test_values_that_cannot_be_together(values: dict[str, Any], words: str) -> None:
+    found_ = together("h", values)
+    assert len(found_) == bool(words)
+    assert all(words in reason.found and reason.severity == "error" for reason in found_)
+
+
+def test_a_long_http_timeout_is_only_warned_of() -> None:
+    (reason,) = impossible("h", {"gpushare_extender_http_timeout": "1.5s"}, {})
+    assert reason.severity == "warning"
+
+
+@pytest.mark.parametrize(("text", "value"), [("1m30s", 90), ("1h", 3600), ("250ms", 0.25), ("1.5s", 1.5), ("100us", 1e-4)])
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@given(st.text())
+def test_no_duration_is_an_exception(text: str) -> None:
+    value = seconds(text)
+    assert value is None or value >= 0
+
+
+NODES = ["cp1", "gpu1"]
+
+
+def of_cluster(*answers: dict[str, object], hosts: tuple[str, ...] = ("cp1", "gpu1")) -> list[tuple[str, str, str]]:
+    """(host, check, what was found) of what the control planes answered."""
+    judged = [Judgement(host, host, ()) for host in hosts]
+    return [(one.host, one.check, one.found) for one in judge_cluster(judged, [Answer.of(answer) for answer in answers])]
+
+
+def answer(plane: str, nodes: list[str], version: str = "v1.36.3", may_grant: bool = True) -> dict[str, object]:
+    return {"item": plane, "nodes": nodes, "version": version, "may_grant": may_grant}
+
+
+def test_a_cluster_that_answers_and_has_every_host_is_fit() -> None:
+    assert of_cluster(answer("cp1", NODES)) == []
+    assert of_cluster(answer("cp1", NODES, "v1.25.0")) == []
+    # Another control plane can be asked, and this one is not in the run.
+    assert of_cluster({"item": "cp0", "msg": "no route", "unreachable": True}, answer("cp1", NODES)) == []
+
+
+def test_a_host_that_is_no_node_is_refused_alone() -> None:
+    (one,) = of_cluster(answer("cp1", NODES), hosts=("cp1", "gpu1", "gpu9"))
+    assert one == ("gpu9", "node", "no node 'gpu9' in the cluster of cp1")
+
+
+def test_two_clusters_in_one_inventory_are_told_apart() -> None:
+    found = of_cluster(answer("cp1", NODES), answer("cp2", ["cp2", "gpu2"]), hosts=("cp1", "cp2", "gpu1", "gpu2"))
+    assert [(host, check) for host, check, _seen in found] == [("cp2", "node"), ("gpu2", "node")]
+
+
+@pytest.mark.parametrize("version", ["v1.24.17", "v1.22.2+rke2r1", "v1.20.0"])
+def test_a_cluster_whose_scheduler_could_not_read_our_configuration_is_refused(version: str) -> None:
+    assert of_cluster(answer("cp1", NODES, version)) == [("cp1", "kubernetes", f"Kubernetes {version}")]
+
+
+def test_a_control_plane_that_cannot_ask_or_may_not_is_refused() -> None:
+    gone = {"item": "cp1", "failed": True, "msg": "kubectl get failed: refused"}
+    assert of_cluster(gone) == [("cp1", "api", "no answer from the API server (kubectl get failed: refused)")]
+    assert of_cluster(gone, answer("cp2", [*NODES, "cp2"]), hosts=("cp1", "cp2"))[0][:2] == ("cp1", "api")
+    # A run that is limited to a GPU node, and nobody to be asked.
+    assert of_cluster(gone, hosts=("gpu1",))[0][:2] == ("cp1", "api")
+    assert of_cluster(answer("cp1", NODES, may_grant=False)) == [("cp1", "api", "a kubeconfig that may not create ClusterRoleBindings")]
+
+
+def test_selinux_that_denies_is_a_warning(tmp_path: Path) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))))
+    root.file("/sys/fs/selinux/enforce", "1")
+    judged = judge("h", gather(Host(str(root))), GPU_NODE)
+    assert [(one.check, one.severity) for one in judged.reasons] == [("selinux", "warning")]
+    root.file("/sys/fs/selinux/enforce", "0")
+    assert judge("h", gather(Host(str(root))), GPU_NODE).reasons == ()
+
+
+def test_a_driver_in_the_operators_container_is_not_to_be_installed_over(tmp_path: Path) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))))
+    root.at("/usr/bin/nvidia-smi").unlink()
+    root.file("/run/nvidia/driver/usr/bin/nvidia-smi", "")
+    (one,) = (reason for reason in reasons(root) if reason.check == "cards")
+    assert "GPU Operator" in one.found
+    assert one.cure.startswith("this release needs the driver on the host. Do not install one beside")
+
+
+PLANES, GPUS = ["cp1", "cp2"], ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, []),
+        ({"cp1": {"gpushare_placement": "spread"}, "cp2": {"gpushare_placement": "spread"}}, []),
+        (
+            {"cp1": {"gpushare_placement": "spread"}},
+            ["gpushare_placement: 'spread' on cp1; its default on cp2; expected one value on all control planes"],
+        ),
+        # What the GPU nodes have of it does not matter.
+        ({"gpu1": {"gpushare_placement": "spread"}}, []),
+        ({"gpu1": {"gpushare_install_dir": "/srv"}}, []),
+        (
+            {"gpu2": {"gpushare_serial": 2}},
+            ["gpushare_serial: its default on gpu1, gpu3, gpu4 and 1 more; 2 on gpu2; expected one value on all GPU nodes"],
+        ),
+        ({name: {"gpushare_api_server": "https://a"} for name in PLANES}, []),
+        (
+            {"gpu1": {"gpushare_api_server": "https://a"}},
+            ["gpushare_api_server: 'https://a' on gpu1; its default on gpu2, gpu3, gpu4 and 1 more; expected one value on all GPU nodes"],
+        ),
+        (
+            {name: {"gpushare_scheduler_lease": "a/b"} for name in PLANES},
+            ["gpushare_scheduler_lease: 'a/b' on cp1, cp2; its default on gpu1, gpu2, gpu3 and 2 more; expected one value on every host"],
+        ),
+    ],
+)
+def test_what_several_hosts_share_is_the_same_on_all_of_them(values: dict[str, dict[str, Any]], said: list[str]) -> None:
+    found_ = scattered({host: values.get(host, {}) for host in [*PLANES, *GPUS]}, PLANES, GPUS)
+    assert [str(one).partition("found ")[2].rpartition("; set it")[0] for one in found_] == said
+
+
+def test_a_gpu_node_of_another_distribution_is_refused_before_its_containerd_is_looked_for(tmp_path: Path) -> None:
+    root = gpu(debian(FakeRoot(tmp_path)))
+    root.process(50, "/usr/local/bin/k3s", "agent")
+    assert ("distribution", "error") in found(root)
+    both = replace(GPU_NODE, control_plane=True)
+    assert [check for check, _severity in found(root, both)].count("distribution") == 1

@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A control plane's scheduler is changed and changed back as a whole: refused, proven, put back, and finished after a kill anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest, service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
+
+from unit.plugins.scheduler.control_plane import CLUSTER, ControlPlane, now, parsed
+from unit.plugins.scheduler.manifests import MANIFEST
+
+
+@pytest.fixture
+def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
+    plane = ControlPlane(tmp_path / "plane")
+    monkeypatch.setattr(journal, "FOLDER", str(plane.folder / "journal"))
+    for module in (apply, service):
+        monkeypatch.setattr(module, "fetch_json", plane.health)
+    monkeypatch.setattr(service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(service, "LOGS", str(plane.folder / "no-logs"))
+    plane.kubelet()
+    return plane
+
+
+def test_there_and_back_again_and_nothing_the_second_time(plane: ControlPlane) -> None:
+    before = plane.tree()
+    assert plane.converge()
+    assert "gpushare-pki" in plane.known()["cluster"]
+    after = plane.tree()
+    starts = plane.known()["starts"]
+    assert not plane.converge()
+    assert (plane.tree(), plane.known()["starts"]) == (after, starts)
+    assert plane.converge("absent")
+    assert (plane.tree(), plane.known()["cluster"]) == (before, CLUSTER)
+    assert not plane.config.parent.exists()
+    assert not plane.converge("absent")
+    assert (plane.known()["starts"], plane.known()["ends"]) == (3, 0)
+
+
+def test_a_configuration_that_the_scheduler_refuses_is_never_written(plane: ControlPlane) -> None:
+    before, plane.refuses = plane.tree(), 'unknown field "extendrs"'
+    with pytest.raises(Refused, match=r'nothing was written. It says:\nerror: unknown field "extendrs"'):
+        plane.converge()
+    assert plane.tree() == before
+
+
+def test_missing_certificates_are_named_before_anything_is_written(plane: ControlPlane) -> None:
+    (plane.pki / "tls.key").unlink()
+    before = plane.tree()
+    with pytest.raises(Refused, match=r"has no tls.key, which kube-scheduler needs"):
+        plane.converge()
+    assert plane.tree() == before
+
+
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [
+        ({"runs_with": lambda config: "aliyun.com" not in config}, "CrashLoopBackOff"),
+        ({"deaf": "aliyun.com"}, "has not called the extender"),
+    ],
+)
+def test_what_passes_the_check_and_then_fails_is_put_back(plane: ControlPlane, flaw: dict[str, Any], words: str) -> None:
+    before = plane.tree()
+    vars(plane).update(flaw)
+    with pytest.raises(TransactionError, match=f"(?s){words}.*put back what was there"):
+        plane.converge()
+    assert (plane.tree(), plane.known()["cluster"]) == (before, CLUSTER)
+    assert not plane.config.parent.exists()
+    assert plane.known()["ran"] == MANIFEST
+
+
+def test_an_absent_that_does_not_hold_is_put_back_too(plane: ControlPlane) -> None:
+    plane.converge()
+    before, cluster = plane.tree(), plane.known()["cluster"]
+    plane.runs_with = lambda config: "aliyun.com" in config
+    with pytest.raises(TransactionError, match="put back what was there"):
+        plane.converge("absent")
+    assert (plane.tree(), plane.known()["cluster"]) == (before, cluster)
+
+
+def test_when_only_kubeadms_part_fails_the_next_run_does_it_alone(plane: ControlPlane) -> None:
+    plane.refuses_patch = True
+    with pytest.raises(KubectlError, match="configmaps is forbidden"):
+        plane.converge()
+    starts, plane.refuses_patch = plane.known()["starts"], False
+    assert plane.converge()
+    assert (plane.known()["starts"], "gpushare-pki" in plane.known()["cluster"]) == (starts, True)
+    assert not plane.converge()
+
+
+def test_a_new_authority_restarts_the_scheduler_that_has_read_the_old_one(plane: ControlPlane) -> None:
+    plane.converge()
+    later = plane.pki.stat().st_mtime + 3600
+    os.utime(plane.pki / "ca.crt", (later, later))
+    plane.known(since="2026-01-01T00:00:00Z")
+    os.utime(plane.pki / "ca.crt")
+    assert plane.plan("present")[1]
+    plane.converge()
+    assert plane.known()["ends"] == 1
+    assert not plane.converge()
+
+
+def test_a_scheduler_whose_manifest_does_not_change_is_restarted_all_the_same(plane: ControlPlane) -> None:
+    """Somebody's own configuration, plain http, and a manifest that kubeadm wrote anew: nothing of ours is in the manifest."""
+    plane.config.parent.mkdir()
+    plane.config.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
+    folder = plane.config.parent
+    with_config = (
+        MANIFEST.replace("    - --bind-address", f"    - --config={plane.config}\n    - --bind-address")
+        .replace("    volumeMounts:\n", f"    volumeMounts:\n    - mountPath: {folder}\n      name: own\n")
+        .replace("  volumes:\n", f"  volumes:\n  - hostPath:\n      path: {folder}\n    name: own\n")
+    )
+    original = plane.config.read_text()
+    plane.manifest.write_text(with_config)
+    plane.extender = replace(plane.extender, url_prefix="http://127.0.0.1:1/x", tls_dir="")
+    plane.converge()
+    plane.manifest.write_text(with_config)
+    plane.kubelet()
+    plane.known(since="2026-01-01T00:00:00Z")
+    plane.converge("absent")
+    assert (plane.config.read_text(), plane.manifest.read_text()) == (original, with_config)
+    assert (plane.known()["ends"], plane.known()["reads"]) == (1, original)
+
+
+# What a plan is made from.
+
+
+def pod_on(node: str, annotated: bool = True, mirrored: bool = True, program: str = "kube-scheduler") -> dict[str, Any]:
+    annotations = {
+        **({ANNOTATION_SCHEDULER_CONFIG: "x"} if annotated else {}),
+        **({"kubernetes.io/config.mirror": "x"} if mirrored else {}),
+    }
+    return {"metadata": {"annotations": annotations or None}, "spec": {"nodeName": node, "containers": [{"command": [program]}]}}
+
+
+def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
+    Journal("/").record("/theirs", "container_runtime", None, b"x")
+    fresh = plane.read("/more")
+    assert fresh == {
+        "files": {str(plane.manifest): MANIFEST, str(plane.config): None, "/more": None},
+        "journal": [],
+        "cluster": {"text": CLUSTER, "version": "1"},
+        "nodes": 3,
+        "others": [],
+        "unfinished": False,
+        "running": manifest.shape(parsed(MANIFEST)),
+    }
+    plane.converge()
+    plane.other_pods = [
+        pod_on("cp4"),
+        pod_on("cp1"),
+        pod_on("cp2"),
+        pod_on("x", False),
+        pod_on("y", mirrored=False),
+        pod_on("z", program="sh"),
+    ]
+    known, found = plane.known(), plane.read()
+    assert (found["cluster"], found["others"]) == ({"text": known["cluster"], "version": "2"}, ["cp2", "cp4"])
+    paths = [one["path"] for one in found["journal"]]
+    assert paths == sorted(
+        [str(plane.config), str(plane.manifest), PATH, f"folder:{plane.config.parent}", "value:percentageOfNodesToScore"]
+    )
+    entries = {one["path"]: one for one in found["journal"]}
+    assert entries[str(plane.manifest)] == {
+        "path": str(plane.manifest),
+        "original": MANIFEST,
+        "mode": plane.manifest.stat().st_mode & 0o7777,
+        "left": [digest(MANIFEST.encode()), digest(plane.manifest.read_bytes())],
+        "others": False,
+    }
+    assert (entries[str(plane.config)]["original"], entries[str(plane.config)]["mode"]) == (None, None)
+    assert entries[PATH]["original"] == CLUSTER
+    assert entries["value:percentageOfNodesToScore"]["left"] == ["", digest(b"100")]
+    # A scheduler that does not run as its manifest says, a cluster of another make, and what --config names beside what it is now.
+    plane.known(cluster=None, ran=MANIFEST)
+    plane.kubelet = lambda: None  # type: ignore[method-assign]
+    plane.manifest.write_text(plane.manifest.read_text().replace("--leader-elect", "--config=/named.yaml\n    - --leader-elect"))
+    found = plane.read()
+    assert (found["running"], found["cluster"]) == (None, None)
+    assert set(found["files"]) == {str(plane.manifest), str(plane.config), "/named.yaml"}
+
+
+def test_without_a_manifest_there_is_nothing_to_run(plane: ControlPlane) -> None:
+    plane.converge()
+    plane.manifest.unlink()
+    plane.kubelet = lambda: None  # type: ignore[method-assign]
+    assert plane.read()["files"][str(plane.manifest)] is None
+
+
+# What others do meanwhile.
+
+
+def test_a_file_that_was_changed_since_the_plan_is_not_written_over(plane: ControlPlane) -> None:
+    for path in (plane.manifest, plane.config):
+        plan, _due = plane.plan("present")
+        content = path.read_bytes() if path.exists() else None
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("theirs")
+        before = plane.tree()
+        with pytest.raises(Refused, match=f"^{path} has been changed by somebody else just now, so nothing was changed: run again$"):
+            plane.carry_out(plan)
+        assert plane.tree() == before
+        path.write_bytes(content) if content is not None else path.unlink()
+
+
+@pytest.mark.parametrize("text", [CLUSTER + "# theirs\n", None])
+def test_kubeadms_part_that_was_changed_since_the_plan_is_not_written_over(plane: ControlPlane, text: str | None) -> None:
+    plan, _due = plane.plan("present")
+    plane.known(cluster=text)
+    with pytest.raises(KubectlError, match=f"^{PATH} has been changed by somebody else just now; the scheduler's own files are done: run"):
+        plane.carry_out(plan)
+    assert plane.known()["cluster"] == text
+    assert Journal("/").entry(PATH) is None
+    assert "aliyun.com" in plane.config.read_text()
+
+
+def test_kubeadms_part_is_patched_at_the_version_that_was_read(plane: ControlPlane) -> None:
+    plane.converge()
+    (patch,) = [words for words in plane.asked if words[0] == "patch"]
+    assert patch[:-1] == ["patch", "configmap", "--namespace", "kube-system", "kubeadm-config", "--type=merge", "--patch"]
+    assert json.loads(patch[-1]) == {"metadata": {"resourceVersion": "1"}, "data": {"ClusterConfiguration": plane.known()["cluster"]}}
+    entry = Journal("/").entry(PATH)
+    assert entry is not None
+    assert entry.original == FileState(CLUSTER.encode(), 0, 0, 0, None)
+    assert entry.untouched(plane.known()["cluster"].encode())
+
+
+# What must hold before.
+
+
+def test_an_extender_that_is_not_in_sync_stops_what_would_restart_a_scheduler_and_nothing_else(plane: ControlPlane) -> None:
+    words = "^the extender must be in sync before a scheduler is pointed at it, so nothing was changed: .* synced: true; it says"
+    plane.synced, before = False, plane.tree()
+    with pytest.raises(Refused, match=words):
+        plane.converge()
+    assert plane.tree() == before
+    plane.synced = True
+    assert killed(plane, "present", f"written {plane.manifest}")
+    plane.synced = False
+    plan, _due = plane.plan("present")
+    with pytest.raises(Refused, match=words):
+        plane.carry_out(plan)
+    plane.synced = True
+    plane.converge()
+    plane.synced = False
+    # Nothing is due; then only a restart is.
+    plane.carry_out(plane.plan("present")[0])
+    plane.known(since="2026-01-01T00:00:00Z")
+    with pytest.raises(Refused, match=words):
+        plane.carry_out(plane.plan("present")[0])
+    plane.known(since=now(1))
+    plane.converge("absent")
+    assert plane.manifest.read_text() == MANIFEST
+
+
+def test_plain_http_needs_no_certificates(plane: ControlPlane) -> None:
+    for name in ("tls.key", "ca.crt"):
+        (plane.pki / name).unlink()
+    with pytest.raises(Refused, match=r"has no ca.crt, tls.key, which"):
+        plane.converge()
+    plan, _due = plane.plan("present")
+    tools = apply.Tools(Kubectl(plane.kubectl, "kubectl", "x"), plane.run, None, str(plane.folder))
+    plane.synced = False
+    with pytest.raises(Refused, match=r"^the extender must be in sync"):
+        apply.apply(plane.host, tools, plan.for_module, "aliyun.com/gpu-mem", "", "present")
+
+
+def test_the_candidate_is_read_by_the_schedulers_own_image_with_all_that_is_mounted(plane: ControlPlane) -> None:
+    plane.converge()
+    image = "registry.k8s.io/kube-scheduler:v1.36.3"
+    assert plane.result["candidate"] == f"accepted by {image}"
+    assert plane.result.keys() == {"candidate", "warnings", "holder", "standby"}
+    assert plane.result["warnings"] == []
+    (run,) = [argv for argv in plane.asked if "run" in argv]
+    mounts = [word.split(",")[1:3] for word in run if word.startswith("--mount")]
+    # scheduler.conf and the folder of the configuration are not on this host (yet).
+    assert mounts == [
+        [f"src={plane.folder}/gpushare-candidate.yaml", "dst=/gpushare-candidate.yaml"],
+        [f"src={plane.pki}", f"dst={plane.pki}"],
+    ]
+    assert run[run.index(image) + 2] == "kube-scheduler"
+    assert plane.candidate == plane.config.read_text()
+    assert not (plane.folder / "gpushare-candidate.yaml").exists()
+    plane.carry_out(plane.plan("present")[0])
+    assert plane.result["candidate"] == "not needed"
+    plane.converge("absent")
+    assert plane.candidate == ""
+    plane.ctr = None
+    plane.converge()
+    assert plane.result["candidate"] == "the candidate was not checked: this host has no ctr (containerd)"
+    assert plane.result["warnings"] == [plane.result["candidate"]]
+
+
+def test_a_container_is_ended_by_containerd_or_not_at_all(plane: ControlPlane) -> None:
+    def tools(ctr: str | None, status: int, out: str, err: str) -> apply.Tools:
+        def run(argv: list[str]) -> tuple[int, str, str]:
+            plane.asked.append(argv)
+            return status, out, err
+
+        return apply.Tools(Kubectl(plane.kubectl, "kubectl", "x"), run, ctr, "/")
+
+    tools("/ctr", 0, "", "warning").end_container("c1")
+    assert plane.asked[-1] == ["/ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", "c1"]
+    for out, err in (("no\n", ""), ("yes", " no\n")):
+        with pytest.raises(OSError, match=r"^kube-scheduler's container could not be ended: no$"):
+            tools("/ctr", 1, out, err).end_container("c1")
+    with pytest.raises(OSError, match=r"^kube-scheduler must be restarted, and this host has no ctr"):
+        tools(None, 0, "", "").end_container("c1")
+
+
+# What is left behind.
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_folder_of_ours_in_which_somebody_has_put_a_file_stays(plane: ControlPlane, state: str) -> None:
+    own = plane.config.parent / "theirs"
+    if state == "absent":
+        plane.converge()
+        own.write_text("x")
+        plane.converge("absent")
+    else:
+        plane.runs_with = lambda config: "aliyun.com" not in config or own.write_text("x") == 0
+        with pytest.raises(TransactionError):
+            plane.converge()
+    assert [path.name for path in plane.config.parent.iterdir()] == ["theirs"]
+    assert [entry.path for entry in Journal("/").entries()] == []
+
+
+def test_entries_of_others_stay(plane: ControlPlane) -> None:
+    Journal("/").record("/theirs", "container_runtime", None, b"x")
+    plane.converge()
+    plane.converge("absent")
+    assert [entry.path for entry in Journal("/").entries()] == ["/theirs"]
+
+
+def test_a_change_that_could_not_be_put_back_keeps_its_folder_for_the_next_run(plane: ControlPlane) -> None:
+    def broken(point: str) -> None:
+        if point == f"written {plane.manifest}":
+            plane.manifest.unlink()
+            plane.manifest.mkdir()
+            raise OSError("no room")
+
+    with pytest.raises(TransactionError, match="putting back what was there failed as well"):
+        plane.converge(point=broken)
+    assert list(plane.config.parent.iterdir()) == []
+
+
+# Kills.
+
+
+def killed(plane: ControlPlane, state: str, victim: str, when: int = 0) -> bool:
+    """Converge in a process that kills itself at a point, or around the n-th call that changes a folder; whether it came to that."""
+    child = os.fork()
+    if child == 0:
+        seen = 0
+
+        def moment() -> None:
+            nonlocal seen
+            seen += 1
+            if seen == when:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def around(real: Callable[..., None]) -> Callable[..., None]:
+            def call(*arguments: str) -> None:
+                moment()
+                real(*arguments)
+                moment()
+
+            return call
+
+        for name in ("rename", "unlink", "rmdir") if when else ():
+            setattr(os, name, around(getattr(os, name)))
+        try:
+            plane.converge(state, lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None)
+        finally:
+            os._exit(0)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def starting_as(plane: ControlPlane, state: str, folder: Path) -> tuple[Callable[[], None], dict[str, tuple[int, bytes]], str]:
+    """What puts the host into the other state again, and the files and kubeadm's part when all is done."""
+    if state == "absent":
+        plane.converge("present")
+    shutil.copytree(plane.folder, folder)
+
+    def again() -> None:
+        shutil.rmtree(plane.folder)
+        shutil.copytree(folder, plane.folder)
+
+    plane.converge(state)
+    return again, plane.tree(), plane.known()["cluster"]
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_killed_at_any_point_the_next_run_finishes(plane: ControlPlane, state: str, tmp_path: Path) -> None:
+    again, wanted, cluster = starting_as(plane, state, tmp_path / "start")
+    again()
+    points = plane.passed(state)
+    assert [point.split()[0] for point in points if "kubeadm-config" in point and "forgotten" not in point] == [
+        "before",
+        "noted",
+        "written",
+    ]
+    assert {"restarted", "done"} <= set(points)
+    old = (tmp_path / "start" / plane.manifest.relative_to(plane.folder)).read_bytes()
+    for victim in points:
+        again()
+        assert killed(plane, state, victim), victim
+        assert plane.manifest.read_bytes() in (old, wanted[str(plane.manifest.relative_to(plane.folder))][1])
+        assert [path.name for path in plane.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
+        plane.converge(state)
+        assert (plane.tree(), plane.known()["cluster"]) == (wanted, cluster), victim
+        assert not plane.converge(state), victim
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_killed_around_any_rename_the_next_run_finishes_and_nothing_is_left(plane: ControlPlane, state: str, tmp_path: Path) -> None:
+    again, wanted, cluster = starting_as(plane, state, tmp_path / "start")
+    when = 0
+    while True:
+        when += 1
+        again()
+        if not killed(plane, state, "", when):
+            break
+        assert [path.name for path in plane.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
+        plane.converge(state)
+        assert (plane.tree(), plane.known()["cluster"]) == (wanted, cluster), when
+        assert not plane.converge(state), when
+    assert when > 20
+
+
+def test_what_a_killed_run_left_broken_is_put_back_by_the_next(plane: ControlPlane) -> None:
+    before = plane.tree()
+    assert killed(plane, "present", f"written {plane.manifest}")
+    plane.runs_with = lambda config: "aliyun.com" not in config
+    plane.kubelet()
+    assert plane.pod()["status"]["containerStatuses"][0]["restartCount"] == 3
+    with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
+        plane.converge()
+    assert (plane.tree(), plane.known()["ran"]) == (before, MANIFEST)
+    assert not plane.config.parent.exists()

@@ -1,0 +1,650 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What a control plane's files and kubeadm's part of the cluster become with our extender, and what they become again without it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, check_lease, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
+
+from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED
+
+TLS = replace(EXTENDER, url_prefix="https://127.0.0.1:32766/gpushare-scheduler", tls_dir="/etc/gpushare/pki/scheduler")
+CLUSTER = """\
+apiServer: {}
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: v1.36.3
+networking:
+  podSubnet: 10.244.0.0/16
+proxy: {}
+scheduler: {}
+"""
+CLUSTER_WITH_US = """\
+apiServer: {}
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: v1.36.3
+networking:
+  podSubnet: 10.244.0.0/16
+proxy: {}
+scheduler:
+  extraArgs:
+  - name: config
+    value: /etc/kubernetes/gpushare/kube-scheduler.yaml
+  extraVolumes:
+  - name: gpushare-scheduler-config
+    hostPath: /etc/kubernetes/gpushare
+    mountPath: /etc/kubernetes/gpushare
+    readOnly: true
+    pathType: DirectoryOrCreate
+  - name: gpushare-pki
+    hostPath: /etc/gpushare/pki/scheduler
+    mountPath: /etc/gpushare/pki/scheduler
+    readOnly: true
+    pathType: Directory
+"""
+UNTOUCHED = Found({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}, cluster=CLUSTER, nodes=3)
+
+
+def present(found: Found, percentage: int = -1, extender: scheduler_config.Extender = TLS) -> Plan:
+    return plan_present(MANIFEST_PATH, CONFIG_PATH, found, extender, percentage)
+
+
+def absent(found: Found, extender: scheduler_config.Extender = TLS) -> Plan:
+    return plan_absent(MANIFEST_PATH, CONFIG_PATH, found, extender)
+
+
+def done(found: Found, plan: Plan) -> Found:
+    """The host after the plan, as the module carries it out, with its journal."""
+    files, journal, cluster = dict(found.files), dict(found.journal), found.cluster
+
+    def note(path: str, before: str | None, after: str | None) -> None:
+        known = journal.get(path)
+        state = None if before is None else FileState(before.encode(), 0o644, 0, 0, None)
+        left = (digest(None if before is None else before.encode()), digest(None if after is None else after.encode()))
+        others = known is not None and (known.others or left[0] not in known.left)
+        journal[path] = Entry(path, "scheduler", known.original if known else state, left, others)
+
+    for one in plan.for_module["files"]:
+        if files.get(one["path"]) != one["content"]:
+            note(one["path"], files.get(one["path"]), one["content"])
+            files[one["path"]] = one["content"]
+    for value in plan.for_module["values"]:
+        note(*value)
+    if plan.for_module["cluster"] is not None:
+        note(kubeadm.PATH, cluster, plan.for_module["cluster"]["content"])
+        cluster = plan.for_module["cluster"]["content"]
+    return replace(found, files=files, journal=journal, cluster=cluster)
+
+
+def forgotten(found: Found) -> Found:
+    return replace(found, journal={})
+
+
+def test_the_extender_is_called_with_certificates_that_are_mounted_at_the_same_path() -> None:
+    files = done(UNTOUCHED, present(UNTOUCHED)).files
+    config, manifest = (yaml.safe_load(files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
+    entry = config["extenders"][0]
+    assert (entry["urlPrefix"], entry["enableHTTPS"]) == ("https://127.0.0.1:32766/gpushare-scheduler", True)
+    assert entry["tlsConfig"] == {
+        "certFile": "/etc/gpushare/pki/scheduler/tls.crt",
+        "keyFile": "/etc/gpushare/pki/scheduler/tls.key",
+        "caFile": "/etc/gpushare/pki/scheduler/ca.crt",
+    }
+    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in scheduler_manifest.host_mounts(manifest)
+
+
+def test_http_and_certificates_follow_the_setting_both_ways() -> None:
+    with_tls = done(UNTOUCHED, present(UNTOUCHED))
+    plain = done(with_tls, present(with_tls, extender=EXTENDER))
+    assert done(UNTOUCHED, present(UNTOUCHED, extender=EXTENDER)).files == plain.files
+    assert "gpushare-pki" not in (plain.files[MANIFEST_PATH] or "") + (plain.cluster or "")
+    assert done(plain, present(plain)).files == with_tls.files
+
+
+def test_kubeadms_configuration_gets_the_same_and_keeps_every_other_line() -> None:
+    plan = present(UNTOUCHED)
+    assert done(UNTOUCHED, plan).cluster == CLUSTER_WITH_US
+    assert plan.diff[-1] == {
+        "before_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
+        "after_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
+        "before": CLUSTER,
+        "after": CLUSTER_WITH_US,
+    }
+    assert not present(done(UNTOUCHED, plan)).changed
+
+
+def test_kubeadms_older_form_has_a_map() -> None:
+    text = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nscheduler:\n  extraArgs:\n    v: '4'\n"
+    found = replace(UNTOUCHED, cluster=text)
+    changed = done(found, present(found))
+    assert yaml.safe_load(changed.cluster or "")["scheduler"]["extraArgs"] == {"v": "4", "config": CONFIG_PATH}
+    assert done(changed, absent(changed)).cluster == text
+    edited = replace(changed, cluster=(changed.cluster or "").replace("'4'", "'5'"))
+    assert done(edited, absent(edited)).cluster == text.replace("'4'", "'5'")
+
+
+def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED})
+    ours, theirs = (yaml.safe_load(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
+    assert scheduler_manifest.shape(ours)["mounts"] == scheduler_manifest.shape(theirs)["mounts"]
+    assert sorted(scheduler_manifest.words(ours)) == sorted(scheduler_manifest.words(theirs))
+    again = done(upgraded, present(upgraded))
+    text = again.files[MANIFEST_PATH] or ""
+    assert [
+        line for line in text.splitlines() if "gpushare.kubernetes/" not in line and line != "  annotations:"
+    ] == REGENERATED.splitlines()
+    assert not present(again).changed
+
+
+def test_a_cluster_without_kubeadm_is_told_and_goes_on() -> None:
+    found = replace(UNTOUCHED, cluster=None)
+    plan = present(found)
+    assert plan.changed
+    assert "was not made by kubeadm" in plan.notes[0]
+    assert not absent(done(found, plan)).notes
+
+
+def test_another_configuration_in_kubeadms_part_is_left_and_told() -> None:
+    theirs = CLUSTER.replace("scheduler: {}", "scheduler:\n  extraArgs:\n  - name: config\n    value: /theirs.yaml")
+    found = replace(UNTOUCHED, cluster=theirs)
+    plan = present(found)
+    assert "has --config=/theirs.yaml" in plan.notes[0]
+    assert yaml.safe_load(done(found, plan).cluster or "")["scheduler"]["extraArgs"] == [{"name": "config", "value": "/theirs.yaml"}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "nodes", "before", "after"),
+    [
+        (-1, 500, None, 100),
+        (-1, 501, None, 0),
+        (-1, 3, 30, 30),
+        (-1, 3, 0, 0),
+        (60, 3, 30, 60),
+        (0, 3, None, 0),
+    ],
+)
+def test_the_share_of_nodes_that_is_looked_at(setting: int, nodes: int, before: int | None, after: int) -> None:
+    text = OTHERS_CONFIG + ("" if before is None else f"percentageOfNodesToScore: {before}  # ours\n")
+    found = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, CONFIG_PATH: text}, nodes=nodes)
+    changed = done(found, present(found, setting))
+    assert yaml.safe_load(changed.files[CONFIG_PATH] or "")["percentageOfNodesToScore"] == after
+    assert not present(changed, setting).changed
+    assert done(changed, absent(changed)).files[CONFIG_PATH] == text
+    edited = replace(changed, files={**changed.files, CONFIG_PATH: (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"})
+    assert done(edited, absent(edited)).files[CONFIG_PATH] == text + "parallelism: 4\n"
+
+
+def test_our_share_of_nodes_follows_the_cluster_and_the_setting_but_an_administrators_stays() -> None:
+    small = done(UNTOUCHED, present(UNTOUCHED))
+    large = replace(small, nodes=600)
+    large = done(large, present(large))
+    assert "percentageOfNodesToScore: 0\n" in (large.files[CONFIG_PATH] or "")
+    set_to = done(large, present(large, 40))
+    assert "percentageOfNodesToScore: 40\n" in (set_to.files[CONFIG_PATH] or "")
+    unset = done(set_to, present(set_to))
+    assert "percentageOfNodesToScore: 0\n" in (unset.files[CONFIG_PATH] or "")
+    text = (unset.files[CONFIG_PATH] or "").replace("percentageOfNodesToScore: 0", "percentageOfNodesToScore: 7")
+    edited = replace(unset, files={**unset.files, CONFIG_PATH: text})
+    assert (done(edited, present(edited)).files[CONFIG_PATH]) == text
+
+
+@pytest.mark.parametrize("setting", [-2, 101])
+def test_a_share_that_cannot_be_is_refused(setting: int) -> None:
+    with pytest.raises(scheduler_manifest.SchedulerError, match=f"or 0 to 100; found {setting}"):
+        present(UNTOUCHED, setting)
+
+
+# Back again.
+
+
+def with_others_config() -> Found:
+    pod: dict[str, Any] = yaml.safe_load(MANIFEST)
+    pod["spec"]["containers"][0]["command"].append("--config=/config/scheduler.yaml")
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "own", "mountPath": "/config/scheduler.yaml", "readOnly": True})
+    pod["spec"]["volumes"].append({"name": "own", "hostPath": {"path": "/srv/k8s/sched-7.yaml", "type": "File"}})
+    files = {MANIFEST_PATH: yaml.safe_dump(pod, sort_keys=False), "/srv/k8s/sched-7.yaml": OTHERS_CONFIG, CONFIG_PATH: None}
+    return replace(UNTOUCHED, files=files)
+
+
+STARTS = {
+    "kubeadm's": UNTOUCHED,
+    "with somebody's configuration": with_others_config(),
+    "a file where ours goes": replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, CONFIG_PATH: OTHERS_CONFIG}),
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=list(STARTS))
+def test_untouched_files_get_their_old_bytes_back_and_then_there_is_nothing_to_do(start: Found) -> None:
+    changed = done(start, present(start))
+    plan = absent(changed)
+    back = done(changed, plan)
+    assert (back.files, back.cluster) == (start.files, start.cluster)
+    assert plan.notes == []
+    assert not absent(back).changed
+    assert not absent(forgotten(back)).changed
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=list(STARTS))
+def test_nothing_is_done_where_we_never_were(start: Found) -> None:
+    assert not absent(start).changed
+    assert absent(start).notes == []
+
+
+def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    text = (changed.files[MANIFEST_PATH] or "").replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
+    edited = replace(changed, files={**changed.files, MANIFEST_PATH: text})
+    plan = absent(edited)
+    back = done(edited, plan)
+    assert back.files[MANIFEST_PATH] == MANIFEST.replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
+    assert back.files[CONFIG_PATH] is None
+    assert plan.notes == [f"{MANIFEST_PATH} was changed by somebody else since: only our part is taken out"]
+
+
+@pytest.mark.parametrize("rerun", [False, True])
+def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(rerun: bool) -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    upgraded_cluster = CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0")
+    upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED}, cluster=upgraded_cluster)
+    if rerun:
+        upgraded = done(upgraded, present(upgraded))
+    back = done(upgraded, absent(upgraded))
+    assert (back.files[MANIFEST_PATH], back.files[CONFIG_PATH]) == (MANIFEST, None)
+    assert back.cluster == CLUSTER.replace("v1.36.3", "v1.37.0")
+
+
+def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_part() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    text = (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"
+    edited = replace(changed, files={**changed.files, CONFIG_PATH: text})
+    plan = absent(edited)
+    back = done(edited, plan)
+    config, manifest = (yaml.safe_load(back.files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
+    assert config["parallelism"] == 4
+    assert set(config) & {"extenders", "percentageOfNodesToScore"} == set()
+    assert scheduler_manifest.flag(manifest, "config") == CONFIG_PATH
+    assert "gpushare-pki" not in (back.files[MANIFEST_PATH] or "") + (back.cluster or "")
+    assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
+    assert kubeadm.config_argument(yaml.safe_load(back.cluster or "")) == CONFIG_PATH
+    assert any("goes on naming it" in note for note in plan.notes)
+    assert not absent(forgotten(back)).changed
+
+
+def test_a_lost_journal_costs_the_old_bytes_but_not_the_way_back() -> None:
+    lost = forgotten(done(UNTOUCHED, present(UNTOUCHED)))
+    back = done(lost, absent(lost))
+    assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
+    assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
+
+
+def test_kubeadms_part_stays_while_another_scheduler_calls_us() -> None:
+    changed = replace(done(UNTOUCHED, present(UNTOUCHED)), others=["cp2"])
+    plan = absent(changed)
+    assert done(changed, plan).cluster == CLUSTER_WITH_US
+    assert "for the schedulers of cp2" in plan.notes[0]
+    last = replace(done(changed, plan), others=[])
+    assert done(last, absent(last)).cluster == CLUSTER
+
+
+def test_a_host_without_a_scheduler_any_more_loses_our_configuration() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    gone = replace(changed, files={**changed.files, MANIFEST_PATH: None})
+    plan = absent(gone)
+    assert plan.for_module["scheduler"] is None
+    assert done(gone, plan).files == {MANIFEST_PATH: None, CONFIG_PATH: None}
+
+
+def test_a_file_that_somebodys_own_flag_names_is_not_taken_away_even_if_we_made_it() -> None:
+    named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
+    start = replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: None})
+    changed = done(start, present(start))
+    back = done(changed, absent(changed))
+    assert back.files[MANIFEST_PATH] == named
+    assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
+
+
+def with_flags(*flags: str) -> Plan:
+    lines = "".join(f"    - {one}\n" for one in flags)
+    manifest = MANIFEST.replace("    - --leader-elect=true\n", lines)
+    return present(replace(UNTOUCHED, files={**UNTOUCHED.files, MANIFEST_PATH: manifest}))
+
+
+def test_the_lease_is_the_one_that_the_scheduler_will_compete_for() -> None:
+    assert present(UNTOUCHED).lease == "kube-system/kube-scheduler"
+    assert (
+        with_flags("--leader-elect=true", "--leader-elect-resource-name=mine", "--leader-elect-resource-namespace=infra").lease
+        == "infra/mine"
+    )
+    assert with_flags("--leader-elect=false").lease == "none"
+
+
+def test_two_schedulers_that_would_be_active_at_once_are_refused() -> None:
+    check_lease("kube-system/kube-scheduler", "kube-system/kube-scheduler", 3, "cp1")
+    check_lease("infra/mine", "", 3, "cp1")
+    check_lease("none", "none", 1, "cp1")
+    with pytest.raises(scheduler_manifest.SchedulerError, match="cp1 runs with leader election off, and 3 control planes have a scheduler"):
+        check_lease("none", "none", 3, "cp1")
+    with pytest.raises(
+        scheduler_manifest.SchedulerError, match=r"competes for the lease infra/mine, .* set gpushare_scheduler_lease: infra/mine"
+    ):
+        check_lease("infra/mine", "kube-system/kube-scheduler", 3, "cp1")
+    with pytest.raises(scheduler_manifest.SchedulerError, match=r"runs without leader election, .* set gpushare_scheduler_lease: none"):
+        check_lease("none", "kube-system/kube-scheduler", 1, "cp1")
+
+
+# kubeadm's part, value by value.
+
+OURS = scheduler_manifest.merge_manifest(yaml.safe_load(MANIFEST), scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "x", TLS.tls_dir)
+PLAIN = scheduler_manifest.merge_manifest(yaml.safe_load(MANIFEST), scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "x")
+ARGUMENT = {"name": "config", "value": CONFIG_PATH}
+FOLDER = "/etc/kubernetes/gpushare"
+VOLUME = {"name": scheduler_manifest.VOLUME, "hostPath": FOLDER, "mountPath": FOLDER, "readOnly": True, "pathType": "DirectoryOrCreate"}
+PKI = {"name": scheduler_manifest.TLS_VOLUME, "hostPath": TLS.tls_dir, "mountPath": TLS.tls_dir, "readOnly": True, "pathType": "Directory"}
+OTHER = {"name": "other", "hostPath": "/x", "mountPath": "/x"}
+
+
+def cluster(release: str = "v1beta4", **scheduler: Any) -> dict[str, Any]:
+    return {"kind": "ClusterConfiguration", "apiVersion": f"kubeadm.k8s.io/{release}", "scheduler": scheduler}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (None, None),
+        ({"v": "4"}, None),
+        ({"config": "/a"}, "/a"),
+        ([{"name": "v", "value": "4"}], None),
+        ([{"name": "config", "value": "/a"}, {"name": "config", "value": "/b"}, {"name": "v"}], "/b"),
+    ],
+)
+def test_kubeadms_last_argument_counts(arguments: Any, found: str | None) -> None:
+    assert kubeadm.config_argument(cluster(extraArgs=arguments)) == found
+    assert kubeadm.config_argument({"scheduler": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "pod", "after"),
+    [
+        (cluster(), OURS, cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME, PKI])),
+        (cluster(extraArgs=[], extraVolumes=None), PLAIN, cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME])),
+        *((cluster(one), PLAIN, cluster(one, extraArgs={"config": CONFIG_PATH}, extraVolumes=[VOLUME])) for one in ("v1beta1", "v1beta2")),
+        (
+            cluster("v1beta3", extraArgs={"v": "4"}),
+            PLAIN,
+            cluster("v1beta3", extraArgs={"v": "4", "config": CONFIG_PATH}, extraVolumes=[VOLUME]),
+        ),
+        (cluster(extraArgs=[{"name": "v"}]), PLAIN, cluster(extraArgs=[{"name": "v"}, ARGUMENT], extraVolumes=[VOLUME])),
+        (
+            cluster(extraArgs=[{"name": "config", "value": "/a"}]),
+            PLAIN,
+            cluster(extraArgs=[{"name": "config", "value": "/a"}], extraVolumes=[VOLUME]),
+        ),
+        # Ours is put right in its place, goes where it is not needed, and does not mount what is mounted already.
+        (
+            cluster(extraVolumes=[{**PKI, "hostPath": "/old"}, OTHER]),
+            OURS,
+            cluster(extraArgs=[ARGUMENT], extraVolumes=[PKI, OTHER, VOLUME]),
+        ),
+        (cluster(extraVolumes=[PKI, OTHER]), PLAIN, cluster(extraArgs=[ARGUMENT], extraVolumes=[OTHER, VOLUME])),
+        (
+            cluster(extraVolumes=[{**OTHER, "mountPath": FOLDER}]),
+            PLAIN,
+            cluster(extraArgs=[ARGUMENT], extraVolumes=[{**OTHER, "mountPath": FOLDER}]),
+        ),
+        # A manifest without our configuration.
+        (cluster(extraVolumes=[PKI]), yaml.safe_load(MANIFEST), cluster()),
+    ],
+)
+def test_kubeadm_is_told_what_its_manifest_needs(before: dict[str, Any], pod: dict[str, Any], after: dict[str, Any]) -> None:
+    kept = copy.deepcopy(before)
+    assert kubeadm.merge(before, pod) == after
+    assert kubeadm.merge(after, pod) == after
+    assert before == kept
+    if pod is not OURS and pod is not PLAIN:
+        return
+    without_scheduler = {key: value for key, value in before.items() if key != "scheduler"}
+    assert kubeadm.merge(without_scheduler, pod)["scheduler"]["extraVolumes"] == ([VOLUME, PKI] if pod is OURS else [VOLUME])
+
+
+def test_only_volumes_of_the_host_that_carry_our_files_are_told() -> None:
+    pod = yaml.safe_load(MANIFEST)
+    container = pod["spec"]["containers"][0]
+    container["command"].append("--config=/c/d/e.yaml")
+    places = {"deep": "/c/d/", "outer": "/c", "file": "/c/d/e.yaml", "prefix": "/c/d/e", "sub": "/c", "empty": "/c"}
+    container["volumeMounts"] = [{"name": name, "mountPath": path} for name, path in places.items()]
+    container["volumeMounts"][4]["subPath"] = "x"
+    pod["spec"]["volumes"] = [{"name": name, "hostPath": {"path": f"/{name}"}} for name in places if name != "empty"]
+    pod["spec"]["volumes"].append({"name": "empty", "emptyDir": {}})
+    assert kubeadm.merge(cluster(), pod)["scheduler"]["extraVolumes"] == [
+        {"name": name, "hostPath": f"/{name}", "mountPath": places[name]} for name in ("deep", "outer", "file")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "after"),
+    [
+        (cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME, PKI]), CONFIG_PATH, cluster()),
+        (
+            cluster(extraArgs=[{"name": "v"}, ARGUMENT], extraVolumes=[OTHER, PKI]),
+            CONFIG_PATH,
+            cluster(extraArgs=[{"name": "v"}], extraVolumes=[OTHER]),
+        ),
+        (cluster(extraArgs={"config": CONFIG_PATH, "v": "4"}), CONFIG_PATH, cluster(extraArgs={"v": "4"})),
+        (cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME, PKI]), None, cluster(extraArgs=[ARGUMENT], extraVolumes=[VOLUME])),
+        (cluster(extraArgs=[ARGUMENT]), "/another", cluster(extraArgs=[ARGUMENT])),
+        (cluster(extraArgs={"config": "/a"}), "/another", cluster(extraArgs={"config": "/a"})),
+        (cluster(extraArgs=[], extraVolumes=[]), CONFIG_PATH, cluster(extraArgs=[], extraVolumes=[])),
+        ({"kind": "ClusterConfiguration", "scheduler": None}, CONFIG_PATH, {"kind": "ClusterConfiguration", "scheduler": None}),
+        ({"kind": "ClusterConfiguration"}, CONFIG_PATH, {"kind": "ClusterConfiguration"}),
+    ],
+)
+def test_kubeadms_part_without_us(before: dict[str, Any], path: str | None, after: dict[str, Any]) -> None:
+    kept = copy.deepcopy(before)
+    assert kubeadm.unmerge(before, path) == after
+    assert before == kept
+
+
+@pytest.mark.parametrize(("wrong", "words"), [({"kind": "InitConfiguration"}, "'InitConfiguration'"), (["x"], "'list'"), ({}, "None")])
+def test_another_object_is_no_configuration_of_a_cluster(wrong: Any, words: str) -> None:
+    message = f"^ConfigMap kube-system/kubeadm-config must hold a ClusterConfiguration; found {words}$"
+    with pytest.raises(scheduler_manifest.SchedulerError, match=message):
+        kubeadm.merge(wrong, OURS)
+    with pytest.raises(scheduler_manifest.SchedulerError, match=message):
+        kubeadm.unmerge(wrong, None)
+
+
+# The orders for the module.
+
+
+def test_the_orders_say_all_that_the_module_does() -> None:
+    plan = present(replace(UNTOUCHED, cluster_version="42"))
+    after = done(UNTOUCHED, plan)
+    texts = [after.files[path] or "" for path in (CONFIG_PATH, MANIFEST_PATH)]
+    shapes = {digest(text.encode()): scheduler_manifest.shape(yaml.safe_load(text)) for text in (MANIFEST, texts[1])}
+    assert plan.for_module == {
+        "files": [
+            {"path": CONFIG_PATH, "content": texts[0], "mode": None, "sha256_before": ""},
+            {"path": MANIFEST_PATH, "content": texts[1], "mode": None, "sha256_before": digest(MANIFEST.encode())},
+        ],
+        "values": [["value:percentageOfNodesToScore", None, "100"]],
+        "cluster": {
+            "path": kubeadm.PATH,
+            "content": CLUSTER_WITH_US,
+            "mode": None,
+            "sha256_before": digest(CLUSTER.encode()),
+            "version": "42",
+        },
+        "shapes": shapes,
+        "scheduler": {
+            "image": "registry.k8s.io/kube-scheduler:v1.36.3",
+            "command": scheduler_manifest.candidate_command(yaml.safe_load(texts[1])),
+            "mounts": scheduler_manifest.host_mounts(yaml.safe_load(texts[1])),
+            "lease": {"namespace": "kube-system", "name": "kube-scheduler"},
+            "name": "default-scheduler",
+            "read_once": ["/etc/gpushare/pki/scheduler/ca.crt"],
+        },
+    }
+    assert texts[0].startswith("# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\napiVersion: ")
+    assert (plan.changed, plan.notes, plan.shape) == (True, [], shapes[digest(MANIFEST.encode())])
+    assert [one["after_header"] for one in plan.diff] == [CONFIG_PATH, MANIFEST_PATH, kubeadm.PATH]
+    assert plan.diff[0]["before"] == ""
+    again = present(after)
+    assert (again.for_module["cluster"], again.for_module["values"], again.diff, again.changed) == (None, [], [], False)
+    assert present(replace(after, cluster=CLUSTER)).changed
+
+
+def test_what_a_scheduler_reads_once_is_a_configuration_that_its_manifest_does_not_name_by_hash() -> None:
+    start = with_others_config()
+    changed = done(start, present(start, extender=EXTENDER))
+    assert present(changed, extender=EXTENDER).for_module["scheduler"]["read_once"] == []
+    assert absent(changed, EXTENDER).for_module["scheduler"]["read_once"] == ["/srv/k8s/sched-7.yaml"]
+    assert absent(done(UNTOUCHED, present(UNTOUCHED))).for_module["scheduler"]["read_once"] == []
+
+
+def test_what_the_host_has_answered_is_read() -> None:
+    journal = [
+        {"path": "/a", "original": "x", "mode": 0o600, "left": ["1", "2"], "others": True},
+        {"path": "/b", "original": None, "mode": None, "left": ["", "3"], "others": False},
+    ]
+    answer = {"files": {"/a": None}, "journal": journal, "cluster": {"text": "t", "version": "7"}, "nodes": 5, "others": ["cp2"]}
+    entries = {
+        "/a": Entry("/a", "scheduler", FileState(b"x", 0o600, 0, 0, None), ("1", "2"), True),
+        "/b": Entry("/b", "scheduler", None, ("", "3"), False),
+    }
+    assert Found.of(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"])
+    assert Found.of({**answer, "cluster": None}) == Found({"/a": None}, entries, None, "", 5, ["cp2"])
+
+
+def test_a_configuration_that_a_flag_names_must_be_there() -> None:
+    start = with_others_config()
+    with pytest.raises(
+        scheduler_manifest.SchedulerError, match=r"^the kube-scheduler manifest has --config=/config/scheduler.yaml, which is /srv/k8s/s"
+    ):
+        present(replace(start, files={**start.files, "/srv/k8s/sched-7.yaml": None}))
+    # One that names ours may be made.
+    named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
+    assert present(replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: None})).changed
+
+
+@pytest.mark.parametrize("setting", [-1, 0, 100])
+def test_the_ends_of_the_share_are_allowed(setting: int) -> None:
+    config = yaml.safe_load(done(UNTOUCHED, present(UNTOUCHED, setting)).files[CONFIG_PATH] or "")
+    assert config["percentageOfNodesToScore"] == (100 if setting < 0 else setting)
+
+
+# The way back, where others were there meanwhile.
+
+
+def test_every_file_of_the_journal_is_asked_for() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    for path in (MANIFEST_PATH, CONFIG_PATH):
+        known = {name: text for name, text in changed.files.items() if name != path or path == MANIFEST_PATH}
+        if path == CONFIG_PATH:
+            with pytest.raises(UnreadFile) as error:
+                absent(replace(changed, files=known))
+            assert error.value.path == CONFIG_PATH
+    moved = Entry("/old/config.yaml", "scheduler", None, ("", digest(b"ours")), False)
+    journal = {**changed.journal, "/old/config.yaml": moved}
+    with pytest.raises(UnreadFile):
+        absent(replace(changed, journal=journal))
+    plan = absent(replace(changed, journal=journal, files={**changed.files, "/old/config.yaml": "ours"}))
+    paths = [one["path"] for one in plan.for_module["files"]]
+    assert paths == [CONFIG_PATH, "/old/config.yaml", MANIFEST_PATH]
+    assert [one["content"] for one in plan.for_module["files"]] == [None, None, MANIFEST]
+
+
+def test_old_files_get_their_old_modes() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    entry = changed.journal[MANIFEST_PATH]
+    assert entry.original is not None
+    journal = {**changed.journal, MANIFEST_PATH: replace(entry, original=entry.original._replace(mode=0o600))}
+    assert [one["mode"] for one in absent(replace(changed, journal=journal)).for_module["files"]] == [None, 0o600]
+
+
+def test_a_file_that_is_no_configuration_any_more_is_left_alone() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    for text in ("kind: Pod\n", "- a list\n"):
+        plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
+        assert plan.for_module["files"][0]["content"] == text
+
+
+def test_a_configuration_that_is_gone_stays_gone() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: None}))
+    assert [one["content"] for one in plan.for_module["files"]] == [None, MANIFEST]
+
+
+def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    text = (changed.files[CONFIG_PATH] or "").replace("Score: 100", "Score: 7")
+    plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
+    assert yaml.safe_load(plan.for_module["files"][0]["content"])["percentageOfNodesToScore"] == 7
+    assert plan.notes == [
+        f"{CONFIG_PATH} was changed by somebody else since: only our part is taken out",
+        f"{CONFIG_PATH} holds settings of somebody else, so {MANIFEST_PATH} goes on naming it",
+    ]
+
+
+def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    plan = absent(forgotten(changed))
+    assert plan.notes == [
+        f"{CONFIG_PATH} is not in the journal: only our part is taken out",
+        f"{CONFIG_PATH} holds settings of somebody else, so {MANIFEST_PATH} goes on naming it",
+        f"{MANIFEST_PATH} is not in the journal: only our part is taken out",
+    ]
+    # Made when the setting was another path.
+    moved = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, "/former/config.yaml": None, CONFIG_PATH: None})
+    moved = done(moved, plan_present(MANIFEST_PATH, "/former/config.yaml", moved, TLS))
+    assert f"/former/config.yaml holds settings of somebody else, so {MANIFEST_PATH} goes on naming it" in absent(forgotten(moved)).notes
+    start = with_others_config()
+    theirs = done(start, present(start))
+    plan = absent(forgotten(theirs))
+    assert plan.notes[1:] == [f"{MANIFEST_PATH} is not in the journal: only our part is taken out"]
+    assert scheduler_manifest.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
+
+
+def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently() -> None:
+    changed = done(UNTOUCHED, present(UNTOUCHED))
+    edited = replace(changed, cluster=CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0"))
+    plan = absent(edited)
+    assert plan.for_module["cluster"]["content"] == CLUSTER.replace("v1.36.3", "v1.37.0")
+    assert plan.notes == [f"{kubeadm.PATH} was changed by somebody else since: only our part is taken out"]
+    # As on the second control plane, whose journal does not know of it; and where no scheduler is left on this host.
+    journal = {path: entry for path, entry in changed.journal.items() if path != kubeadm.PATH}
+    for files in (changed.files, {**changed.files, MANIFEST_PATH: None}, {**changed.files, MANIFEST_PATH: MANIFEST}):
+        plan = absent(replace(changed, journal=journal, files=files))
+        assert plan.for_module["cluster"]["content"] == CLUSTER
+        assert [note for note in plan.notes if kubeadm.PATH in note] == []
+    assert absent(replace(changed, others=["a", "b"])).notes == [
+        f"{kubeadm.PATH} stays as it is for the schedulers of a, b, which still call our extender"
+    ]
+    assert absent(replace(UNTOUCHED, others=["a"])).notes == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [("clientConnection:\n  qps: 5  # ask Eve\n", False), ("clientConnection: &c\n  qps: 5  # ask Eve\nother: *c\n", True)],
+)
+def test_an_administrators_comments_are_kept_or_said_to_be_lost(settings: str, warned: bool) -> None:
+    named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
+    config = f"# ours since 2019\napiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n{settings}"
+    start = replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: config})
+    plan = present(start)
+    after = done(start, plan).files[CONFIG_PATH] or ""
+    assert ("# ours since 2019" in after and "# ask Eve" in after) is not warned
+    assert [words.startswith(f"{CONFIG_PATH} loses 2 comments: ") for words in plan.warnings] == [True] * warned

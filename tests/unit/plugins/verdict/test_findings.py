@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Findings: merged, marked with their cause, sorted, and put into words and JSON."""
+
+from __future__ import annotations
+
+import json
+from graphlib import TopologicalSorter
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM, Finding, mark, merge, verdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+CODES = sorted(FOLLOWS_FROM.keys() | {code for causes in FOLLOWS_FROM.values() for code, _where in causes})
+
+
+def error(host: str, check: str, found: str = "x", severity: str = "error") -> Finding:
+    return Finding(host, check, severity, found, "y", "do z")
+
+
+def test_nothing_follows_from_what_follows_from_it() -> None:
+    TopologicalSorter({code: [cause for cause, _where in causes] for code, causes in FOLLOWS_FROM.items()}).prepare()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.sampled_from(CODES)), min_size=1))
+def test_where_something_is_wrong_at_least_one_cause_is_left(pairs: list[tuple[str, str]]) -> None:
+    found = verdict([error(host, check) for host, check in pairs], {})
+    assert not found.ok
+    assert found.causes
+    assert {(one.host, one.check) for one in found.findings} == set(pairs)
+
+
+def test_a_cause_on_another_host_explains_nothing_unless_it_is_one_for_the_cluster() -> None:
+    stopped = error("gpu1", "plugin_stopped")
+    assert [one.because for one in mark([stopped, error("gpu1", "capacity_short"), error("gpu2", "capacity_short")])] == [
+        "",
+        "plugin_stopped",
+        "",
+    ]
+    assert mark([error("", "rbac_differs"), error("cp1", "extender_not_synced")])[1].because == "rbac_differs"
+
+
+def test_a_warning_is_no_cause() -> None:
+    assert mark([error("g", "plugin_stopped", severity="warning"), error("g", "capacity_short")])[1].because == ""
+
+
+def test_what_says_the_same_is_one_finding() -> None:
+    merged = merge([error("g", "capacity_short", "8"), error("g", "capacity_short", "9"), error("h", "capacity_short", "8")])
+    assert [(one.host, one.found) for one in merged] == [("g", "8, 9"), ("h", "8")]
+
+
+def test_what_differs_in_how_bad_it_is_or_in_what_was_expected_is_said_in_full() -> None:
+    both = merge([error("g", "x", "8"), error("g", "x", "9", severity="warning")])
+    assert [(one.severity, one.found) for one in both] == [("error", "8"), ("warning", "9")]
+    (one,) = merge([Finding("g", "x", "error", "8", "a", "first"), Finding("g", "x", "error", "8", "b", "second")])
+    assert (one.found, one.expected, one.cure) == ("8", "a, b", "first")
+
+
+def test_errors_come_before_warnings_and_notes_and_causes_before_what_follows() -> None:
+    found = verdict(
+        [
+            error("a", "z", severity="note"),
+            error("b", "y", severity="warning"),
+            error("a", "capacity_short"),
+            error("b", "w"),
+            error("a", "x"),
+            error("a", "plugin_stopped"),
+            error("", "v"),
+        ],
+        {},
+    )
+    assert [(one.host, one.check) for one in found.findings] == [
+        ("", "v"),
+        ("a", "plugin_stopped"),
+        ("a", "x"),
+        ("b", "w"),
+        ("a", "capacity_short"),
+        ("b", "y"),
+        ("a", "z"),
+    ]
+    assert [(one.host, one.check) for one in found.causes] == [("", "v"), ("a", "plugin_stopped"), ("a", "x"), ("b", "w")]
+
+
+def test_the_verdict_in_words_leaves_out_what_is_no_error_and_counts_in_good_english() -> None:
+    warned = verdict([error("b", "w", severity="warning")], {"hosts": 1, "GPU nodes": 0})
+    assert warned.words == "verified: 1 host, 0 GPU nodes"
+    one = verdict([error("", "v"), error("b", "w", severity="warning")], {})
+    assert one.words == "not as it should be, for 1 reason:\ncluster: v: found x; expected y; do z"
+    heading = verdict([error("a", check) for check in ("plugin_stopped", "capacity_short", "annotation_wrong")], {}).words.splitlines()[0]
+    assert heading == "not as it should be, for 1 reason (and 2 more findings that follow):"
+
+
+def test_the_verdict_in_words_has_causes_first_and_one_line_for_all_hosts() -> None:
+    found = verdict(
+        [error("b", "capacity_short"), error("a", "runtime_differs"), error("b", "plugin_stopped"), error("b", "runtime_differs")],
+        {"hosts": 2},
+    )
+    assert found.words.splitlines() == [
+        "not as it should be, for 3 reasons (and 1 more finding that follows):",
+        "a, b: runtime_differs: found x; expected y; do z",
+        "b: plugin_stopped: found x; expected y; do z",
+        "b: capacity_short: found x; expected y; do z (follows from plugin_stopped)",
+    ]
+
+
+def test_the_report_is_json_with_a_version() -> None:
+    text = verdict([error("", "rbac_differs")], {"hosts": 2}).as_json()
+    assert text.startswith('{\n  "findings": [\n    {\n      "because": "",\n')
+    assert text.endswith('  "ok": false,\n  "v": 1\n}\n')
+    report = json.loads(text)
+    assert report == {
+        "v": 1,
+        "ok": False,
+        "looked_at": {"hosts": 2},
+        "findings": [
+            {
+                "host": "",
+                "check": "rbac_differs",
+                "severity": "error",
+                "found": "x",
+                "expected": "y",
+                "cure": "do z",
+                "because": "",
+            }
+        ],
+    }
+    assert verdict([error("g", "not_proven", severity="note")], {}).ok

@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What verify makes of what it has seen: each fault is named once, on its host, and a cluster without one has none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, placeable, scheduler_name
+
+from unit.plugins.verdict import evidence as seen
+from unit.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, WEEK, World
+
+Change = Callable[[World], Any]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def causes(world: World) -> set[tuple[str, str]]:
+    found = judge(world.evidence())
+    assert all(one.found and one.expected and one.cure for one in found.findings)
+    assert found.ok == (not found.causes)
+    return {(one.host, one.check) for one in found.causes}
+
+
+def softer(world: World) -> list[tuple[str, str, str]]:
+    """Findings that are no errors."""
+    return [(one.host, one.check, one.severity) for one in judge(world.evidence()).findings if one.severity != "error"]
+
+
+def test_a_cluster_without_a_fault_has_no_finding_and_all_was_looked_at(world: World) -> None:
+    found = judge(world.evidence())
+    assert found.findings == ()
+    assert found.looked_at == {"hosts": 2, "GPU nodes": 1, "containers": 1, "probe pods": 0}
+    assert found.words == "verified: 2 hosts, 1 GPU node, 1 container, 0 probe pods"
+
+
+def configured(world: World, text: str) -> None:
+    """Another configuration, with which the scheduler was restarted."""
+    files, sha = world.cp["plane"]["scheduler"], hashlib.sha256(text.encode()).hexdigest()
+    files["configs"][CONFIG_PATH] = {"text": text, "sha256": sha}
+    files["manifest"] = seen.manifest(text)
+    annotations = world.cluster["schedulers"]["cp1"]["metadata"]["annotations"]
+    annotations["gpushare.kubernetes/scheduler-config-sha256"] = sha
+
+
+def smi_problem(world: World) -> None:
+    """Driver and library differ: nvidia-smi lists nothing, the plugin has marked every card and registers none as healthy."""
+    smi = world.gpu["gpu"]["nvidia_smi"]
+    smi.update(cards=[], driver_version=None)
+    smi["problem"] = {"kind": "version_mismatch", "found": "words", "expected": "cards", "cure": "reboot"}
+    world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
+
+
+def stopped(world: World) -> None:
+    """As it looks when kubelet has noticed."""
+    world.gpu["gpu"]["plugin"].update(active="inactive", state="dead", pid=0, process_generation=None)
+    world.gpu["gpu"].update(sockets=[], registered={})
+    world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
+
+
+def annotated(world: World, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    """Other cards in the node's annotation."""
+    annotations = world.cluster["nodes"][0]["metadata"]["annotations"]
+    content = json.loads(annotations["gpushare/cards"])
+    change(content["cards"])
+    annotations["gpushare/cards"] = json.dumps(content)
+
+
+def gpu_token(world: World, **changes: Any) -> None:
+    world.gpu["gpu"]["tokens"]["own"]["claims"].update(changes)
+
+
+def another_socket(world: World) -> None:
+    world.gpu["gpu"]["sockets"].append({"name": "other.sock", "pid": 300, "process": "other-plugin"})
+    world.gpu["gpu"]["registered"]["aliyun.com/gpu-mem"] = {"other-1": 1}
+
+
+def third_card(world: World) -> None:
+    """The driver has one more than the plugin, which hangs, has published."""
+    more = {**seen.card(1), "index": 2, "minor": 2, "uuid": UUIDS[0][:-1] + "9"}
+    world.gpu["gpu"]["nvidia_smi"]["cards"].append(more)
+    world.gpu["gpu"]["cdi"]["specs"][0]["cards"].append(more["uuid"])
+
+
+def capacity(world: World, units: int) -> None:
+    for place in ("capacity", "allocatable"):
+        world.cluster["nodes"][0]["status"][place]["aliyun.com/gpu-mem"] = str(units)
+
+
+def certificate(world: World, **changes: Any) -> None:
+    world.cp["plane"]["certificates"]["certificates"][0].update(changes)
+
+
+def runtime_of(world: World, **changes: Any) -> None:
+    world.gpu["gpu"]["container_runtime"].update(changes)
+
+
+def cdi(world: World, **changes: Any) -> None:
+    world.gpu["gpu"]["cdi"]["specs"][0].update(changes)
+
+
+def beside(world: World, text: str) -> None:
+    world.cp["plane"]["scheduler"]["others"][f"{MANIFEST_PATH}.bak"] = text
+
+
+OWN_LEASE = "--leader-elect-resource-name"
+
+FAULTS: list[tuple[Change, str, str]] = [
+    (lambda w: w.cp["plane"]["extender"].update(active="failed", state="failed", process_generation=None), "cp1", "extender_down"),
+    (lambda w: w.cp["plane"].update(health={"report": None, "why": "refused"}), "cp1", "extender_down"),
+    (lambda w: w.cp["plane"]["health"]["report"].update(synced=False, not_ready="nodes"), "cp1", "extender_not_synced"),
+    (lambda w: w.cp["plane"]["extender"].update(exists=False), "cp1", "extender_missing"),
+    (lambda w: w.cp["plane"]["extender"].update(process_generation="old"), "cp1", "extender_older_than_file"),
+    (lambda w: beside(w, seen.manifest()), "cp1", "stale_scheduler_file"),
+    (lambda w: beside(w, seen.manifest().replace("name: kube-scheduler", "name: x", 1).replace("--config", OWN_LEASE)), "cp1", ""),
+    (lambda w: w.gpu["gpu"]["managers"].append({"name": "HAMi", "active": True, "evidence": ["process 7"]}), "gpu1", "second_plugin"),
+    (lambda w: w.gpu["gpu"]["sockets"][0].update(pid=300, process="gpushare-device-plugin-v2"), "gpu1", "second_plugin"),
+    (another_socket, "gpu1", "second_plugin"),
+    (third_card, "gpu1", "wrong_card_count"),
+    (lambda w: annotated(w, lambda cards: cards[1].update(index=5)), "gpu1", "annotation_wrong"),
+    (lambda w: w.cluster["nodes"][0]["metadata"]["annotations"].clear(), "gpu1", "annotation_wrong"),
+    (lambda w: capacity(w, 24), "gpu1", "capacity_short"),
+    (lambda w: capacity(w, 48), "gpu1", "capacity_over"),
+    (lambda w: w.cluster["nodes"].clear(), "gpu1", "node_missing"),
+    (lambda w: w.cluster["nodes"][0]["status"].update(conditions=[]), "gpu1", "node_not_ready"),
+    (smi_problem, "gpu1", "driver_mismatch"),
+    (lambda w: w.gpu["gpu"]["driver"].update(loaded="550.1"), "gpu1", "driver_mismatch"),
+    (lambda w: certificate(w, problem="expired", days_left=-1.0), "cp1", "certificate_expired"),
+    (lambda w: certificate(w, problem="key does not match"), "cp1", "certificate_wrong"),
+    (lambda w: w.cp["plane"].update(certificates={"problem": "no gpushare-pki", "certificates": []}), "cp1", "certificate_wrong"),
+    (lambda w: gpu_token(w, expires=NOW - 3600), "gpu1", "token_expired"),
+    (lambda w: gpu_token(w, uid="of-another"), "gpu1", "token_refused"),
+    (lambda w: [w.gpu["gpu"]["tokens"][which].update(claims=None) for which in ("own", "seed")], "gpu1", "token_missing"),
+    (lambda w: configured(w, CONFIG.replace("gpu-mem", "gpu-memory")), "cp1", "extender_not_called"),
+    (lambda w: configured(w, CONFIG.replace("filterVerb: filter", 'filterVerb: ""')), "cp1", "extender_not_called"),
+    (lambda w: configured(w, CONFIG.replace("32766", "32767")), "cp1", "extender_address_wrong"),
+    (lambda w: configured(w, CONFIG.replace("https:", "http:")), "cp1", "extender_address_wrong"),
+    (lambda w: configured(w, CONFIG.partition("extenders:")[0]), "cp1", "scheduler_not_configured"),
+    (lambda w: w.cp["plane"]["scheduler"]["configs"].clear(), "cp1", "scheduler_not_configured"),
+    (lambda w: w.cp["plane"]["scheduler"].update(manifest=seen.manifest().replace("--config", "--v")), "cp1", "scheduler_not_configured"),
+    (lambda w: w.cp["plane"]["scheduler"].update(manifest=None), "cp1", "scheduler_stopped"),
+    (lambda w: w.cp["plane"]["scheduler"]["configs"][CONFIG_PATH].update(sha256="0" * 64), "cp1", "scheduler_older_than_file"),
+    (lambda w: w.cluster["schedulers"]["cp1"]["metadata"]["annotations"].clear(), "cp1", "scheduler_older_than_file"),
+    (lambda w: w.cluster["schedulers"]["cp1"]["spec"]["containers"][0].update(image="other"), "cp1", "scheduler_older_than_file"),
+    (lambda w: w.cluster["schedulers"].update(cp1=None), "cp1", "scheduler_stopped"),
+    (stopped, "gpu1", "plugin_stopped"),
+    (lambda w: w.gpu["gpu"]["plugin"].update(exists=False), "gpu1", "plugin_missing"),
+    (lambda w: w.gpu["gpu"]["plugin"].update(process_generation="old"), "gpu1", "plugin_older_than_file"),
+    (lambda w: w.gpu["gpu"].update(sockets=[]), "gpu1", "plugin_not_registered"),
+    (lambda w: w.gpu["gpu"].update(registered={}), "gpu1", "plugin_not_registered"),
+    (lambda w: w.gpu["kubelet"].update(running=False), "gpu1", "kubelet_stopped"),
+    (lambda w: runtime_of(w, running_default="runc", lacks="the default is runc"), "gpu1", "default_runtime_not_running"),
+    (lambda w: runtime_of(w, file_default="runc"), "gpu1", "default_runtime_missing"),
+    (lambda w: runtime_of(w, problem="containerd is dead"), "gpu1", "runtime_silent"),
+    (lambda w: cdi(w, versions=["535.216.01"]), "gpu1", "cdi_stale"),
+    (lambda w: cdi(w, cards=[UUIDS[0]]), "gpu1", "cdi_stale"),
+    (lambda w: cdi(w, missing=["/usr/lib/libcuda.so.1"]), "gpu1", "cdi_stale"),
+    (lambda w: w.gpu["gpu"]["cdi"]["specs"].clear(), "gpu1", "cdi_missing"),
+    (lambda w: w.cluster["objects"]["missing"].append("ClusterRoleBinding gpushare-extender"), "", "rbac_differs"),
+    (lambda w: w.cluster["objects"]["differs"].append("ValidatingAdmissionPolicy gpushare-annotations"), "", "policy_differs"),
+    (lambda w: w.cluster["nodes"][0]["metadata"]["labels"].clear(), "gpu1", "label_missing"),
+    (lambda w: w.gpu["runtime"].update(wheel_sha256="c" * 64), "gpu1", "runtime_differs"),
+    (lambda w: w.gpu["runtime"].update(damaged=["gpushare_runtime/core/ledger.py"], damaged_count=1), "gpu1", "runtime_differs"),
+    (lambda w: w.gpu["runtime"].update(files=0), "gpu1", "runtime_differs"),
+    (lambda w: w.gpu["runtime"].update(environment=""), "gpu1", "runtime_missing"),
+    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia1"]}), "gpu1", "wrong_card"),
+    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia0", "nvidia1"]}), "gpu1", "wrong_card"),
+    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: []}), "gpu1", "wrong_card"),
+    (lambda w: w.gpu["gpu"]["containers"].pop(CONTAINER), "gpu1", "container_not_seen"),
+    (lambda w: w.cluster["pods"][0]["annotations"].clear(), "gpu1", "not_annotated"),
+    (lambda w: annotated(w, lambda cards: cards[1].update(health="Xid 79")), "gpu1", "capacity_short"),
+]
+
+
+@pytest.mark.parametrize(("change", "host", "code"), FAULTS, ids=[f"{number}-{code}" for number, (_c, _h, code) in enumerate(FAULTS)])
+def test_each_fault_is_the_only_cause(world: World, change: Change, host: str, code: str) -> None:
+    change(world)
+    if code == "capacity_short" and "Xid" in world.cluster["nodes"][0]["metadata"]["annotations"]["gpushare/cards"]:
+        world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
+        code = "card_unusable"
+    assert causes(world) == ({(host, code)} if code else set())
+
+
+def test_what_only_follows_names_its_cause(world: World) -> None:
+    stopped(world)
+    found = {one.check: one.because for one in judge(world.evidence()).findings}
+    assert found == {"plugin_stopped": "", "capacity_short": "plugin_stopped"}
+    (cause, follower) = judge(world.evidence()).words.splitlines()[1:]
+    assert cause.startswith("gpu1: plugin_stopped: found gpushare-device-plugin.service inactive")
+    assert follower.endswith("(follows from plugin_stopped)")
+
+
+def test_a_host_or_a_cluster_that_was_not_looked_at_is_an_error(world: World) -> None:
+    world.more = {"hosts": {"cp1": world.cp, "gpu1": "no connection"}}
+    assert causes(world) == {("gpu1", "not_looked")}
+    world.more = {"cluster": "kubectl failed"}
+    assert causes(world) == {("", "not_looked")}
+
+
+def test_what_was_not_looked_at_is_named_and_the_rest_judged(world: World) -> None:
+    world.more = {"hosts": {"cp1": "no route", "gpu1": world.gpu, "gpu2": "no connection"}, "cluster": "kubectl failed"}
+    world.gpu["places"]["memory_unit"] = "no unit"
+    world.gpu["gpu"]["tokens"]["own"]["claims"]["uid"] = "of-another"
+    found = judge(world.evidence())
+    assert [(one.host, one.check, one.found) for one in found.findings] == [
+        ("", "not_looked", "nothing in the API, because kubectl failed"),
+        ("cp1", "not_looked", "nothing, because no route"),
+        ("gpu2", "not_looked", "nothing, because no connection"),
+    ]
+    assert found.looked_at == {"hosts": 1, "GPU nodes": 1, "containers": 0, "probe pods": 0}
+
+
+def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) -> None:
+    world.more = {"cluster": "kubectl failed"}
+    world.cp["plane"]["tokens"]["own"]["claims"]["uid"] = "of-another"
+    assert causes(world) == {("", "not_looked")}
+    world.cp["plane"]["scheduler"]["configs"].clear()
+    assert causes(world) == {("", "not_looked"), ("cp1", "scheduler_not_configured")}
+
+
+def test_objects_that_are_gone_or_changed_are_told_apart(world: World) -> None:
+    world.cluster["objects"].update(
+        missing=["ValidatingAdmissionPolicy b", "ClusterRole a"], differs=["ClusterRole c"], skipped=["Policy d", "Policy e"]
+    )
+    found = [(one.check, one.severity, one.found, one.expected) for one in judge(world.evidence()).findings]
+    assert found == [
+        ("policy_differs", "error", "ValidatingAdmissionPolicy b gone", "the policy that the roles apply"),
+        ("rbac_differs", "error", "ClusterRole a gone, ClusterRole c changed by somebody else", "the rights that the roles apply"),
+        ("policies_not_served", "note", "an API server without Policy d, Policy e", "admission policies"),
+    ]
+
+
+def test_containers_of_other_nodes_and_probe_pods_are_not_this_nodes(world: World) -> None:
+    other, probe = seen.pod("elsewhere", "f" * 64), seen.pod("gpushare-verify-node-1", "f" * 64)
+    world.cluster["pods"] += [{**other, "node": "node-2"}, {**probe, "probe": True}, seen.pod("second", card=0)]
+    found = judge(world.evidence())
+    assert (found.findings, found.looked_at["containers"]) == ((), 2)
+
+
+def test_without_an_answer_of_the_driver_no_container_is_judged(world: World) -> None:
+    smi_problem(world)
+    world.gpu["gpu"]["containers"] = {}
+    found = judge(world.evidence())
+    assert {one.check for one in found.causes} == {"driver_mismatch"}
+    assert found.looked_at["containers"] == 0
+
+
+def test_two_gpu_nodes_are_both_judged_and_counted(world: World) -> None:
+    second = json.loads(json.dumps(world.gpu))
+    second["node_name"] = "node-2"
+    second["runtime"]["environment"] = ""
+    world.more = {"hosts": {"cp1": world.cp, "gpu1": world.gpu, "gpu2": second}}
+    world.cluster["nodes"].append({**seen.node(), "metadata": {**seen.node()["metadata"], "name": "node-2"}})
+    world.cluster["pods"].append({**seen.pod("b"), "node": "node-2"})
+    found = judge(world.evidence())
+    assert {(one.host, one.check) for one in found.causes} == {("gpu2", "runtime_missing")}
+    assert found.looked_at == {"hosts": 3, "GPU nodes": 2, "containers": 2, "probe pods": 0}
+
+
+def test_what_may_be_wanted_is_no_error(world: World) -> None:
+    annotated(world, lambda cards: cards[1].update(cordoned=True))
+    world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
+    world.gpu["gpu"]["plugin"]["enabled"] = False
+    world.cluster["objects"]["skipped"].append("ValidatingAdmissionPolicy gpushare-annotations")
+    gpu_token(world, issued=NOW - WEEK, expires=NOW + 3600)
+    runtime_of(world, lacks="another entry")
+    configured(world, CONFIG.partition("  managedResources:")[0])
+    assert causes(world) == set()
+    assert softer(world) == [
+        ("cp1", "extender_called_for_all", "warning"),
+        ("gpu1", "card_cordoned", "warning"),
+        ("gpu1", "containerd_older_than_file", "warning"),
+        ("gpu1", "plugin_not_at_boot", "warning"),
+        ("gpu1", "token_not_renewed", "warning"),
+        ("", "policies_not_served", "note"),
+    ]
+
+
+def test_a_plugin_that_waits_for_kubelet_is_not_called_stopped(world: World) -> None:
+    world.gpu["gpu"]["plugin"].update(active="activating", state="start", says="aliyun.com/gpu-mem: waiting for kubelet")
+    world.gpu["gpu"].update(sockets=[])
+    assert causes(world) == {("gpu1", "plugin_not_registered")}
+    assert "waiting for kubelet" in judge(world.evidence()).causes[0].found
+
+
+def test_containers_that_are_young_privileged_or_going_are_not_judged(world: World) -> None:
+    (only,) = world.cluster["pods"]
+    world.gpu["gpu"]["containers"] = {}
+    only["running"][0]["started"] = NOW
+    assert causes(world) == set()
+    only["running"][0]["started"] = NOW - 600
+    assert causes(world) != set()
+    only["containers"][0]["privileged"] = True
+    assert causes(world) == set()
+    only["containers"][0]["privileged"] = False
+    only["deleted"] = True
+    assert causes(world) == set()
+
+
+def probed(world: World, pod: dict[str, Any] | None, calls: int = 4, nodes: list[str] | None = None) -> None:
+    """A probe pod on node-1, and the hosts seen again."""
+    second = {"gpu": {"containers": {"e" * 64: ["nvidia1"] if nodes is None else nodes}}, "plane": None}
+    health = {"report": {"synced": True, "filter_calls": calls}, "why": ""}
+    world.more = {"probes": {"node-1": pod}, "probed": {"gpu1": second, "cp1": {"gpu": None, "plane": {"health": health}}}}
+
+
+def test_a_probe_pod_proves_its_node(world: World) -> None:
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probed(world, probe)
+    found = judge(world.evidence())
+    assert found.findings == ()
+    assert found.looked_at["probe pods"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "calls", "nodes", "expected"),
+    [
+        (lambda p: p.update(node="", running=[], scheduling="0/2 nodes"), 4, None, {("gpu1", "probe_not_scheduled")}),
+        (lambda p: p.update(running=[], waiting=["CreateContainerError: no"]), 4, None, {("gpu1", "probe_not_running")}),
+        (lambda p: p["annotations"].clear(), 4, None, {("gpu1", "not_annotated")}),
+        (lambda p: None, 4, ["nvidia0"], {("gpu1", "wrong_card")}),
+        (lambda p: None, 3, None, {("", "probe_not_called")}),
+    ],
+)
+def test_a_probe_pod_that_proves_the_opposite(
+    world: World, change: Callable[[Any], Any], calls: int, nodes: list[str] | None, expected: set[tuple[str, str]]
+) -> None:
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    change(probe)
+    probed(world, probe, calls, nodes)
+    assert causes(world) == expected
+
+
+PROBE = "probe pod default/gpushare-verify-node-1"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: p.update(node="", running=[], scheduling="0/2 nodes"), f"{PROBE} not placed: 0/2 nodes"),
+        (
+            lambda p: p.update(running=[], message="evicted", waiting=["ErrImage no", "Creating"]),
+            f"{PROBE} placed and not running: evicted; ErrImage no; Creating",
+        ),
+        (lambda p: p.update(running=[], waiting=["ErrImage no"]), f"{PROBE} placed and not running: ErrImage no"),
+        (lambda p: p.update(running=[], phase="Pending"), f"{PROBE} placed and not running: its phase is Pending"),
+    ],
+)
+def test_why_a_probe_pod_does_not_run_is_said(world: World, change: Callable[[Any], Any], words: str) -> None:
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    change(probe)
+    probed(world, probe)
+    found = judge(world.evidence())
+    assert [(one.host, one.found) for one in found.causes] == [("gpu1", words)]
+    assert found.looked_at["probe pods"] == 0
+
+
+@pytest.mark.parametrize("second", [None, {}, {"gpu": None, "plane": None}])
+def test_a_probe_pod_whose_node_was_not_seen_again_proves_nothing(world: World, second: dict[str, Any] | None) -> None:
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    world.more["probed"].pop("gpu1")
+    if second is not None:
+        world.more["probed"]["gpu1"] = second
+    found = judge(world.evidence())
+    assert [(one.host, one.check, one.found) for one in found.causes] == [("gpu1", "not_looked", f"nothing of {PROBE}")]
+    assert found.looked_at["probe pods"] == 0
+
+
+@pytest.mark.parametrize("change", [{"deleted": True}, {"containers": []}])
+def test_a_probe_pod_that_could_not_be_looked_into_proves_nothing(world: World, change: dict[str, Any]) -> None:
+    probed(world, {**seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1), **change})
+    found = judge(world.evidence())
+    assert (found.findings, found.looked_at["probe pods"]) == ((), 0)
+
+
+def test_a_probe_pod_that_is_as_young_as_can_be_is_looked_at(world: World) -> None:
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probe["running"][0]["started"] = NOW + 100
+    probed(world, probe)
+    assert judge(world.evidence()).looked_at["probe pods"] == 1
+    probed(world, probe, nodes=["nvidia0"])
+    found = judge(world.evidence())
+    assert ([one.check for one in found.causes], found.looked_at["probe pods"]) == (["wrong_card"], 0)
+
+
+def test_every_probe_pod_is_judged_and_those_of_unknown_nodes_are_the_clusters(world: World) -> None:
+    good = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probed(world, good)
+    world.more["probes"] = {"node-9": None, "node-1": good, "node-8": None}
+    world.more["unproven"] = {"node-7": "no free unit"}
+    found = judge(world.evidence())
+    assert [(one.host, one.check, one.severity, one.found) for one in found.findings] == [
+        ("", "probe_failed", "error", "the probe pod of node-9 gone, the probe pod of node-8 gone"),
+        ("", "not_proven", "note", "not proven: no free unit"),
+    ]
+    assert found.looked_at["probe pods"] == 1
+
+
+def said_of_calls(world: World, *reports: tuple[dict[str, Any] | None, dict[str, Any] | None]) -> list[str]:
+    """What is said of the calls, when each control plane's extender reported this (before, after) the probe."""
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    world.more["hosts"], world.more["probed"] = {"gpu1": world.gpu}, {"gpu1": world.more["probed"]["gpu1"]}
+    for number, (before, after) in enumerate(reports):
+        plane = json.loads(json.dumps(world.cp))
+        plane["plane"]["health"]["report"] = None if before is None else {"synced": True, **before}
+        world.more["hosts"][f"plane{number}"] = plane
+        health = {"report": after, "why": f"why {number}"}
+        world.more["probed"][f"plane{number}"] = {"gpu": None, "plane": {"health": health}}
+    return [one.found for one in judge(world.evidence()).findings if one.check == "probe_not_called"]
+
+
+NOT_ASKED = "the extender has not been asked (filter_calls is 3)"
+OF_STRANGERS = ", and has refused 1 calls that came without the scheduler's client certificate"
+
+
+def test_one_extender_that_was_asked_is_enough(world: World) -> None:
+    three, four = {"filter_calls": 3}, {"filter_calls": 4}
+    assert said_of_calls(world) == []
+    assert said_of_calls(world, (three, three), (three, four)) == []
+    assert said_of_calls(world, (three, four), (three, three)) == []
+    assert said_of_calls(world, (three, three), (three, three)) == [f"{NOT_ASKED}; {NOT_ASKED}"]
+    assert said_of_calls(world, (three, three), (three, None)) == [f"{NOT_ASKED}; why 1"]
+    assert said_of_calls(world, ({}, {"filter_calls": 1})) == []
+    assert said_of_calls(world, (None, {"filter_calls": 1})) == []
+    assert said_of_calls(world, ({}, {"filter_calls": 0})) == [NOT_ASKED.replace("3", "0")]
+    for before, after, words in ((2, 3, NOT_ASKED + OF_STRANGERS), (3, 3, NOT_ASKED), (4, 3, NOT_ASKED), (0, 1, NOT_ASKED + OF_STRANGERS)):
+        assert said_of_calls(world, ({**three, "refused_calls": before}, {**three, "refused_calls": after})) == [words]
+    assert said_of_calls(world, ({**three, "refused_calls": 2}, {**four, "refused_calls": 9})) == []
+    said_of_calls(world, (three, three))
+    for probes in ({}, None):
+        world.more["probes"] = probes
+        assert judge(world.evidence()).findings == ()
+    said_of_calls(world, (three, three))
+    del world.more["probed"]["plane0"]
+    assert judge(world.evidence()).findings == ()
+
+
+def test_calls_without_the_client_certificate_are_named(world: World) -> None:
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1), calls=3)
+    world.more["probed"]["cp1"]["plane"]["health"]["report"]["refused_calls"] = 2
+    (cause,) = judge(world.evidence()).causes
+    assert "has refused 2 calls that came without the scheduler's client certificate" in cause.found
+
+
+def test_probe_pods_that_could_not_be_made_or_are_gone(world: World) -> None:
+    world.more = {"probes": "kubectl create failed"}
+    assert causes(world) == {("", "probe_failed")}
+    probed(world, None)
+    assert causes(world) == {("gpu1", "probe_failed")}
+
+
+def test_where_a_probe_pod_has_room(world: World) -> None:
+    assert placeable(world.evidence(), "") == ({"node-1": "registry.k8s.io/pause:3.10"}, {})
+    assert placeable(world.evidence(), "own:1") == ({"node-1": "own:1"}, {})
+    world.gpu["gpu"]["images"] = []
+    assert list(placeable(world.evidence(), "")[1].values()) == [
+        "no image on node-1 that needs no command; name one in gpushare_verify_image"
+    ]
+    world.cluster["pods"] = [seen.pod(card=0, units=16), {**seen.pod(card=1, units=16), "running": []}]
+    assert placeable(world.evidence(), "own:1") == ({}, {"node-1": "no free unit on node-1"})
+    world.more = {"unproven": {"node-1": "no free unit on node-1"}}
+    (note,) = judge(world.evidence()).findings
+    assert (note.host, note.check, note.severity, note.found) == ("gpu1", "not_proven", "note", "not proven: no free unit on node-1")
+
+
+def test_a_probe_pod_has_room_where_a_single_unit_is_free(world: World) -> None:
+    world.gpu["gpu"]["images"] = ["first", "second"]
+    world.cluster["pods"] = [seen.pod(card=0, units=16), seen.pod(card=1, units=15)]
+    assert placeable(world.evidence(), "") == ({"node-1": "first"}, {})
+    world.cluster["pods"][1] = seen.pod(card=1, units=16)
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "no free unit on node-1"})
+    world.cluster["nodes"][0]["metadata"]["annotations"].clear()
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "the cards of node-1 are not known"})
+    world.cluster["nodes"].clear()
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "the cards of node-1 are not known"})
+    world.more = {"cluster": "kubectl failed"}
+    assert placeable(world.evidence(), "") == ({}, {})
+
+
+def test_free_units_without_what_others_hold() -> None:
+    node = seen.node()
+    assert free_units(node, []) == 32
+    assert free_units(node, [seen.pod(units=6), {**seen.pod(units=16), "node": "another"}]) == 26
+    old = {**seen.pod(units=5), "annotations": {"ALIYUN_COM_GPU_MEM_IDX": "1"}}
+    assert free_units(node, [old]) == 27
+    node["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": {UUIDS[1]: [{"units": 8}]}})
+    assert free_units(node, [seen.pod(card=1, units=16)]) == 16
+    node["metadata"]["annotations"].clear()
+    assert free_units(node, []) is None
+
+
+def test_the_scheduler_that_was_configured_places_the_probe_pods(world: World) -> None:
+    assert scheduler_name(world.evidence()) == "default-scheduler"
+    configured(world, CONFIG + "profiles:\n- schedulerName: gpus\n")
+    assert scheduler_name(world.evidence()) == "gpus"
+    lost = json.loads(json.dumps(world.cp))
+    for change in (
+        {"manifest": None},
+        {"manifest": "{"},
+        {"manifest": "a: b"},
+        {"configs": {CONFIG_PATH: {"text": "{"}}},
+        {"configs": {CONFIG_PATH: {"text": "- a"}}},
+        {"configs": {CONFIG_PATH: None}},
+        {"configs": {}},
+    ):
+        lost["plane"]["scheduler"] = {**world.cp["plane"]["scheduler"], **change}
+        world.more = {"hosts": {"gpu1": world.gpu, "cp0": lost, "cp1": world.cp}}
+        assert scheduler_name(world.evidence()) == "gpus"
+        world.more = {"hosts": {"cp0": lost, "cp1": "not seen"}}
+        assert scheduler_name(world.evidence()) == "default-scheduler"
+
+
+ADDRESS = "10.0.0.5:9440"
+
+
+def metrics(**changes: Any) -> dict[str, Any]:
+    return {"wanted": ADDRESS, "listens": ADDRESS, "wants_token": True, "stranger": 401, "scraper": 200, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, None),
+        ({"wants_token": False, "stranger": 200}, None),
+        ({"listens": "", "stranger": "it was started without", "scraper": "it was started without"}, "metrics_wrong"),
+        ({"wanted": ""}, "metrics_wrong"),
+        ({"listens": "127.0.0.1:9440"}, "metrics_wrong"),
+        ({"scraper": "[Errno 111] Connection refused", "stranger": "[Errno 111] Connection refused"}, "metrics_down"),
+        ({"scraper": 503}, "metrics_down"),
+        ({"scraper": 401}, "metrics_down"),
+        ({"stranger": 200}, "metrics_open"),
+    ],
+)
+@pytest.mark.parametrize("where", ["cp1", "gpu1"])
+def test_metrics_are_for_who_has_the_token_and_for_nobody_else(world: World, where: str, changes: dict[str, Any], code: str | None) -> None:
+    part = world.cp["plane"] if where == "cp1" else world.gpu["gpu"]
+    part["metrics"] = metrics(**changes)
+    assert causes(world) == ({(where, code)} if code else set())
