@@ -11,8 +11,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from gpushare_runtime.core.ledger import Holder, Ledger
-from gpushare_runtime.device_plugin.node.ids import Key
-from gpushare_runtime.device_plugin.node.usage import Holders
+from gpushare_runtime.device_plugin.node.ids import DeviceKey
+from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import Fence, Lease
@@ -51,7 +51,7 @@ def _alone(self: Fence, lease: Lease | None, began: float) -> None:
         _looked(self, lease, began)
 
 
-def _remembers_nothing(self: Holders, resource: str) -> dict[Key, frozenset[str]]:
+def _remembers_nothing(self: Usage, resource: str) -> dict[DeviceKey, frozenset[str]]:
     return {}
 
 
@@ -72,7 +72,7 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
     "lease": [lambda: patch.object(Fence, "looked", _alone)],
     "settle": [lambda: patch.object(Binder, "_settle", _forget)],
     "younger": [lambda: patch.object(Ledger, "under_way", frozenset())],
-    "leaving": [lambda: patch.object(Holders, "leaving", _remembers_nothing)],
+    "leaving": [lambda: patch.object(Usage, "still_in_use", _remembers_nothing)],
 }
 
 FLAWS: Final = tuple(_PATCHES)

@@ -12,24 +12,24 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.daemon.metrics import Family, Histogram, Sample
-from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState
 
 
 @dataclass
 class Counters:
-    """allocations, refusals, unsteered: containers; corrections: pods; xids: by (card UUID, number)."""
+    """allocations, rejections, unplanned: containers; corrections: pods; xids: by (card UUID, number)."""
 
     allocations: int = 0
-    refusals: int = 0
-    unsteered: int = 0
+    rejections: int = 0
+    unplanned: int = 0
     corrections: int = 0
-    start_refusals: int = 0
+    start_rejections: int = 0
     unrecorded_starts: int = 0
-    record_mismatches: int = 0
+    checkpoint_mismatches: int = 0
     xids: Counter[tuple[str, int]] = field(default_factory=Counter)
     seconds: dict[str, Histogram] = field(default_factory=dict)
 
-    def took(self, method: str, seconds: float) -> None:
+    def observe(self, method: str, seconds: float) -> None:
         """An answer to kubelet took so long."""
         self.seconds.setdefault(method, Histogram()).observe(seconds)
 
@@ -42,10 +42,10 @@ def families(node: NodeState, counters: Counters) -> Iterator[Family]:
 
 
 def _cards(node: NodeState) -> Iterator[Family]:
-    cards = node.inventory.cards if node.inventory else ()
+    cards = node.devices.inventory.cards if node.devices.inventory else ()
     of = {card.uuid: {"card": str(card.index), "uuid": card.uuid} for card in cards}
-    unit = node.inventory.unit.mib * 1024 * 1024 if node.inventory else 0
-    held, outlived = node.holders.units(node.inventory), node.holders.units(node.inventory, outlived=True)
+    unit = node.devices.inventory.unit.mib * 1024 * 1024 if node.devices.inventory else 0
+    held, outlived = node.usage.units_by_card(node.devices.inventory), node.usage.units_by_card(node.devices.inventory, orphaned=True)
 
     def gauge(name: str, text: str, values: dict[str, float]) -> Family:
         return Family(f"gpushare_card_{name}", "gauge", text, [Sample(value, of[uuid]) for uuid, value in values.items()])
@@ -71,13 +71,15 @@ def _events(counters: Counters) -> Iterator[Family]:
         return Family(f"gpushare_{name}_total", "counter", text, [Sample(value)])
 
     yield counter("allocations", "Containers that were given cards", counters.allocations)
-    yield counter("refusals", "Containers whose cards were refused to kubelet", counters.refusals)
-    yield counter("unsteered", "Containers that got other cards than the scheduler chose, or were not placed by it", counters.unsteered)
+    yield counter("refusals", "Containers whose cards were refused to kubelet", counters.rejections)
+    yield counter("unsteered", "Containers that got other cards than the scheduler chose, or were not placed by it", counters.unplanned)
     yield counter("corrections", "Pods whose annotations were corrected to the cards that they really have", counters.corrections)
-    yield counter("start_refusals", "Starts of containers that were refused", counters.start_refusals)
+    yield counter("start_refusals", "Starts of containers that were refused", counters.start_rejections)
     yield counter("unrecorded_starts", "Starts of containers that kubelet's record on disk does not have", counters.unrecorded_starts)
     yield counter(
-        "record_mismatches", "Containers whose ids kubelet's checkpoint and its podresources API disagree on", counters.record_mismatches
+        "record_mismatches",
+        "Containers whose ids kubelet's checkpoint and its podresources API disagree on",
+        counters.checkpoint_mismatches,
     )
     yield Family(
         "gpushare_xid_errors_total",
