@@ -319,9 +319,9 @@ async def test_metrics_are_served_where_they_were_asked_for() -> None:
             assert (await scraped(server.port)).startswith("HTTP/1.1 401 ")
             text = await scraped(server.port, "Authorization: Bearer secret")
             assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
-            assert f'gpushare_card_units_held{{card="1",uuid="{uuid}"}} 6\n' in text
-            assert "gpushare_allocations_total 1\n" in text
-            assert 'gpushare_answer_seconds_count{method="Allocate"} 1\n' in text
+            assert f'gpushare_device_plugin_card_units_allocated{{card="1",uuid="{uuid}"}} 6\n' in text
+            assert "gpushare_device_plugin_allocations_total 1\n" in text
+            assert 'gpushare_device_plugin_rpc_duration_seconds_count{method="Allocate"} 1\n' in text
             os.unlink(token)
             assert (await scraped(server.port, "Authorization: Bearer secret")).startswith("HTTP/1.1 503 ")
         finally:
