@@ -156,9 +156,10 @@ class DevicePlugin:
 
     async def _follow_checkpoint(self, watch: DirectoryWatch) -> NoReturn:
         while True:
-            seen = (watch.changes, watch.changes.count), (self.node.changes, self.node.changes.count)
+            files = watch.changes.count
             self.refresh()
             doubtful = self.node.usage.terminated_pods()
+            seen = (watch.changes, files), (self.node.changes, self.node.changes.count)
             if doubtful:
                 live = await in_thread(lambda doubtful=doubtful: self._processes.pods(doubtful))  # type: ignore[misc]
                 self.node.usage.apply_process_scan(doubtful, live)

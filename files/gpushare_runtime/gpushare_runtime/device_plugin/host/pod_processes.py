@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """Which pods, and which of their containers, still have a process on this host, whatever kubelet and the API server report.
 
-It reads the pods' control groups, not the processes. A process with a dead leader and a live thread no longer names its group, but
-remains in the group's `cgroup.procs`; so does every exiting process on control groups v1. It does not query the container runtime:
-a process uses a card's memory even if the runtime has lost its container.
+It reads the pods' control groups, not the processes: some processes no longer name their group, but remain in its `cgroup.procs`.
+These are processes with a dead leader and a live thread, and every exiting process on control groups v1. It does not query the
+container runtime: a process uses a card's memory even if the runtime has lost its container.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -42,6 +43,7 @@ class StateFile:
         self._node = node
         self._boot = boot()
         self._written: bytes | None = None
+        self._rendered: tuple[object, bytes] = None, b""
         self._texts: dict[DeviceKey, tuple[frozenset[str], orjson.Fragment]] = {}
         self._problem = ""
 
@@ -74,16 +76,19 @@ class StateFile:
         while True:
             seen = changes.count
             # Without cards the unit is unknown: until then the file keeps the usage in the former unit.
-            if self._node.devices.inventory is not None:
-                text = self._render(self._node.devices.inventory)
+            inventory = self._node.devices.inventory
+            if inventory is not None and (text := self._render(inventory)) != self._written:
                 # A rename may take long, and kubelet must not wait for it.
-                await in_thread(lambda text=text: self._write(text))  # type: ignore[misc]
+                await in_thread(partial(self._write, text))
                 await asyncio.sleep(_PAUSE_SECONDS)
             await changes.after(seen)
 
     def _render(self, inventory: Inventory) -> bytes:
         pods: dict[str, Any] = {}
         names, used = self._node.usage.names(), self._node.usage.snapshot()
+        # Most changes of the node's state do not concern the file.
+        if (state := (names, used, inventory)) == self._rendered[0]:
+            return self._rendered[1]
         # Each change affects few of thousands of ids.
         self._texts = {key: self._text(key, ids) for key, ids in used.items()}
         for uid, container, resource in sorted(used):
@@ -92,7 +97,9 @@ class StateFile:
         # The next process reads health itself; with health in it, the file would change more often.
         cards = Inventory(inventory.unit, tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
         written = orjson.Fragment(cards.to_json())
-        return orjson.dumps({"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": written, "pods": pods})
+        text = orjson.dumps({"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": written, "pods": pods})
+        self._rendered = state, text
+        return text
 
     def _text(self, key: DeviceKey, ids: frozenset[str]) -> tuple[frozenset[str], orjson.Fragment]:
         known = self._texts.get(key)
