@@ -67,7 +67,7 @@ def new_ones_are_right(cluster: Cluster) -> None:
     cluster.create(greedy)
     refused = cluster.until("kubelet refuses a pod for which no card is free", lambda: failed(cluster, "greedy"), 30, "greedy")
     assert f"{MEMORY}: asked for 16 units" in refused, refused
-    assert "delete the pod so that the scheduler places it anew" in refused
+    assert "delete the pod so that the scheduler places it again" in refused
     cluster.delete("new", "new-two", "greedy")
 
 
@@ -201,7 +201,7 @@ def killed_and_back(cluster: Cluster) -> float:
     def told() -> list[float]:
         now = main_process(cluster)
         entries = "" if now in ("0", before) else cluster.on(NODE, "journalctl", "-o", "json", f"_PID={now}")
-        lines = [entry for entry in map(json.loads, entries.splitlines()) if "telling kubelet of" in str(entry["MESSAGE"])]
+        lines = [entry for entry in map(json.loads, entries.splitlines()) if "ids to kubelet, " in str(entry["MESSAGE"])]
         return [int(entry["__REALTIME_TIMESTAMP"]) / 1e6 for entry in lines][1:]
 
     return cluster.until("the new process tells kubelet of its ids", told, 25)[0] - since
@@ -341,8 +341,8 @@ def test_a_folder_of_kubelet_that_is_made_anew_is_served_again(three_cards: Clus
 
     def again() -> bool:
         log = three_cards.on(NODE, "journalctl", "-u", PLUGIN, "--since", f"@{int(since)}")
-        _, ended, later = log.partition(f"{folder} was removed and made again")
-        return bool(ended) and all(f"{resource}: telling kubelet of" in later for resource in (MEMORY, CARDS))
+        _, ended, later = log.partition(f"{folder} was removed and created again")
+        return bool(ended) and all(f"{resource}: reporting " in later for resource in (MEMORY, CARDS))
 
     three_cards.until("the plugin has ended and been started again, and kubelet has its list", again, 60)
     assert check_follows(three_cards, NODE, 60) == []

@@ -206,12 +206,12 @@ def test_an_allocation_that_cannot_be_is_not_computed_with(empty: Cluster, node:
 
 
 def held(cards: dict[str, list[Json]] | None = None, refusals: list[Json] | None = None) -> dict[str, str | None]:
-    return {"gpushare/held": json.dumps({"v": 1, "cards": cards or {}, "refused": refusals or []})}
+    return {"gpushare/held": json.dumps({"v": 1, "cards": cards or {}, "rejected": refusals or []})}
 
 
 def test_what_the_node_says_is_held_is_held(empty: Cluster, node: str) -> None:
     placed(empty, on_paper("first", 2))
-    entry = {"pod": "default/gone", "uid": "gone", "units": 10, "why": "leaving"}
+    entry = {"pod": "default/gone", "uid": "gone", "units": 10, "why": "orphaned"}
     empty.annotate(f"{NODES}/{node}", held({uuid(node, 0): [entry]}))
     empty.until("the ledger has it", lambda: ledger(empty, node)["held"], 30)
     assert [card["free"] for card in ledger(empty, node)["cards"]] == [4, 16]
@@ -224,7 +224,7 @@ def test_a_card_that_refused_a_pod_is_held_back_for_that_size_and_a_while(empty:
     placed(empty, on_paper("first", 2))
     until = datetime.fromtimestamp(time.time() + 10, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
     empty.annotate(f"{NODES}/{node}", held(None, [{"uid": "x", "card": uuid(node, 0), "units": 8, "until": until}]))
-    empty.until("the ledger has it", lambda: ledger(empty, node)["refused"], 30)
+    empty.until("the ledger has it", lambda: ledger(empty, node)["rejected"], 30)
     # The fullest card that has room would be 0.
     assert where(placed(empty, on_paper("same-size", 8))) == (node, {1: 8})
     only = {"gpushare.request/cards": uuid(node, 0)}

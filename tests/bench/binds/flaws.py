@@ -13,8 +13,8 @@ from unittest.mock import patch
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, PodRecord
-from gpushare_runtime.device_plugin.node.ids import Key
-from gpushare_runtime.device_plugin.node.usage import Holders
+from gpushare_runtime.device_plugin.node.ids import DeviceKey
+from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import Leadership, Lease
@@ -25,7 +25,7 @@ _read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.app
 
 def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | None:
     record = _read(self, pod)
-    return FinishedPod(record.uid) if isinstance(record, AllocatedPod) and record.leaving else record
+    return FinishedPod(record.uid) if isinstance(record, AllocatedPod) and record.terminating else record
 
 
 async def _patch_then_bind(self: Binder, args: BindArguments, annotations: Mapping[str, str]) -> None:
@@ -52,7 +52,7 @@ def _alone(self: Leadership, lease: Lease | None, began: float) -> None:
         _looked(self, lease, began)
 
 
-def _remembers_nothing(self: Holders, resource: str) -> dict[Key, frozenset[str]]:
+def _remembers_nothing(self: Usage, resource: str) -> dict[DeviceKey, frozenset[str]]:
     return {}
 
 
@@ -61,7 +61,7 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
     "hole-8": [lambda: patch.object(PodReader, "__call__", _freed_when_marked)],
     "hole-13": [
         lambda: patch.object(Leadership, "problem", lambda self: ""),
-        lambda: patch.object(Leadership, "licence", lambda self: math.inf),
+        lambda: patch.object(Leadership, "send_window", lambda self: math.inf),
     ],
     "hole-14": [lambda: patch.object(Binder, "_create", _patch_then_bind)],
     "hole-19": [lambda: patch.object(Ledger, "apply", _skipped_without_cards)],
@@ -70,10 +70,10 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
         lambda: patch.object(Ledger, "reserve", lambda self, holder, until: None),
         lambda: patch.object(Ledger, "assume", lambda self, holder: None),
     ],
-    "lease": [lambda: patch.object(Leadership, "looked", _alone)],
+    "lease": [lambda: patch.object(Leadership, "observe", _alone)],
     "settle": [lambda: patch.object(Binder, "_settle", _forget)],
-    "younger": [lambda: patch.object(Ledger, "under_way", frozenset())],
-    "leaving": [lambda: patch.object(Holders, "leaving", _remembers_nothing)],
+    "younger": [lambda: patch.object(Ledger, "in_flight", frozenset())],
+    "leaving": [lambda: patch.object(Usage, "still_in_use", _remembers_nothing)],
 }
 
 FLAWS: Final = tuple(_PATCHES)

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held
-from gpushare_runtime.device_plugin.node.allocator import NodeState, Refused
-from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
 from unit.runtime.device_plugin.churn import now
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
@@ -37,11 +38,11 @@ class Node:
         self._running: dict[str, frozenset[str]] = {}
         self._users: dict[str, str] = {}
         self._plugin = NodeState(PodTable(clock), clock, clock, self)
-        self._plugin.set_inventory(inventory)
+        self._plugin.devices.set_inventory(inventory)
         self._manager = DeviceManager(None, self._prefer, self._allocate, seed)
         self._manager.write = self._checkpoint  # type: ignore[method-assign]
         for resource in RESOURCES:
-            self._manager.healthy[resource] = {device_id for device_id, good in self._plugin.devices(resource) if good}
+            self._manager.healthy[resource] = {device_id for device_id, good in self._plugin.devices.reported(resource) if good}
 
     @property
     def record(self) -> NodeRecord:
@@ -74,7 +75,7 @@ class Node:
 
     def look(self) -> bool:
         """What the plugin does beside kubelet's questions; whether it has something else to say now."""
-        self._plugin.settle()
+        self._plugin.allocator.release_terminated()
         said = report(self._plugin)
         changed, self.said = said != self.said, said
         return changed
@@ -101,21 +102,21 @@ class Node:
 
     async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
         try:
-            return self._plugin.prefer(resource, available, must, size)[0]
-        except Refused as refusal:
+            return self._plugin.allocator.prefer(resource, available, must, size)[0]
+        except AllocationRejected as refusal:
             raise AdmissionError(str(refusal)) from None
 
     async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
         try:
-            return dict(self._plugin.allocate(resource, ids).environment)
-        except Refused as refusal:
+            return dict(self._plugin.allocator.allocate(resource, ids).environment)
+        except AllocationRejected as refusal:
             raise AdmissionError(str(refusal)) from None
 
     def _checkpoint(self) -> None:
         entries = (
-            Entry(uid, name, resource, frozenset(ids))
+            CheckpointEntry(uid, name, resource, frozenset(ids))
             for uid, containers in self._manager.given.items()
             for name, resources in containers.items()
             for resource, ids in resources.items()
         )
-        self._plugin.holders.set_checkpoint(tuple(entries))
+        self._plugin.usage.set_checkpoint(tuple(entries))

@@ -68,10 +68,10 @@ def test_the_device_plugin() -> None:
     async def scraped() -> str:
         async with world(16 * GIB) as it:
             await it.registered()
-            await until(lambda: it.plugin.node.inventory is not None)
+            await until(lambda: it.plugin.node.devices.inventory is not None)
             # What labels these have shows only once they have happened.
             it.plugin.counters.xids[it.inventory.cards[0].uuid, 79] += 1
-            it.plugin.counters.took("Allocate", 0.001)
+            it.plugin.counters.observe("Allocate", 0.001)
             return "".join(it.plugin.metrics_text())
 
     check(asyncio.run(scraped()), "The device plugin", "Both")

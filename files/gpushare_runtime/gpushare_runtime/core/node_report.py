@@ -24,7 +24,7 @@ class HeldError(ValueError):
 class HeldEntry:
     """Units of one card that a pod holds although the pods in the API do not say so.
 
-    card: UUID; pod: namespace/name; why: "leaving" (the pod object is gone, its processes are not) or "unmanaged" (it has ids
+    card: UUID; pod: namespace/name; why: "orphaned" (the pod object is gone, its processes are not) or "unmanaged" (it has ids
     that no scheduler gave it).
     """
 
@@ -80,7 +80,7 @@ class Held:
             {"uid": r.uid, "card": r.card, "units": r.units, "until": _written(r.until), **({"whole": True} if r.whole else {})}
             for r in self.refused
         ]
-        return json.dumps({"v": VERSION, "cards": cards, "refused": refused}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "cards": cards, "rejected": refused}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Held:
@@ -94,9 +94,9 @@ class Held:
             raise HeldError(
                 f"version {quote(found)} is not known; this release reads version {VERSION}: install the same release everywhere"
             )
-        cards, refused = data.get("cards") or {}, data.get("refused") or []
+        cards, refused = data.get("cards") or {}, data.get("rejected") or []
         if not isinstance(cards, dict) or not isinstance(refused, list):
-            raise HeldError("cards must be an object and refused a list")
+            raise HeldError("cards must be an object and rejected a list")
         by_card = {uuid: held if isinstance(held, list) else [held] for uuid, held in cards.items()}
         if max(len(by_card), sum(map(len, by_card.values())), len(refused)) > MOST_HELD:
             raise HeldError(f"more than {MOST_HELD} entries, or refusals: no node has so many")
@@ -110,7 +110,7 @@ class Held:
                 entries.append(HeldEntry(uuid, text_of["uid"], text_of["pod"], _units(entry, where), text_of["why"], _whole(entry)))
         refusals = []
         for place, entry in enumerate(refused):
-            where = f"refused[{place}]"
+            where = f"rejected[{place}]"
             uid, card, until = (_typed(entry, key, str, where) for key in ("uid", "card", "until"))
             refusals.append(Refusal(uid, card, _units(entry, where), _read_time(until, where), _whole(entry)))
         return cls(tuple(entries), tuple(refusals))

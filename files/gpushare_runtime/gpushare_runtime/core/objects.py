@@ -81,8 +81,8 @@ class PodReader:
         # Of the copy of a static pod only its node can say what it has: anybody may make one, and write what he likes on it.
         mirror = protocol.ANNOTATION_MIRROR in (metadata.get("annotations") or {})
         allocation = None if mirror else self._allocation(metadata, node, request)
-        leaving = bool(metadata.get("deletionTimestamp"))
-        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, _priority_of(pod), leaving, _alive(status), mirror)
+        terminating = bool(metadata.get("deletionTimestamp"))
+        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, _priority_of(pod), terminating, _alive(status), mirror)
 
     def _shared_parts(self, pod: PendingPod) -> PendingPod:
         return replace(pod, request=self._shared(pod.request), labels=self._shared(pod.labels))

@@ -69,7 +69,7 @@ class AllocatedPod:
 
     allocation: None where its cards are not known.
     labels: for other pods' rules.
-    leaving: it is being deleted.
+    terminating: it has a deletionTimestamp.
     alive: by its last status it has containers that have not ended.
     mirror: it is the API's copy of a static pod, which anybody may create; only its node can report what it has.
     """
@@ -82,7 +82,7 @@ class AllocatedPod:
     allocation: Allocation | None
     labels: Labels = ()
     priority: int = 0
-    leaving: bool = False
+    terminating: bool = False
     alive: bool = False
     mirror: bool = False
 

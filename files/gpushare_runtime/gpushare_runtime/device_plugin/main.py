@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare-device-plugin: offer the cards of this node to kubelet, by memory and whole."""
+"""gpushare-device-plugin: offers the cards of this node to kubelet, by memory and whole. Wiring only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.metrics_server import MetricsServer
 from gpushare_runtime.daemon.runner import FatalError, Status, keep_alive, notify, run_all
 from gpushare_runtime.daemon.sync import any_after, in_thread
-from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardFollower, CardReader, Nvml
+from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardPoller, CardReader, Nvml
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
-from gpushare_runtime.device_plugin.gpu.xid_events import XidFollower
+from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
@@ -30,8 +30,8 @@ from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck
 from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.metrics import Counters, families
-from gpushare_runtime.device_plugin.node.allocator import NodeState
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
@@ -47,28 +47,23 @@ log = logging.getLogger(__name__)
 
 # The API server sends a bookmark about every minute.
 _API_SILENCE_SECONDS: Final = 150.0
-# The first list takes less; only then its absence is worth a word.
+# The first list takes less; a longer absence is worth a status.
 _API_FIRST_SECONDS: Final = 3.0
 
 
 class DevicePlugin:
-    """The whole plugin, with what it stands on passed in.
-
-    keeper: None when the client's credentials need none; card_interval: seconds between two readings of the cards;
-    check_scale: of the pauses between two looks at podresources;
-    processes: of this host.
-    """
+    """The whole plugin; its dependencies are arguments."""
 
     def __init__(
         self,
         settings: Settings,
         nvml: Nvml,
         client: KubeClient,
-        keeper: TokenKeeper | None = None,
+        keeper: TokenKeeper | None = None,  # None if the client's credentials need none
         *,
-        card_interval: float = INTERVAL_SECONDS,
-        check_scale: float = 1.0,
-        processes: Processes | None = None,
+        card_interval: float = INTERVAL_SECONDS,  # between two readings of the cards
+        check_scale: float = 1.0,  # factor of the pauses between two comparisons with podresources
+        processes: Processes | None = None,  # None for those of this host
     ) -> None:
         self._client = client
         self._keeper = keeper
@@ -77,57 +72,57 @@ class DevicePlugin:
         self._check_scale = check_scale
         self.status = Status(needed=SOCKETS)
         self.counters = Counters()
-        self.node = NodeState(PodTable(), time.monotonic, time.time, self._processes)
+        self.node = NodeState(PodTable(lambda: self._pods.last_contact), time.monotonic, time.time, self._processes)
+        self._pods: Reflector[LocalPod] = Reflector(
+            client,
+            path("api/v1", "pods"),
+            on_replace=self.node.pods.replace,
+            on_event=self.node.pods.event,
+            field_selector=f"spec.nodeName={settings.node}",
+            transform=parse_local_pod,
+            unreadable=unreadable_local_pod,
+        )
         self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
         self._state = StateFile(settings.state / usage_file.NAME, self.node)
         self._state.load()
         health = CardHealth()
-        self._cards = CardFollower(
+        self._cards = CardPoller(
             CardReader(nvml, settings.unit, health, self._state.cards),
             self.node,
             self.status,
             card_interval,
             self._changed_unit,
         )
-        self._xids = XidFollower(nvml, health, self.counters.xids, self._cards.read_now)
+        self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
 
     def _changed_unit(self) -> str:
-        held = {uid for uid, _, resource in self.node.holders.snapshot() if resource == protocol.RESOURCE_MEMORY}
-        return changed_unit(self._settings.unit, self._state.unit, held, self._processes.pods)
+        uids = {uid for uid, _, resource in self.node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
+        return changed_unit(self._settings.unit, self._state.unit, uids, self._processes.pods)
 
     def refresh(self) -> None:
-        """Bring the state up to kubelet's checkpoint on disk."""
+        """Update the state from kubelet's checkpoint on disk."""
         if self._checkpoint.refresh():
-            self.node.holders.set_checkpoint(self._checkpoint.entries, self._age())
-
-    def _age(self) -> float:
-        """Seconds since kubelet wrote its checkpoint."""
-        try:
-            return max(0.0, time.time() - self._checkpoint.path.stat().st_mtime)
-        except OSError:
-            return 0.0
+            self.node.usage.set_checkpoint(self._checkpoint.entries, self._checkpoint.age())
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Until `stop` is set or this is cancelled, or until a part of it fails: then that part's exception."""
+        """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         events = EventRecorder(self._client, "gpushare-device-plugin", self._settings.node)
         assigner = Assigner(self.node, self._client, self.counters, events, time.time_ns)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self.refresh, socket, SOCKETS, self.counters, self._check_scale)
-        pods = self._pods()
-        self.node.pods.heard = lambda: pods.last_contact
         async with DirectoryWatch(self._directory) as watch:
             self.refresh()
             if not self._checkpoint.path.exists():
-                # That kubelet has no file is its word as well, of which nothing has to change to be heard.
-                self.node.holders.set_checkpoint(())
+                # A missing file is a report as well, and without a change the plugin would not read it.
+                self.node.usage.set_checkpoint(())
             registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
             await run_all(
                 [registration.run() for registration in registrations],
                 stop,
-                # kubelet's last questions are answered with what these know.
+                # The responses to kubelet's last requests need these.
                 base=[
                     self._cards.run(),
                     self._xids.run(),
@@ -136,19 +131,19 @@ class DevicePlugin:
                     *self._metrics(),
                     self._follow_checkpoint(watch),
                     cross_check.run(),
-                    pods.run(),
+                    self._pods.run(),
                     publisher.reflector().run(),
                     publisher.run(),
                     assigner.run(),
                     events.run(),
-                    self._report_api(pods),
+                    self._report_api(),
                     *([self._keeper.run(self._client, self._report_token)] if self._keeper else []),
                     keep_alive(lambda: self.status.ready),
                 ],
             )
 
     def metrics_text(self) -> Iterator[str]:
-        """What a scrape gets."""
+        """The response to a scrape."""
         return metrics.render(families(self.node, self.counters))
 
     def _metrics(self) -> list[Coroutine[Any, Any, None]]:
@@ -159,46 +154,36 @@ class DevicePlugin:
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
         return lambda: ResourceService(resource, self.node, self.refresh, self.counters)
 
-    def _pods(self) -> Reflector[LocalPod]:
-        return Reflector(
-            self._client,
-            path("api/v1", "pods"),
-            on_replace=self.node.pods.replace,
-            on_event=self.node.pods.event,
-            field_selector=f"spec.nodeName={self._settings.node}",
-            transform=parse_local_pod,
-            unreadable=unreadable_local_pod,
-        )
-
     async def _follow_checkpoint(self, watch: DirectoryWatch) -> NoReturn:
         while True:
-            seen = (watch.changes, watch.changes.count), (self.node.pods.changes, self.node.pods.changes.count)
+            files = watch.changes.count
             self.refresh()
-            doubtful = self.node.holders.review()
+            doubtful = self.node.usage.terminated_pods()
+            seen = (watch.changes, files), (self.node.changes, self.node.changes.count)
             if doubtful:
                 live = await in_thread(lambda doubtful=doubtful: self._processes.pods(doubtful))  # type: ignore[misc]
-                self.node.holders.looked(doubtful, live)
+                self.node.usage.apply_process_scan(doubtful, live)
             await any_after(*seen)
 
     def _report_token(self, well: bool, words: str) -> None:
         (self.status.good if well else self.status.bad)("token", words)
 
-    async def _report_api(self, pods: Reflector[LocalPod]) -> NoReturn:
+    async def _report_api(self) -> NoReturn:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(pods.synced.wait(), _API_FIRST_SECONDS)
+            await asyncio.wait_for(self._pods.synced.wait(), _API_FIRST_SECONDS)
         while True:
-            contact = pods.last_contact
+            contact = self._pods.last_contact
             if not self.node.pods.synced:
-                self.status.bad("API server", "not reached yet; until then containers get a card without the scheduler's choice")
+                self.status.bad("API server", "not reached yet; until then containers get a card without the scheduler's plan")
             elif contact is None or time.monotonic() - contact > _API_SILENCE_SECONDS:
-                self.status.bad("API server", "silent for minutes; until it is back, pods that it still sends may get another card")
+                self.status.bad("API server", "silent for minutes; until it answers, new pods may get another card than planned")
             else:
                 self.status.good("API server", "watching the pods of this node")
             await asyncio.sleep(1.0)
 
 
 async def serve(settings: Settings, nvml: Nvml) -> int:
-    """Run the plugin until SIGTERM or SIGINT; the exit status."""
+    """Run the plugin until SIGTERM or SIGINT. Returns the exit status."""
     for note in settings.notes:
         log.warning("%s", note)
     keeper = TokenKeeper(settings.tokens) if settings.tokens else None
@@ -233,7 +218,7 @@ def main() -> int:
     """The console command."""
     settings, level = parse_arguments(sys.argv[1:])
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
-    # Only here: everything else can be tested where there is no pynvml.
+    # Imported here, so that tests of everything else do not need pynvml.
     from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
     return asyncio.run(serve(settings, Pynvml()))

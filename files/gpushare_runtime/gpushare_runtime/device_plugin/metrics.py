@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What happened since the start, and all of it and of the cards as metrics."""
+"""Counts of events since the start, and the metrics of the device plugin."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import Histogram
@@ -15,77 +15,80 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.daemon.metrics import family, latencies, single
-from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState
 
 
 @dataclass
 class Counters:
-    """allocations, refusals, unsteered: containers; corrections: pods; xids: by (card UUID, number)."""
+    """Counts since the start; the metrics below have the same names."""
 
     allocations: int = 0
-    refusals: int = 0
-    unsteered: int = 0
+    rejections: int = 0
+    unplanned: int = 0
     corrections: int = 0
-    start_refusals: int = 0
+    start_rejections: int = 0
     unrecorded_starts: int = 0
-    record_mismatches: int = 0
-    xids: Counter[tuple[str, int]] = field(default_factory=Counter)
-    seconds: Histogram = field(default_factory=lambda: latencies("gpushare_answer_seconds", "Time to answer kubelet", "method"))
+    checkpoint_mismatches: int = 0
+    xids: Counter[tuple[str, int]] = field(default_factory=Counter)  # by (card UUID, XID)
+    seconds: Histogram = field(
+        default_factory=lambda: latencies("gpushare_device_plugin_rpc_duration_seconds", "Duration of kubelet's requests.", "method")
+    )
 
-    def took(self, method: str, seconds: float) -> None:
-        """An answer to kubelet took so long."""
+    def observe(self, method: str, seconds: float) -> None:
+        """A request of kubelet took so long."""
         self.seconds.labels(method).observe(seconds)
 
 
 def families(node: NodeState, counters: Counters) -> Iterator[Metric]:
-    """Everything that the device plugin measures."""
+    """All metrics of the device plugin."""
     yield from _cards(node)
     yield from _events(counters)
     yield from metrics.of_process("gpushare_device_plugin")
 
 
 def _cards(node: NodeState) -> Iterator[Metric]:
-    cards = node.inventory.cards if node.inventory else ()
-    of = {card.uuid: {"card": str(card.index), "uuid": card.uuid} for card in cards}
-    unit = node.inventory.unit.mib * 1024 * 1024 if node.inventory else 0
-    held, outlived = node.holders.units(node.inventory), node.holders.units(node.inventory, outlived=True)
+    cards, inventory = node.devices.cards, node.devices.inventory
+    labels = {card.uuid: {"card": str(card.index), "uuid": card.uuid} for card in cards}
+    unit = inventory.unit.mib * 1024 * 1024 if inventory else 0
 
-    def gauge(name: str, text: str, values: dict[str, float]) -> Metric:
-        return family(f"gpushare_card_{name}", "gauge", text, [(value, of[uuid]) for uuid, value in values.items()])
+    def gauge(name: str, text: str, values: Mapping[str, float]) -> Metric:
+        return family(f"gpushare_device_plugin_card_{name}", "gauge", text, [(value, labels[uuid]) for uuid, value in values.items()])
 
-    yield single("gpushare_unit_bytes", "gauge", f"Size of one unit of {protocol.RESOURCE_MEMORY}", unit)
+    yield single("gpushare_device_plugin_unit_bytes", "gauge", f"Size of one unit of {protocol.RESOURCE_MEMORY}.", unit)
     yield family(
-        "gpushare_card_info",
+        "gpushare_device_plugin_card_info",
         "gauge",
-        "What each card is",
-        [(1, {**of[c.uuid], "minor": str(c.minor), "pci": c.pci, "model": c.model, "numa": str(c.numa)}) for c in cards],
+        "Properties of each card; the value is 1.",
+        [(1, {**labels[c.uuid], "minor": str(c.minor), "pci": c.pci, "model": c.model, "numa": str(c.numa)}) for c in cards],
     )
-    yield gauge("units", "Units of each card", {c.uuid: c.units for c in cards})
-    yield gauge("units_held", "Units that pods hold", {c.uuid: held.get(c.uuid, 0) for c in cards})
-    yield gauge("units_outlived", "Units held by processes of pods that are gone", {c.uuid: outlived.get(c.uuid, 0) for c in cards})
+    yield gauge("units", "Units of each card.", {c.uuid: c.units for c in cards})
+    yield gauge("units_allocated", "Units allocated to pods, including orphaned pods.", node.usage.units_by_card(inventory))
+    orphaned = node.usage.units_by_card(inventory, orphaned=True)
+    yield gauge("units_orphaned", "Units used by processes of pods that no longer exist.", orphaned)
     remainder = {c.uuid: c.mib * 1024 * 1024 - c.units * unit for c in cards}
-    yield gauge("remainder_bytes", "Memory that does not fill a unit and is not offered", dict(remainder))
-    yield gauge("healthy", "Whether the card answers and passes its checks", {c.uuid: c.health == HEALTHY for c in cards})
-    yield gauge("cordoned", "Whether an administrator keeps new pods off the card", {c.uuid: c.cordoned for c in cards})
+    yield gauge("remainder_bytes", "Memory that does not fill a unit and is not allocatable.", remainder)
+    yield gauge("healthy", "1 if the card answers and passes its checks, else 0.", {c.uuid: c.health == HEALTHY for c in cards})
+    yield gauge("cordoned", "1 if an administrator cordoned the card, else 0.", {c.uuid: c.cordoned for c in cards})
 
 
 def _events(counters: Counters) -> Iterator[Metric]:
     def counter(name: str, text: str, value: int) -> Metric:
-        return single(f"gpushare_{name}_total", "counter", text, value)
+        return single(f"gpushare_device_plugin_{name}_total", "counter", text, value)
 
-    yield counter("allocations", "Containers that were given cards", counters.allocations)
-    yield counter("refusals", "Containers whose cards were refused to kubelet", counters.refusals)
-    yield counter("unsteered", "Containers that got other cards than the scheduler chose, or were not placed by it", counters.unsteered)
-    yield counter("corrections", "Pods whose annotations were corrected to the cards that they really have", counters.corrections)
-    yield counter("start_refusals", "Starts of containers that were refused", counters.start_refusals)
-    yield counter("unrecorded_starts", "Starts of containers that kubelet's record on disk does not have", counters.unrecorded_starts)
-    yield counter(
-        "record_mismatches", "Containers whose ids kubelet's checkpoint and its podresources API disagree on", counters.record_mismatches
-    )
+    yield counter("allocations", "Containers that got cards.", counters.allocations)
+    yield counter("rejections", "Allocations that the plugin rejected.", counters.rejections)
+    text = "Containers that got other cards than the scheduler planned, or that it did not place."
+    yield counter("unplanned_allocations", text, counters.unplanned)
+    yield counter("annotation_corrections", "Pods whose annotations the plugin corrected to their actual cards.", counters.corrections)
+    yield counter("start_rejections", "Starts of containers that the plugin rejected.", counters.start_rejections)
+    text = "Starts of containers whose ids kubelet's checkpoint did not list."
+    yield counter("unrecorded_starts", text, counters.unrecorded_starts)
+    text = "Containers for which kubelet's checkpoint and its podresources API list different ids."
+    yield counter("checkpoint_mismatches", text, counters.checkpoint_mismatches)
     yield family(
-        "gpushare_xid_errors_total",
+        "gpushare_device_plugin_xid_errors_total",
         "counter",
-        "XID errors that the driver reported",
+        "XID errors that the driver reported.",
         [(count, {"uuid": uuid, "xid": str(xid)}) for (uuid, xid), count in counters.xids.items()],
     )
     yield from counters.seconds.collect()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The command line and environment of gpushare-device-plugin; those of the original are understood."""
+"""The command line and environment of gpushare-device-plugin, including those of the original."""
 
 from __future__ import annotations
 
@@ -22,39 +22,38 @@ from gpushare_runtime.kube.service_account import TokenFiles
 EXIT_STOPPED: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_SETTINGS: Final = 2
-"""What is set is wrong: starting again with the same does not help."""
+"""The settings are wrong: a restart with the same settings does not help."""
 
-# Options of the original for asking kubelet about pods over HTTPS.
+# Options of the original for querying pods from kubelet over HTTPS.
 _OF_KUBELET: Final = ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout")
 
 
 def directory() -> Path:
-    """systemd's StateDirectory= where the unit has one, else one that a reboot empties."""
+    """systemd's StateDirectory= if the unit has one, else a directory that a reboot empties."""
     return Path(os.environ.get("STATE_DIRECTORY", "/run/gpushare-device-plugin").split(":")[0])
 
 
 @dataclass(frozen=True)
 class Settings:
-    """node: the Kubernetes name of this node; kubeconfig: None for the pod's service account; state: folder for what has to
-    outlive the process; metrics: None for nowhere; tokens: None for the kubeconfig's user; notes: to be logged at the start."""
+    """The plugin's settings."""
 
-    node: str
+    node: str  # name of this node in Kubernetes
     unit: Unit = GIB
-    kubeconfig: str | None = None
+    kubeconfig: str | None = None  # None for the pod's service account
     kubelet_root: Path = Path(protocol.KUBELET_ROOT)
-    state: Path = field(default_factory=directory)
-    metrics: MetricsAddress | None = None
-    tokens: TokenFiles | None = None
-    notes: tuple[str, ...] = ()
+    state: Path = field(default_factory=directory)  # folder for the usage file
+    metrics: MetricsAddress | None = None  # None without a metrics page
+    tokens: TokenFiles | None = None  # None for the kubeconfig's user
+    notes: tuple[str, ...] = ()  # warnings to log at the start
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
-    """The settings and the log level; ends the process with a message if they cannot be used."""
+    """The settings and the log level. Ends the process with a message if they are invalid."""
     parser = argparse.ArgumentParser(prog="gpushare-device-plugin", description="Share the NVIDIA GPUs of this node by memory.")
     parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="name of this node in Kubernetes (or NODE_NAME)")
     parser.add_argument("--kubeconfig", help="(or KUBECONFIG); without: in-cluster")
     service_account.add_options(parser)
-    parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="what one unit of gpu-mem is (default %(default)s)")
+    parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="size of one unit of gpu-mem (default %(default)s)")
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
     parser.add_argument("--state-dir", type=Path, default=directory(), help="(or STATE_DIRECTORY) default %(default)s")
     metrics_server.add_options(parser)
@@ -63,7 +62,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
     _add_options_of_the_original(parser)
     given = parser.parse_args(arguments)
     if not given.node_name:
-        parser.error("the name of this node is not known: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
+        parser.error("the name of this node is unknown: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
     level = logging.DEBUG if given.verbosity >= 4 else getattr(logging, given.log_level.upper())
     settings = Settings(
         given.node_name,
@@ -79,14 +78,14 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
 
 
 def _kubeconfig(environment: Mapping[str, str]) -> str | None:
-    """As the original: what KUBECONFIG names if it is there, else the service account of the pod that this runs in."""
+    """As the original: the file of KUBECONFIG if it exists, else the service account of the plugin's pod."""
     named = environment.get("KUBECONFIG") or None
     in_pod = "KUBERNETES_SERVICE_HOST" in environment
     return None if named and in_pod and not Path(named).exists() else named
 
 
 def _add_options_of_the_original(parser: argparse.ArgumentParser) -> None:
-    """So that its command lines go on working."""
+    """For compatibility with its command lines."""
     hidden = argparse.SUPPRESS
     parser.add_argument("-logtostderr", "--logtostderr", nargs="?", const=True, help=hidden)
     for name in ("mps", "health-check", "query-kubelet"):
@@ -96,14 +95,14 @@ def _add_options_of_the_original(parser: argparse.ArgumentParser) -> None:
 
 
 def _notes(given: argparse.Namespace) -> Iterator[str]:
-    # --health-check needs no word: the cards are always watched.
+    # --health-check needs no note: the plugin always checks the cards.
     if given.mps:
-        yield "--mps: it changes nothing, as in the original; MPS daemons are not this plugin's, and it sets no limits in containers"
+        yield "--mps: no effect, as in the original; this plugin starts no MPS daemons, and sets no limits in containers"
     of_kubelet = [f"--{name}" for name in _OF_KUBELET if getattr(given, name.replace("-", "_")) is not None]
     if given.query_kubelet:
         of_kubelet.insert(0, "--query-kubelet")
     if of_kubelet:
-        yield f"{', '.join(of_kubelet)}: not needed, pods are watched at the API server"
+        yield f"{', '.join(of_kubelet)}: no effect, this plugin watches pods at the API server"
 
 
 def _boolean(text: str) -> bool:

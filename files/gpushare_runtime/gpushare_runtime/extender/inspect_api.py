@@ -62,8 +62,8 @@ def ledger_json(ledger: Ledger, problems: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def node_json(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
-    """One node of `ledger_json`. A pod's state is "bound", "leaving", "assumed" (its Binding is under way), "reserved" or
-    "terminating" (deleted by force a moment ago)."""
+    """One node of `ledger_json`. A pod's state is "bound", "terminating", "assumed" (its Binding is under way), "reserved" or
+    "deleted" (deleted by force a moment ago)."""
     found = node.guarded(partial(_node, ledger, node), None)
     return found or {**_node(ledger, NodeLedger(node.name)), "error": FAULT, "problems": [node.fault]}
 
@@ -82,7 +82,7 @@ def _node(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
         "held": [
             {"card": e.card, "uid": e.uid, "pod": e.pod, "units": e.units, "why": e.why, "whole": e.whole} for e in node.record.held.entries
         ],
-        "refused": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.refused],
+        "rejected": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.refused],
         "nominated": [_nominee(nominee) for nominee in ledger.nominees.get(node.name, {}).values()],
         "problems": node.problems(),
     }
@@ -108,10 +108,10 @@ def _card(node: NodeLedger, state: CardState) -> dict[str, Any]:
 def _pod(ledger: Ledger, node: NodeLedger, holder: AllocatedPod) -> dict[str, Any]:
     known = node.cards_of(holder)
     states = (
-        (ledger.is_held_until(holder.uid), "terminating"),
+        (ledger.is_held_until(holder.uid), "deleted"),
         (ledger.is_reserved(holder.uid), "reserved"),
         (ledger.is_assumed(holder.uid), "assumed"),
-        (holder.leaving, "leaving"),
+        (holder.terminating, "terminating"),
     )
     return {
         "namespace": holder.namespace,

@@ -115,9 +115,9 @@ def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Metric]:
 
 
 _KNOWN: Final = ("known", "unknown")
-_STATES: Final = ("bound", "assumed", "reserved", "terminating")
+_STATES: Final = ("bound", "assumed", "reserved", "deleted")
 _REASONS: Final = ("room", "nominated", "invalid", "unsupported")
-_DRIFTS: Final = ("leaving", "unmanaged", "other")
+_DRIFTS: Final = ("orphaned", "unmanaged", "other")
 
 
 def _gauge(name: str, text: str, values: Iterable[Value]) -> Metric:
@@ -142,7 +142,7 @@ def _states(ledger: Ledger) -> Mapping[str, int]:
     """Most pods are bound: only the others are looked at."""
     others = ledger.in_flight - ledger.held_until
     reserved = sum(map(ledger.is_reserved, others))
-    found = {"terminating": len(ledger.held_until), "reserved": reserved, "assumed": len(others) - reserved}
+    found = {"deleted": len(ledger.held_until), "reserved": reserved, "assumed": len(others) - reserved}
     return {**found, "bound": sum(len(node.pods) for node in ledger.nodes.values()) - sum(found.values())}
 
 

@@ -26,7 +26,7 @@ _MOST_GIB: Final = 100
 class PodUsage:
     """What one bound pod holds: units per card index, and units whose card is not known.
 
-    name: with " (leaving)" behind it when the pod was deleted and its processes have not ended.
+    name: with " (orphaned)" behind it when the pod was deleted and its processes have not ended.
     """
 
     namespace: str
@@ -90,7 +90,7 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
                 held.setdefault(name, []).append(pod)
     for name in found:
         # Pods that the node alone still knows.
-        held.setdefault(name, []).extend(replace(pod, name=f"{pod.name} (leaving)") for pod in said[name].values())
+        held.setdefault(name, []).extend(replace(pod, name=f"{pod.name} (orphaned)") for pod in said[name].values())
     units = {node.name: node.unit for node in found.values()}
     if len(set(units.values())) > 1:
         each = ", ".join(f"{name}: {units[name]}" for name in sorted(units))

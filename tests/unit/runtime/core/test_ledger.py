@@ -64,13 +64,13 @@ def test_units_are_taken_from_their_card_and_given_back() -> None:
 
 def test_of_a_pod_nothing_is_supposed_that_was_not_said() -> None:
     pod = holder("a", memory(6), None)
-    assert (pod.labels, pod.priority, pod.leaving, pod.alive) == ((), 0, False, False)
+    assert (pod.labels, pod.priority, pod.terminating, pod.alive) == ((), 0, False, False)
     assert CardState(card(0, 16), 16, True).core == 0
 
 
 def test_what_makes_a_difference_to_what_is_held() -> None:
     pod = holder("a", memory(6), on(0, 6))
-    for same in (replace(pod, priority=9), replace(pod, leaving=True), replace(pod, alive=True)):
+    for same in (replace(pod, priority=9), replace(pod, terminating=True), replace(pod, alive=True)):
         assert pod.counts_as(same)
     others: tuple[dict[str, Any], ...] = (
         {"node": "m"}, {"allocation": on(1, 6)}, {"allocation": None}, {"request": memory(7)}, {"labels": (("app", "a"),)},
@@ -453,8 +453,8 @@ def test_every_answer_is_given_anew_when_something_has_changed() -> None:
     assert answers() == taken
     ledger.apply(holder("a", memory(2), on(1, 2)))
     assert answers() == ([16, 22], 38, 22, 1, 2, [1]), "another request"
-    ledger.apply(replace(holder("a", memory(2), on(1, 2)), leaving=True, priority=3))
-    assert [(pod.leaving, pod.priority) for pod in node.pods] == [(True, 3)], "this changes no sum, and is known all the same"
+    ledger.apply(replace(holder("a", memory(2), on(1, 2)), terminating=True, priority=3))
+    assert [(pod.terminating, pod.priority) for pod in node.pods] == [(True, 3)], "this changes no sum, and is known all the same"
     ledger.remove("a")
     assert answers() == empty
     ledger.set_inventory("n", inventory(16))
@@ -494,7 +494,7 @@ EVENTS: Final[dict[str, tuple[Callable[[Ledger], object], Callable[[NaiveLife], 
     "time": (lambda ledger: ledger.expire(5.0), lambda life: life.expire(5.0)),
 }
 POD, ELSEWHERE = holder("a", memory(6), on(0, 6), "n"), holder("a", memory(6), on(0, 6), "m")
-SAYS_A: Final = NodeRecord("n", inventory(16), "", Held((HeldEntry(CARD_OF_N.uuid, "a", "default/a", 6, "leaving"),)))
+SAYS_A: Final = NodeRecord("n", inventory(16), "", Held((HeldEntry(CARD_OF_N.uuid, "a", "default/a", 6, "orphaned"),)))
 
 
 @pytest.mark.parametrize("first", EVENTS)

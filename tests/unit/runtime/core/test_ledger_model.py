@@ -93,7 +93,7 @@ class Events(RuleBasedStateMachine):
         healthy = {True: "ok", False: "XID 79"}
         cards = tuple(card(i, c.units, model=f"NVIDIA {c.model}-X", health=healthy[c.usable]) for i, c in enumerate(self.naive.nodes[node]))
         ghosts = [ghost for ghost in self.naive.ghosts if ghost.node == node]
-        held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, f"x/{g.uid}", g.units, "leaving", g.whole) for g in ghosts))
+        held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, f"x/{g.uid}", g.units, "orphaned", g.whole) for g in ghosts))
         self.ledger.set_node(NodeRecord(node, Inventory(GIB, cards, core=100), "", held))
 
     def bound(self, raw: dict[str, Any], node: str, annotations: dict[str, str]) -> AllocatedPod:
@@ -320,7 +320,7 @@ def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good:
         for ghosts in left_behind if len(there) < 2 else left_behind[:1]:
             naive = Naive({"n": [replace(c, usable=usable) for c, usable in zip(SMALL, good, strict=True)]}, ghosts=list(ghosts))
             ledger = Ledger()
-            held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, "x/gone", g.units, "leaving", g.whole) for g in ghosts))
+            held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, "x/gone", g.units, "orphaned", g.whole) for g in ghosts))
             ledger.set_node(NodeRecord("n", Inventory(GIB, cards, core=100), "", held))
             node = ledger.nodes["n"]
             for number, (pod, on) in enumerate(there):

@@ -37,17 +37,17 @@ def told(*entries: HeldEntry, refused: tuple[Refusal, ...] = ()) -> Ledger:
 
 def test_the_protocols_example() -> None:
     text = (
-        '{"v":1,"cards":{"GPU-8f6":[{"pod":"ns/name","uid":"u1","units":8,"why":"leaving"}]},'
-        '"refused":[{"uid":"u2","card":"GPU-8f6","units":8,"until":"2026-11-21T10:01:00Z"}]}'
+        '{"v":1,"cards":{"GPU-8f6":[{"pod":"ns/name","uid":"u1","units":8,"why":"orphaned"}]},'
+        '"rejected":[{"uid":"u2","card":"GPU-8f6","units":8,"until":"2026-11-21T10:01:00Z"}]}'
     )
     held = Held.from_json(text)
-    assert held == Held((HeldEntry("GPU-8f6", "u1", "ns/name", 8, "leaving"),), (Refusal("u2", "GPU-8f6", 8, 1795255260.0),))
+    assert held == Held((HeldEntry("GPU-8f6", "u1", "ns/name", 8, "orphaned"),), (Refusal("u2", "GPU-8f6", 8, 1795255260.0),))
     assert held.to_json() == text
 
 
 TEXT = st.sampled_from(["u", "a/b", "GPU-1", 'ü "', "true"])
 ENTRIES = st.builds(
-    HeldEntry, st.sampled_from("ab"), TEXT, TEXT, st.integers(0, 99), st.sampled_from(["leaving", "unmanaged"]), st.booleans()
+    HeldEntry, st.sampled_from("ab"), TEXT, TEXT, st.integers(0, 99), st.sampled_from(["orphaned", "unmanaged"]), st.booleans()
 )
 REFUSALS = st.builds(Refusal, TEXT, TEXT, st.integers(0, 99), st.integers(0, 4 * 10**9).map(float), st.booleans())
 
@@ -59,10 +59,10 @@ def test_what_is_written_is_read_back(entries: list[HeldEntry], refused: list[Re
 
 
 def test_a_card_is_said_to_be_held_whole_only_by_the_word_true() -> None:
-    whole = Held((HeldEntry("GPU-1", "u", "a/b", 16, "leaving", whole=True),), (Refusal("u", "GPU-1", 0, 0.0, whole=True),))
+    whole = Held((HeldEntry("GPU-1", "u", "a/b", 16, "orphaned", whole=True),), (Refusal("u", "GPU-1", 0, 0.0, whole=True),))
     text = (
-        '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":16,"why":"leaving","whole":true}]},'
-        '"refused":[{"uid":"u","card":"GPU-1","units":0,"until":"1970-01-01T00:00:00Z","whole":true}]}'
+        '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":16,"why":"orphaned","whole":true}]},'
+        '"rejected":[{"uid":"u","card":"GPU-1","units":0,"until":"1970-01-01T00:00:00Z","whole":true}]}'
     )
     assert whole.to_json() == text
     assert Held.from_json(text) == whole
@@ -75,8 +75,8 @@ def test_a_card_is_said_to_be_held_whole_only_by_the_word_true() -> None:
 def test_nothing_said_is_nothing_held() -> None:
     for text in (
         '{"v":1}',
-        '{"v":1,"cards":null,"refused":null}',
-        '{"v":1,"cards":{},"refused":[],"new":1}',
+        '{"v":1,"cards":null,"rejected":null}',
+        '{"v":1,"cards":{},"rejected":[],"new":1}',
         '{"v":1,"cards":{"GPU-1":[]}}',
     ):
         assert Held.from_json(text) == NOTHING_HELD
@@ -85,9 +85,9 @@ def test_nothing_said_is_nothing_held() -> None:
 @pytest.mark.parametrize("key", ["uid", "pod", "why", "card"])
 @pytest.mark.parametrize("text", ["a\nINFO bind", "\x1b[2J", "\ud800", "x" * 513])
 def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
-    entry = {"pod": "a/b", "uid": "u", "units": 1, "why": "leaving"}
+    entry = {"pod": "a/b", "uid": "u", "units": 1, "why": "orphaned"}
     said = {"v": 1, "cards": {text: entry} if key == "card" else {"GPU-1": {**entry, key: text}}}
-    refused = {"v": 1, "refused": [{"uid": "u", "card": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
+    refused = {"v": 1, "rejected": [{"uid": "u", "card": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
     for document in (said, refused) if key in ("uid", "card") else (said,):
         with pytest.raises(HeldError) as error:
             Held.from_json(json.dumps(document))
@@ -96,15 +96,15 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
 
 
 def test_a_node_says_so_much_and_no_more() -> None:
-    entry = {"pod": "a/b", "uid": "u", "units": 2**31 - 1, "why": "leaving"}
+    entry = {"pod": "a/b", "uid": "u", "units": 2**31 - 1, "why": "orphaned"}
     refusal = {"uid": "u", "card": "c", "units": 2**31 - 1, "until": "2026-11-21T10:01:00Z"}
-    text = json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}, "refused": [refusal] * 1024})
+    text = json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}, "rejected": [refusal] * 1024})
     held = Held.from_json(text)
     assert (len(held.entries), len(held.refused)) == (1024, 1024)
     for more in (
         {"cards": {"c": [entry] * 512, "d": [entry] * 513}},
         {"cards": {f"GPU-{n}": [] for n in range(1025)}},
-        {"refused": [refusal] * 1025},
+        {"rejected": [refusal] * 1025},
     ):
         with pytest.raises(HeldError, match=r"^more than 1024 entries, or refusals: no node has so many"):
             Held.from_json(json.dumps({"v": 1} | more))
@@ -118,14 +118,14 @@ def test_a_node_says_so_much_and_no_more() -> None:
 
 def test_what_a_pod_has_is_added_up_by_card() -> None:
     entries = [("c", "u", 3, False), ("c", "u", 4, False), ("d", "u", 16, True), ("d", "v", 1, False), ("c", "u", 0, True)]
-    held = Held(tuple(HeldEntry(card, uid, "x/p", units, "leaving", whole) for card, uid, units, whole in entries))
+    held = Held(tuple(HeldEntry(card, uid, "x/p", units, "orphaned", whole) for card, uid, units, whole in entries))
     assert held.by_uid == {"u": {"c": (7, True), "d": (16, True)}, "v": {"d": (1, False)}}
     assert NOTHING_HELD.by_uid == {}
 
 
 def test_one_entry_needs_no_list() -> None:
-    text = '{"v":1,"cards":{"GPU-1":{"pod":"a/b","uid":"u","units":0,"why":"leaving"}}}'
-    assert Held.from_json(text) == Held((HeldEntry("GPU-1", "u", "a/b", 0, "leaving"),))
+    text = '{"v":1,"cards":{"GPU-1":{"pod":"a/b","uid":"u","units":0,"why":"orphaned"}}}'
+    assert Held.from_json(text) == Held((HeldEntry("GPU-1", "u", "a/b", 0, "orphaned"),))
 
 
 def test_a_time_is_written_in_seconds() -> None:
@@ -138,7 +138,7 @@ def test_a_time_without_a_zone_is_utc_wherever_this_runs(text: str, monkeypatch:
         for zone in ("Asia/Tokyo", "UTC"):
             monkeypatch.setenv("TZ", zone)
             time.tzset()
-            held = Held.from_json(f'{{"v":1,"refused":[{{"uid":"u","card":"c","units":1,"until":"{text}"}}]}}')
+            held = Held.from_json(f'{{"v":1,"rejected":[{{"uid":"u","card":"c","units":1,"until":"{text}"}}]}}')
             assert held.refused[0].until == 1795255260.0
             assert '"until":"2026-11-21T10:01:00Z"' in held.to_json()
     finally:
@@ -146,17 +146,17 @@ def test_a_time_without_a_zone_is_utc_wherever_this_runs(text: str, monkeypatch:
         time.tzset()
 
 
-ENTRY: Final = {"pod": "a/b", "uid": "u", "units": 8, "why": "leaving"}
+ENTRY: Final = {"pod": "a/b", "uid": "u", "units": 8, "why": "orphaned"}
 REFUSED: Final = {"uid": "u", "card": "c", "units": 8, "until": "2026-11-21T10:01:00Z"}
 
 
 @pytest.mark.parametrize("wrong", [None, True, 1.5, ["x"]])
 @pytest.mark.parametrize(
-    ("part", "key"), [*(("cards", key) for key in ENTRY), *(("refused", key) for key in REFUSED)], ids=lambda value: str(value)
+    ("part", "key"), [*(("cards", key) for key in ENTRY), *(("rejected", key) for key in REFUSED)], ids=lambda value: str(value)
 )
 def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object) -> None:
-    data: dict[str, Any] = {"v": 1, "cards": {"GPU-1": [ENTRY, ENTRY]}, "refused": [REFUSED, REFUSED]}
-    assert Held.from_json(json.dumps(data)).entries == (HeldEntry("GPU-1", "u", "a/b", 8, "leaving"),) * 2
+    data: dict[str, Any] = {"v": 1, "cards": {"GPU-1": [ENTRY, ENTRY]}, "rejected": [REFUSED, REFUSED]}
+    assert Held.from_json(json.dumps(data)).entries == (HeldEntry("GPU-1", "u", "a/b", 8, "orphaned"),) * 2
     broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "cards" else [REFUSED | {}, REFUSED | {key: wrong}]
     data[part] = {"GPU-1": broken} if part == "cards" else broken
     place = "cards['GPU-1'][1]" if part == "cards" else "refused[1]"
@@ -169,19 +169,19 @@ def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object)
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ('{"v":1,"refused":{"a":1}}', "refused a list"),
-        ('{"v":1,"refused":[1]}', r"refused\[0\] must be an object, found int"),
+        ('{"v":1,"rejected":{"a":1}}', "rejected a list"),
+        ('{"v":1,"rejected":[1]}', r"rejected\[0\] must be an object, found int"),
         ("{}", "version None is not known"),
         ('{"v":2}', "version 2 is not known"),
         ("[]", "version 'list'"),
         ('{"v":1,"cards":[1]}', "cards must be an object"),
         (
-            '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":"8","why":"leaving"}]}}',
+            '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":"8","why":"orphaned"}]}}',
             r"cards\['GPU-1'\]\[0\].units must be int, found '8'",
         ),
         ('{"v":1,"cards":{"GPU-1":8}}', "must be an object, found int"),
-        ('{"v":1,"refused":[{"uid":"u","card":"c","units":-1,"until":"2026-11-21T10:01:00Z"}]}', "must not be negative"),
-        ('{"v":1,"refused":[{"uid":"u","card":"c","units":1,"until":"soon"}]}', "must be a time such as .* found 'soon'"),
+        ('{"v":1,"rejected":[{"uid":"u","card":"c","units":-1,"until":"2026-11-21T10:01:00Z"}]}', "must not be negative"),
+        ('{"v":1,"rejected":[{"uid":"u","card":"c","units":1,"until":"soon"}]}', "must be a time such as .* found 'soon'"),
     ],
 )
 def test_what_cannot_be_used_says_where(text: str, says: str) -> None:
@@ -198,11 +198,11 @@ ANYTHING = st.recursive(
 @given(ANYTHING)
 def test_no_content_breaks_the_reader(content: object) -> None:
     with suppress(HeldError):
-        Held.from_json(json.dumps({"v": 1, "cards": content, "refused": content}))
+        Held.from_json(json.dumps({"v": 1, "cards": content, "rejected": content}))
 
 
 def test_the_processes_of_a_deleted_pod_still_hold() -> None:
-    ledger = told(HeldEntry(FIRST, "gone", "x/gone", 6, "leaving"), HeldEntry(SECOND, "big", "x/big", 16, "leaving", whole=True))
+    ledger = told(HeldEntry(FIRST, "gone", "x/gone", 6, "orphaned"), HeldEntry(SECOND, "big", "x/big", 16, "orphaned", whole=True))
     assert frees(ledger) == [10, 0]
     ledger.apply(holder("gone", memory(6), on(0, 6)))
     assert frees(ledger) == [10, 0], "counted once while the pod is there"
@@ -227,7 +227,7 @@ def test_the_node_may_know_more_than_the_annotations() -> None:
 
 
 def test_several_containers_of_one_pod_add_up() -> None:
-    entries = [HeldEntry(FIRST, "u", "x/u", 3, "leaving"), HeldEntry(FIRST, "u", "x/u", 4, "leaving")]
+    entries = [HeldEntry(FIRST, "u", "x/u", 3, "orphaned"), HeldEntry(FIRST, "u", "x/u", 4, "orphaned")]
     ledger = told(*entries)
     assert frees(ledger) == [9, 16]
     ledger.apply(holder("u", memory(5), on(0, 5)))
@@ -265,7 +265,7 @@ def test_a_card_that_refused_a_size_takes_no_such_pod_for_a_minute(until: float)
 
 
 def test_a_card_that_the_node_does_not_have_is_reported() -> None:
-    node = told(HeldEntry("GPU-other", "u", "x/u", 6, "leaving")).node("n")
+    node = told(HeldEntry("GPU-other", "u", "x/u", 6, "orphaned")).node("n")
     assert node is not None
     assert node.problems() == ["the node says that pods hold card GPU-other, which is not among its cards"]
 
@@ -283,7 +283,7 @@ def test_a_card_that_refused_a_size_is_not_the_card_that_is_left_over() -> None:
 @pytest.mark.parametrize("units", [6, 7])
 def test_the_nodes_word_is_believed_where_it_is_enough(units: int) -> None:
     """A pod of 6 units of which nobody knows the card; the node names one, or two parts of it, or less than it holds."""
-    ledger = told(HeldEntry(SECOND, "u", "x/u", units, "unmanaged"), HeldEntry(FIRST, "other", "x/o", 1, "leaving"))
+    ledger = told(HeldEntry(SECOND, "u", "x/u", units, "unmanaged"), HeldEntry(FIRST, "other", "x/o", 1, "orphaned"))
     ledger.apply(holder("u", memory(6), None))
     assert frees(ledger) == [15, 16 - units]
     ledger.set_node(NodeRecord("n", CARDS, "", Held((HeldEntry(SECOND, "u", "x/u", 5, "unmanaged"),))))
@@ -303,7 +303,7 @@ def test_the_nodes_word_tells_whole_cards_too() -> None:
 
 
 def test_no_units_are_nothing() -> None:
-    ledger = told(HeldEntry(FIRST, "u", "x/u", 0, "leaving"), HeldEntry("GPU-other", "u", "x/u", 5, "leaving"))
+    ledger = told(HeldEntry(FIRST, "u", "x/u", 0, "orphaned"), HeldEntry("GPU-other", "u", "x/u", 5, "orphaned"))
     assert [(state.free, state.empty) for state in ledger.nodes["n"].cards] == [(16, True), (16, True)]
 
 
@@ -311,7 +311,7 @@ def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> N
     """A pod that goes there all the same fails at the node, with an empty card beside it."""
     pod = holder("u", memory(6), on(0, 6))
     for units, whole_, good in ((10, False, True), (11, False, False), (16, True, False)):
-        ledger = told(HeldEntry(FIRST, "gone", "x/gone", units, "leaving", whole=whole_))
+        ledger = told(HeldEntry(FIRST, "gone", "x/gone", units, "orphaned", whole=whole_))
         ledger.apply(pod)
         assert ledger.nodes["n"].still_valid(pod) is good, (units, whole_)
     for size, good in ((memory(10), True), (memory(11), False), (whole(1), False)):
@@ -331,7 +331,7 @@ def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
     """No compute either; and of what the node says only what the pods do not is added."""
     cards = Inventory(CARDS.unit, CARDS.cards, core=100)
     ledger = Ledger()
-    ledger.set_node(NodeRecord("n", cards, "", Held((HeldEntry(SECOND, "u", "x/u", 4, "leaving", whole=True),))))
+    ledger.set_node(NodeRecord("n", cards, "", Held((HeldEntry(SECOND, "u", "x/u", 4, "orphaned", whole=True),))))
     assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].cards] == [(16, 100, True), (0, 0, False)]
     ledger.apply(holder("u", memory(6), on(0, 6)))
     assert [(state.free, state.core) for state in ledger.nodes["n"].cards] == [(10, 100), (0, 0)]
@@ -373,7 +373,7 @@ def test_a_given_card_is_good_until_it_is_not_usable_or_refused_or_given_twice()
 
 
 def test_cards_that_the_node_does_not_have_are_reported_by_uuid() -> None:
-    entries = [HeldEntry(uuid, "u", "x/u", 6, "leaving") for uuid in ("GPU-b", FIRST, "GPU-a", "GPU-b")]
+    entries = [HeldEntry(uuid, "u", "x/u", 6, "orphaned") for uuid in ("GPU-b", FIRST, "GPU-a", "GPU-b")]
     assert told(*entries).nodes["n"].problems() == [
         f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in ("GPU-a", "GPU-b")
     ]

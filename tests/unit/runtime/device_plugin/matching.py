@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpushare_runtime.core.quantity import unit_id
-from gpushare_runtime.device_plugin.node.allocator import NodeState, Refused, may_start
-from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.publish.node_annotations import report
 from gpushare_runtime.device_plugin.publish.pod_annotations import allocation_in, annotations_due
 from gpushare_runtime.extender.cache import LINGER_SECONDS
@@ -19,42 +21,42 @@ from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
 
 
 class Ours:
-    """NodeState and what the plugin does around it."""
+    """NodeState and what the plugin does around it. processes: None for those of the world."""
 
     linger = LINGER_SECONDS
 
-    def __init__(self, world: Churn, state: Any) -> None:
+    def __init__(self, world: Churn, state: Any, processes: Processes | None = None) -> None:
         self._world = world
-        self.node = NodeState(PodTable(lambda: world.heard), lambda: world.clock, lambda: UNIX + world.clock, world)
+        self.node = NodeState(PodTable(lambda: world.heard), lambda: world.clock, lambda: UNIX + world.clock, processes or world)
         if state is not None:
-            self.node.holders.restore(*state)
-        self.node.set_inventory(world.cards)
+            self.node.usage.restore(*state)
+        self.node.devices.set_inventory(world.cards)
 
     def devices(self, resource: str) -> set[str]:
-        return {device_id for device_id, good in self.node.devices(resource) if good}
+        return {device_id for device_id, good in self.node.devices.reported(resource) if good}
 
     def prefer(self, resource: str, available: list[str], must: list[str], size: int, more: Callable[[], bool]) -> list[str]:
-        while self.node.turn(resource, size) is None and more():
+        while self.node.pending.match(resource, size) is None and more():
             pass
         try:
-            return self.node.prefer(resource, available, must, size)[0]
-        except Refused as refusal:
+            return self.node.allocator.prefer(resource, available, must, size)[0]
+        except AllocationRejected as refusal:
             raise AdmissionError(str(refusal)) from None
 
     def allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
         try:
-            return dict(self.node.allocate(resource, ids).environment)
-        except Refused as refusal:
+            return dict(self.node.allocator.allocate(resource, ids).environment)
+        except AllocationRejected as refusal:
             raise AdmissionError(str(refusal)) from None
 
     def start(self, resource: str, ids: list[str]) -> None:
         try:
-            may_start(self.node, resource, ids)
-        except Refused as refusal:
+            self.node.allocator.may_start(resource, ids)
+        except AllocationRejected as refusal:
             raise StartError(str(refusal)) from None
 
     def asks_before_start(self, resource: str) -> bool:
-        return not self.node.holders.record_lost(resource)
+        return not self.node.usage.any_record_lost(resource)
 
     def see(self, kind: str, pod: dict[str, Any]) -> None:
         self.node.pods.event(kind, parse_local_pod(pod))
@@ -63,25 +65,25 @@ class Ours:
         self.node.pods.replace([parse_local_pod(pod) for pod in pods])
 
     def checkpoint(self, entries: list[dict[str, Any]]) -> None:
-        self.node.holders.set_checkpoint(
-            tuple(Entry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"])) for e in entries)
+        self.node.usage.set_checkpoint(
+            tuple(CheckpointEntry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"])) for e in entries)
         )
 
     def settle(self) -> None:
-        self.node.settle()
-        self._world.state = self.node.holders.snapshot(), dict(self.node.holders.names())
+        self.node.allocator.release_terminated()
+        self._world.state = self.node.usage.snapshot(), dict(self.node.usage.names())
 
     def patches(self) -> Iterator[tuple[str, dict[str, str]]]:
-        assert self.node.inventory is not None
+        assert self.node.devices.inventory is not None
         for pod in self.node.pods:
-            actual = None if pod.finished else allocation_in(pod, self.node.holders.entries_of(pod.uid), self.node.inventory)
-            due = annotations_due(pod, actual, self.node.inventory, 1) if actual else {}
+            actual = None if pod.finished else allocation_in(pod, self.node.usage.entries_of(pod.uid), self.node.devices.inventory)
+            due = annotations_due(pod, actual, self.node.devices.inventory, 1) if actual else {}
             if due:
                 yield pod.uid, due
 
     def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
-        assert self.node.inventory is not None
-        said, by_uuid = report(self.node), self.node.inventory.by_uuid
+        assert self.node.devices.inventory is not None
+        said, by_uuid = report(self.node), self.node.devices.inventory.by_uuid
         units: dict[int, int] = {}
         for entry in said.entries:
             units[by_uuid[entry.card].index] = units.get(by_uuid[entry.card].index, 0) + entry.units

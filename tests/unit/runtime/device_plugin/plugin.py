@@ -44,8 +44,8 @@ class World:
 
     @property
     def inventory(self) -> Inventory:
-        assert self.plugin.node.inventory is not None
-        return self.plugin.node.inventory
+        assert self.plugin.node.devices.inventory is not None
+        return self.plugin.node.devices.inventory
 
     async def registered(self) -> None:
         """Both resources are registered and kubelet has their ids."""

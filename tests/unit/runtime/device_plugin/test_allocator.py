@@ -18,9 +18,10 @@ from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import parse_request
-from gpushare_runtime.device_plugin.node.allocator import NodeState, Refused
-from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
@@ -39,12 +40,12 @@ class Node:
         self.processes = FakeProcesses()
         self.live = self.processes.live
         self.state = NodeState(self.pods, lambda: self.now, lambda: 1_774_000_000.0 + self.now, self.processes)
-        self.state.set_inventory(cards)
+        self.state.devices.set_inventory(cards)
         self.manager = DeviceManager(None, self._prefer, self._allocate, seed)
-        self.file: tuple[Entry, ...] = ()
+        self.file: tuple[CheckpointEntry, ...] = ()
         self.manager.write = self._write  # type: ignore[method-assign]
         for resource in RESOURCES:
-            self.manager.healthy[resource] = {i for i, good in self.state.devices(resource) if good}
+            self.manager.healthy[resource] = {i for i, good in self.state.devices.reported(resource) if good}
 
     @property
     def looks(self) -> int:
@@ -56,20 +57,21 @@ class Node:
 
     def _write(self) -> None:
         self.file = tuple(
-            Entry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"])) for e in self.manager.entries()
+            CheckpointEntry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"]))
+            for e in self.manager.entries()
         )
-        self.state.holders.set_checkpoint(self.file)
+        self.state.usage.set_checkpoint(self.file)
 
     async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
         try:
-            return self.state.prefer(resource, available, must, size)[0]
-        except Refused as refusal:
+            return self.state.allocator.prefer(resource, available, must, size)[0]
+        except AllocationRejected as refusal:
             raise AdmissionError(str(refusal)) from None
 
     async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
         try:
-            return dict(self.state.allocate(resource, ids).environment)
-        except Refused as refusal:
+            return dict(self.state.allocator.allocate(resource, ids).environment)
+        except AllocationRejected as refusal:
             raise AdmissionError(str(refusal)) from None
 
     def see(self, pod: dict[str, Any]) -> dict[str, Any]:
@@ -129,10 +131,10 @@ def test_two_at_once_get_their_own_cards_before_the_checkpoint_shows_the_first()
     node = Node(cards)
     for index in (1, 0):
         node.see(memory(cards, index, 6))
-    free = [i for i, _ in node.state.devices(MEMORY)]
+    free = [i for i, _ in node.state.devices.reported(MEMORY)]
     for index in (1, 0):
-        ids, _ = node.state.prefer(MEMORY, free, [], 6)
-        assert node.state.allocate(MEMORY, ids).environment["ALIYUN_COM_GPU_MEM_IDX"] == str(index)
+        ids, _ = node.state.allocator.prefer(MEMORY, free, [], 6)
+        assert node.state.allocator.allocate(MEMORY, ids).environment["ALIYUN_COM_GPU_MEM_IDX"] == str(index)
         free = [i for i in free if i not in ids]
 
 
@@ -141,12 +143,12 @@ def test_an_allocation_that_did_not_come_about_is_asked_again() -> None:
     node = Node(cards)
     pod = node.see(memory(cards, 1, 6))
     node.manager.failing.add(pod["metadata"]["uid"])
-    free = [i for i, _ in node.state.devices(MEMORY)]
+    free = [i for i, _ in node.state.devices.reported(MEMORY)]
     for _ in range(2):
-        ids, turn = node.state.prefer(MEMORY, free, [], 6)
+        ids, turn = node.state.allocator.prefer(MEMORY, free, [], 6)
         assert turn is not None
         assert turn.pod.uid == pod["metadata"]["uid"]
-        node.state.allocate(MEMORY, ids)
+        node.state.allocator.allocate(MEMORY, ids)
 
 
 def test_containers_of_a_pod_come_in_order_and_before_other_pods() -> None:
@@ -230,8 +232,8 @@ def test_whole_cards_are_those_of_the_annotation() -> None:
 def test_units_of_two_cards_are_refused_with_both_numbers() -> None:
     cards = inventory(4, 4)
     node = Node(cards)
-    with pytest.raises(Refused, match=r"units of 2 cards \(1 of card 0 .*, 2 of card 1 .*\), it needs one card; delete the pod"):
-        node.state.allocate(MEMORY, ["GPU-00000000-_-0", "GPU-00000001-_-0", "GPU-00000001-_-1"])
+    with pytest.raises(AllocationRejected, match=r"units of 2 cards \(1 of card 0 .*, 2 of card 1 .*\), it needs one card; delete the pod"):
+        node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0", "GPU-00000001-_-0", "GPU-00000001-_-1"])
 
 
 def test_no_card_with_enough_room_is_said_in_numbers() -> None:
@@ -243,7 +245,7 @@ def test_no_card_with_enough_room_is_said_in_numbers() -> None:
         AdmissionError,
         match=(
             r"aliyun.com/gpu-mem: asked for 6 units of 1 GiB on one card, but card 0 has 4 free, card 1 has 5 free, "
-            r"card 2 is held whole by pod default/second; delete the pod so that the scheduler places it anew.*"
+            r"card 2 is allocated whole to pod default/second; delete the pod so that the scheduler places it again.*"
             r"check that kube-scheduler is configured to call it"
         ),
     ):
@@ -251,41 +253,41 @@ def test_no_card_with_enough_room_is_said_in_numbers() -> None:
 
 
 def test_an_id_of_no_card_is_refused() -> None:
-    with pytest.raises(Refused, match="id 'GPU-gone-_-1', of no card in this node"):
-        Node(inventory(4)).state.allocate(MEMORY, ["GPU-gone-_-1"])
+    with pytest.raises(AllocationRejected, match="id 'GPU-gone-_-1', of no card in this node"):
+        Node(inventory(4)).state.allocator.allocate(MEMORY, ["GPU-gone-_-1"])
 
 
 def test_a_card_that_does_not_answer_is_refused() -> None:
     cards = inventory(4)
     node = Node(cards)
-    node.state.set_inventory(Inventory(cards.unit, (card(0, 4, health="lost"),)))
-    with pytest.raises(Refused, match=r"card 0 .* is not usable \(lost\)"):
-        node.state.allocate(CARDS, ["GPU-00000000"])
+    node.state.devices.set_inventory(Inventory(cards.unit, (card(0, 4, health="lost"),)))
+    with pytest.raises(AllocationRejected, match=r"card 0 .* is not usable \(lost\)"):
+        node.state.allocator.allocate(CARDS, ["GPU-00000000"])
 
 
 def test_a_card_with_memory_in_use_is_not_given_whole_and_the_holder_is_named() -> None:
     cards = inventory(16, 16)
     node = Node(cards)
     node.admit(node.see(memory(cards, 0, 1, name="small")))
-    with pytest.raises(Refused, match=r"card 0 .* has memory held by pod default/small"):
-        node.state.allocate(CARDS, [cards.by_index[0].uuid])
-    assert node.state.allocate(CARDS, [cards.by_index[1].uuid])
+    with pytest.raises(AllocationRejected, match=r"card 0 .* has memory allocated to pod default/small"):
+        node.state.allocator.allocate(CARDS, [cards.by_index[0].uuid])
+    assert node.state.allocator.allocate(CARDS, [cards.by_index[1].uuid])
 
 
 def test_a_card_held_whole_has_no_memory() -> None:
     cards = inventory(16, 16)
     node = Node(cards)
     node.admit(node.see(whole(cards, 0, name="big")))
-    with pytest.raises(Refused, match=r"card 0 .* is held whole by pod default/big"):
-        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+    with pytest.raises(AllocationRejected, match=r"card 0 .* is allocated whole to pod default/big"):
+        node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
 
 
 def test_a_card_given_a_moment_ago_counts_before_the_checkpoint_shows_it() -> None:
     cards = inventory(16)
     node = Node(cards)
-    node.state.allocate(CARDS, [cards.by_index[0].uuid])
-    with pytest.raises(Refused, match="held whole by a pod admitted just now"):
-        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+    node.state.allocator.allocate(CARDS, [cards.by_index[0].uuid])
+    with pytest.raises(AllocationRejected, match="allocated whole to a pod admitted just now"):
+        node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["seen to go", "gone before the first list"])
@@ -302,7 +304,7 @@ def test_what_ended_pods_held_is_free_although_the_file_still_lists_it(watched: 
         node.manager.active.clear()
         node.now += 60
         for _ in range(3):
-            node.state.settle()
+            node.state.allocator.release_terminated()
             node.now += 2
     assert any(entry.pod == pod["metadata"]["uid"] for entry in node.file)
     next_pod = node.see(memory(cards, 0, 16))
@@ -313,8 +315,8 @@ def test_a_pod_in_the_checkpoint_that_the_watch_has_not_shown_yet_holds_its_card
     cards = inventory(16)
     node = Node(cards)
     node.admit(whole(cards, 0))
-    with pytest.raises(Refused, match="held whole"):
-        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+    with pytest.raises(AllocationRejected, match="allocated whole"):
+        node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
 
 
 def test_while_the_api_server_has_not_been_reached_every_entry_counts() -> None:
@@ -323,8 +325,8 @@ def test_while_the_api_server_has_not_been_reached_every_entry_counts() -> None:
     node.pods.synced = False
     node.admit(whole(cards, 0, uid="unknown"))
     node.now += 3600
-    with pytest.raises(Refused, match="held whole by the pod with UID unknown"):
-        node.state.allocate(MEMORY, ["GPU-00000000-_-0"])
+    with pytest.raises(AllocationRejected, match="allocated whole to the pod with UID unknown"):
+        node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
 
 
 # Whose ids they are.
@@ -338,11 +340,11 @@ def test_what_was_preferred_is_given_to_whom_it_was_preferred_for_once() -> None
     cards = inventory(16, 16)
     node = Node(cards)
     first, second = (node.see(memory(cards, card, 4, name=name)) for card, name in enumerate(("first", "second")))
-    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY), [], 4)
+    chosen, turn = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 4)
     # Another resource with as many ids.
-    node.state.prefer(CARDS, node.free(CARDS), [], 2)
+    node.state.allocator.prefer(CARDS, node.free(CARDS), [], 2)
     node.pods.event("MODIFIED", parse_local_pod({**first, "status": {"phase": "Failed"}}))
-    given = [node.state.allocate(MEMORY, chosen).turn for _ in range(2)]
+    given = [node.state.allocator.allocate(MEMORY, chosen).container for _ in range(2)]
     assert given[0] == turn
     assert [turn.pod.name if turn else "" for turn in given] == ["first", "second"]
     assert second
@@ -354,11 +356,11 @@ def test_a_few_answers_are_remembered(others: int, whose: str) -> None:
     node = Node(cards)
     first = node.see(memory(cards, 0, 16, name="first"))
     node.see(memory(cards, 1, 16, name="second"))
-    chosen, _ = node.state.prefer(MEMORY, node.free(MEMORY), [], 16)
+    chosen, _ = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 16)
     for size in range(1, others + 1):
-        node.state.prefer(MEMORY, node.free(MEMORY), [], size)
+        node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], size)
     node.pods.event("MODIFIED", parse_local_pod({**first, "status": {"phase": "Failed"}}))
-    turn = node.state.allocate(MEMORY, chosen).turn
+    turn = node.state.allocator.allocate(MEMORY, chosen).container
     assert turn is not None
     assert turn.pod.name == whose
 
@@ -367,14 +369,14 @@ def test_what_an_init_container_leaves_is_its_pods_own() -> None:
     cards = inventory(16, 16)
     node = Node(cards)
     pod = node.see(bound(cards, {0: {1: 4}}, container(mem=4), init=[container("first", mem=2)], phase="Pending"))
-    must, _ = node.state.prefer(MEMORY, node.free(MEMORY), [], 2)
-    node.state.allocate(MEMORY, must)
-    node.state.holders.set_checkpoint((Entry(pod["metadata"]["uid"], "first", MEMORY, frozenset(must)),))
-    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY), must, 4)
+    must, _ = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 2)
+    node.state.allocator.allocate(MEMORY, must)
+    node.state.usage.set_checkpoint((CheckpointEntry(pod["metadata"]["uid"], "first", MEMORY, frozenset(must)),))
+    chosen, turn = node.state.allocator.prefer(MEMORY, node.free(MEMORY), must, 4)
     assert set(must) < set(chosen) <= ids(1, *range(16))
     assert turn is not None
-    assert (turn.pod.uid, turn.ask.container) == (pod["metadata"]["uid"], "main")
-    assert node.state.holders.forgotten() == set()
+    assert (turn.pod.uid, turn.devices.container) == (pod["metadata"]["uid"], "main")
+    assert node.state.usage.dropped_by_kubelet() == set()
 
 
 def test_a_pod_that_kubelet_has_forgotten_is_not_what_it_asks_for() -> None:
@@ -387,7 +389,7 @@ def test_a_pod_that_kubelet_has_forgotten_is_not_what_it_asks_for() -> None:
     node.manager.active.discard(old["metadata"]["uid"])
     node.manager.purge()
     node._write()
-    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY), [], 4)
+    chosen, turn = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 4)
     assert turn is None
     assert ids(0, 0, 1, 2, 3).isdisjoint(chosen), "its process still has them"
 
@@ -426,10 +428,10 @@ def test_ids_that_are_in_doubt_are_given_when_a_look_shows_nobody() -> None:
         held = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
         node.force_delete(gone, alive=alive)
         if alive:
-            with pytest.raises(Refused, match="is still held by processes of pod default/"):
-                node.state.allocate(MEMORY, held)
+            with pytest.raises(AllocationRejected, match="is still used by processes of pod default/"):
+                node.state.allocator.allocate(MEMORY, held)
         else:
-            assert node.state.allocate(MEMORY, held)
+            assert node.state.allocator.allocate(MEMORY, held)
         assert node.looks == 1
 
 
@@ -437,10 +439,10 @@ def test_a_conflict_with_pods_that_are_there_needs_no_look() -> None:
     cards = inventory(16)
     node = Node(cards)
     node.admit(node.see(whole(cards, 0, phase="Running")))
-    with pytest.raises(Refused):
-        node.state.allocate(MEMORY, ids(0, 0))
-    with pytest.raises(Refused):
-        node.state.prefer(MEMORY, ids(0, 0), [], 1)
+    with pytest.raises(AllocationRejected):
+        node.state.allocator.allocate(MEMORY, ids(0, 0))
+    with pytest.raises(AllocationRejected):
+        node.state.allocator.prefer(MEMORY, ids(0, 0), [], 1)
     assert node.looks == 0
 
 
@@ -449,7 +451,7 @@ def test_a_conflict_with_pods_that_are_there_needs_no_look() -> None:
 
 def stray(node: Node, size: int) -> int:
     """The card that a pod nobody placed would get."""
-    chosen, _ = node.state.prefer(MEMORY, node.free(MEMORY), [], size)
+    chosen, _ = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], size)
     [card] = {int(i[4:12]) for i in chosen}
     return card
 
@@ -470,8 +472,8 @@ def test_promises_add_up_and_end_when_they_are_kept_or_cannot_be() -> None:
     assert stray(node, 4) == 0, "they have it, nothing more is promised"
     refused = node.see(memory(cards, 0, 7))
     assert stray(node, 3) == 1
-    with pytest.raises(Refused):
-        node.state.allocate(MEMORY, [*ids(0, 1, 2, 3, 4, 5, 6), "GPU-gone"])
+    with pytest.raises(AllocationRejected):
+        node.state.allocator.allocate(MEMORY, [*ids(0, 1, 2, 3, 4, 5, 6), "GPU-gone"])
     assert stray(node, 3) == 0, "its time is over"
     node.see(memory(cards, 0, 7, phase="Running"))
     assert stray(node, 3) == 0, "kubelet is past it"
@@ -493,9 +495,9 @@ def test_a_pod_may_have_the_card_that_one_like_it_has_left() -> None:
     wish = {"gpushare.request/models": "T4"}
     left, asks = (node.see(memory(cards, card, 6, annotations=wish)) for card in (2, 1))
     # kubelet gave the first one the second one's card.
-    given = Entry(left["metadata"]["uid"], "main", MEMORY, frozenset(ids(1, *range(6))))
-    node.state.holders.set_checkpoint((given, Entry("x", "main", MEMORY, frozenset({"GPU-gone-_-0"}))))
-    chosen, turn = node.state.prefer(MEMORY, node.free(MEMORY) - given.ids, [], 6)
+    given = CheckpointEntry(left["metadata"]["uid"], "main", MEMORY, frozenset(ids(1, *range(6))))
+    node.state.usage.set_checkpoint((given, CheckpointEntry("x", "main", MEMORY, frozenset({"GPU-gone-_-0"}))))
+    chosen, turn = node.state.allocator.prefer(MEMORY, node.free(MEMORY) - given.ids, [], 6)
     assert turn is not None
     assert turn.pod.uid == asks["metadata"]["uid"]
     assert set(chosen) <= ids(2, *range(8))
@@ -509,32 +511,32 @@ def test_a_pod_that_was_refused_waits_no_more_until_nobody_else_can_be_meant() -
     with pytest.raises(AdmissionError, match="not the one it was placed on"):
         node.admit(node.see(memory(cards, 0, 4, annotations=wish, name="refused")))
     assert stray(node, 1) == 1
-    later = node.state.turn(MEMORY, 4)
+    later = node.state.pending.match(MEMORY, 4)
     assert later is None
-    late = node.state.turn(MEMORY, 4, late=True)
+    late = node.state.pending.match(MEMORY, 4, late=True)
     assert late is not None
     assert late.pod.name == "refused"
     node.see(memory(cards, 1, 4, name="new"))
     with pytest.raises(AdmissionError):
         node.admit(node.see(memory(cards, 0, 5, annotations=wish, name="another")))
-    assert [t.pod.name if (t := node.state.turn(MEMORY, size)) else "" for size in (4, 5)] == ["new", ""]
-    assert [t.pod.name if (t := node.state.turn(MEMORY, size, late=True)) else "" for size in (4, 5)] == ["new", "another"]
+    assert [t.pod.name if (t := node.state.pending.match(MEMORY, size)) else "" for size in (4, 5)] == ["new", ""]
+    assert [t.pod.name if (t := node.state.pending.match(MEMORY, size, late=True)) else "" for size in (4, 5)] == ["new", "another"]
 
 
 def test_whole_cards_that_are_not_free_to_kubelet_are_not_preferred() -> None:
     cards = inventory(4, 4, 4)
     node = Node(cards)
-    chosen, _ = node.state.prefer(CARDS, {"GPU-00000001", "GPU-00000002"}, [], 1)
+    chosen, _ = node.state.allocator.prefer(CARDS, {"GPU-00000001", "GPU-00000002"}, [], 1)
     assert chosen == ["GPU-00000001"]
-    with pytest.raises(Refused, match="asked for 2 whole cards, but card 0 is taken, card 1 is free, card 2 is taken"):
-        node.state.prefer(CARDS, {"GPU-00000001"}, [], 2)
+    with pytest.raises(AllocationRejected, match="asked for 2 whole cards, but card 0 is taken, card 1 is free, card 2 is taken"):
+        node.state.allocator.prefer(CARDS, {"GPU-00000001"}, [], 2)
 
 
 def test_a_pods_other_cards_come_before_strangers_where_the_chosen_one_is_not_free() -> None:
     cards = inventory(4, 8, 8, 8)
     node = Node(cards)
     node.see(bound(cards, {0: {1: 8}, 1: {2: 8, 3: 8}}, container("a", count=1), container("b", count=2)))
-    chosen, _ = node.state.prefer(CARDS, {"GPU-00000000", "GPU-00000002", "GPU-00000003"}, [], 1)
+    chosen, _ = node.state.allocator.prefer(CARDS, {"GPU-00000000", "GPU-00000002", "GPU-00000003"}, [], 1)
     assert chosen == ["GPU-00000002"]
 
 
@@ -546,7 +548,7 @@ def test_what_kubelet_insists_on_is_preferred_although_processes_hold_it() -> No
     held = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
     node.force_delete(gone, alive=True)
     must = [min(held)]
-    chosen, _ = node.state.prefer(MEMORY, ids(0, 0, 1, 2, 3), must, 2)
+    chosen, _ = node.state.allocator.prefer(MEMORY, ids(0, 0, 1, 2, 3), must, 2)
     assert set(must) < set(chosen)
     assert set(chosen) - set(must) <= ids(0, 0, 1, 2, 3) - held
 
@@ -567,8 +569,8 @@ def test_what_kubelet_insists_on_is_preferred_although_processes_hold_it() -> No
     ],
 )
 def test_ids_of_no_card(given: list[str], words: str) -> None:
-    with pytest.raises(Refused, match=words):
-        Node(inventory(4, 4)).state.allocate(MEMORY, given)
+    with pytest.raises(AllocationRejected, match=words):
+        Node(inventory(4, 4)).state.allocator.allocate(MEMORY, given)
 
 
 def test_a_node_without_cards_says_so() -> None:
@@ -576,20 +578,20 @@ def test_a_node_without_cards_says_so() -> None:
         state = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses())
         state.pods.event("ADDED", parse_local_pod(memory(inventory(4), 0, 1)))
         if cards is not None:
-            state.set_inventory(cards)
-        with pytest.raises(Refused, match="this node has no cards that answer"):
-            state.prefer(MEMORY, [], [], 1)
-        with pytest.raises(Refused, match=r"of no card in this node \(which has none\)"):
-            state.allocate(MEMORY, ["GPU-1-_-0"])
-        assert state.devices(MEMORY) == state.devices(CARDS) == []
+            state.devices.set_inventory(cards)
+        with pytest.raises(AllocationRejected, match="this node has no cards that answer"):
+            state.allocator.prefer(MEMORY, [], [], 1)
+        with pytest.raises(AllocationRejected, match=r"of no card in this node \(which has none\)"):
+            state.allocator.allocate(MEMORY, ["GPU-1-_-0"])
+        assert state.devices.reported(MEMORY) == state.devices.reported(CARDS) == []
 
 
 def test_units_of_one_card_are_not_enough_for_a_pod_that_spreads() -> None:
     cards = inventory(8, 8)
     node = Node(cards)
     node.see(bound(cards, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}))
-    with pytest.raises(Refused, match=r"units of 1 cards \(4 of card 0 .*\), it needs the same on each of 2 cards"):
-        node.state.allocate(MEMORY, ids(0, 0, 1, 2, 3))
+    with pytest.raises(AllocationRejected, match=r"units of 1 cards \(4 of card 0 .*\), it needs the same on each of 2 cards"):
+        node.state.allocator.allocate(MEMORY, ids(0, 0, 1, 2, 3))
 
 
 def test_every_card_that_was_chosen_is_held_back_and_the_pod_is_told_who_should_have_placed_it() -> None:
@@ -601,16 +603,16 @@ def test_every_card_that_was_chosen_is_held_back_and_the_pod_is_told_who_should_
         node.admit(node.see(bound(cards, {0: {0: 4, 1: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"}, uid="two")))
     assert "extender" not in str(refusal.value)
     assert "asked for 8 units of 1 GiB on 2 cards, but" in str(refusal.value)
-    with pytest.raises(Refused, match="asked for 3 units of 1 GiB on one card, but"):
-        node.state.prefer(MEMORY, [], [], 3)
-    with pytest.raises(AdmissionError, match="card 0 has memory held by"):
+    with pytest.raises(AllocationRejected, match="asked for 3 units of 1 GiB on one card, but"):
+        node.state.allocator.prefer(MEMORY, [], [], 3)
+    with pytest.raises(AdmissionError, match="card 0 has memory allocated to"):
         node.admit(node.see(whole(cards, 0, 2, uid="whole")))
     with pytest.raises(AdmissionError, match=r"The scheduler extender has not placed pod default/stray: check that kube-scheduler"):
         node.admit(node.see(memory(None, 0, 9, name="stray")))
     gone = memory(inventory(8, 8, 8, 8), 3, 9, uid="gone")
     with pytest.raises(AdmissionError):
         node.admit(node.see(gone))
-    assert [(r.uid, r.card, r.units, r.whole) for r in node.state.refusals.current()] == [
+    assert [(r.uid, r.card, r.units, r.whole) for r in node.state.rejections.current()] == [
         ("two", "GPU-00000000", 4, False),
         ("two", "GPU-00000001", 4, False),
         ("whole", "GPU-00000000", 8, True),
@@ -628,19 +630,19 @@ def test_a_refusal_ends_when_the_card_is_another_or_somebody_elses(change: str) 
         node.admit(node.see(memory(cards, index, 1, phase="Running")))
     with pytest.raises(AdmissionError):
         node.admit(node.see(memory(cards, 0, 4)))
-    assert len(node.state.refusals.current()) == 1
+    assert len(node.state.rejections.current()) == 1
     if change == "another card":
         node.admit(node.see(memory(cards, 1, 1)))
     elif change == "out of use":
-        node.state.set_cordon("0")
+        node.state.devices.set_cordon("0")
     elif change == "gone":
-        node.state.set_inventory(Inventory(cards.unit, cards.cards[1:]))
+        node.state.devices.set_inventory(Inventory(cards.unit, cards.cards[1:]))
     elif change == "other words for it":
-        node.state.set_inventory(Inventory(cards.unit, (replace(cards.cards[0], model="T4"), *cards.cards[1:])))
+        node.state.devices.set_inventory(Inventory(cards.unit, (replace(cards.cards[0], model="T4"), *cards.cards[1:])))
     else:
         node.delete(first)
-        node.state.settle()
-    assert len(node.state.refusals.current()) == (change in ("another card", "other words for it"))
+        node.state.allocator.release_terminated()
+    assert len(node.state.rejections.current()) == (change in ("another card", "other words for it"))
 
 
 @st.composite
@@ -753,10 +755,10 @@ def test_what_the_scheduler_placed_is_admitted_on_exactly_those_cards(history: t
     assert refused == 0
     for pod in cluster.running:
         local = parse_local_pod(pod)
-        for ask in local.asks:
+        for ask in local.container_devices:
             told = cluster.environments[local.uid][ask.container]
-            assert told["NVIDIA_VISIBLE_DEVICES"] == ",".join(cluster.cards.by_index[index].uuid for index in sorted(ask.cards))
-            assert told["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(sum(ask.cards.values()))
+            assert told["NVIDIA_VISIBLE_DEVICES"] == ",".join(cluster.cards.by_index[index].uuid for index in sorted(ask.units_by_card))
+            assert told["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(sum(ask.units_by_card.values()))
             assert told["ALIYUN_COM_GPU_MEM_POD"] == pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_POD"]
 
 

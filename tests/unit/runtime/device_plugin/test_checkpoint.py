@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile, parse
-from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 
 MEMORY = "aliyun.com/gpu-mem"
 IDS = ["GPU-a-_-0", "GPU-a-_-1"]
 ENTRY = {"PodUID": "u", "ContainerName": "c", "ResourceName": MEMORY, "DeviceIDs": {"-1": IDS}, "AllocResp": "CgA="}
-PARSED = Entry("u", "c", MEMORY, frozenset(IDS))
+PARSED = CheckpointEntry("u", "c", MEMORY, frozenset(IDS))
 
 
 def document(*entries: dict[str, Any]) -> bytes:
@@ -61,8 +61,8 @@ def test_no_entries_is_null_in_the_file() -> None:
         (document({"ResourceName": MEMORY, "ContainerName": "c"}), f"an entry of {MEMORY} has no PodUID"),
         (document({"ResourceName": MEMORY, "ContainerName": "c", "PodUID": "u"}), f"an entry of {MEMORY} has no DeviceIDs"),
         (b'{"Data":[]}', "no list Data.PodDeviceEntries"),
-        (document(ENTRY | {"PodUID": ["u"]}), "PodUID or ContainerName is no text"),
-        (document(ENTRY | {"ContainerName": {}}), "PodUID or ContainerName is no text"),
+        (document(ENTRY | {"PodUID": ["u"]}), "PodUID or ContainerName that is not a string"),
+        (document(ENTRY | {"ContainerName": {}}), "PodUID or ContainerName that is not a string"),
     ],
 )
 def test_what_is_none_is_said(data: bytes, said: str) -> None:
@@ -119,7 +119,11 @@ def test_what_is_no_entry_is_passed_over_and_the_last_word_on_a_container_counts
         ENTRY | {"ContainerName": "d"},
         ENTRY | {"PodUID": "v"},
     ]
-    assert parse(document(*entries), [MEMORY]) == (PARSED, Entry("u", "d", MEMORY, PARSED.ids), Entry("v", "c", MEMORY, PARSED.ids))  # type: ignore[arg-type]
+    assert parse(document(*entries), [MEMORY]) == (
+        PARSED,
+        CheckpointEntry("u", "d", MEMORY, PARSED.ids),
+        CheckpointEntry("v", "c", MEMORY, PARSED.ids),
+    )  # type: ignore[arg-type]
 
 
 def test_what_has_not_changed_is_the_same_object(tmp_path: Path) -> None:

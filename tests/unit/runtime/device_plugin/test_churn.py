@@ -55,7 +55,7 @@ def test_every_container_has_its_cards_and_no_card_is_over_booked(capsys: pytest
     assert counts.outages >= 3
     assert min(counts.restarts, counts.pulls) >= 100
     assert counts.late > 0
-    # Refusals are no way out: of those that had room nearly all run.
+    # Rejections are no way out: of those that had room nearly all run.
     assert counts.running >= 0.95 * (counts.running + counts.refused_with_room)
     # Nor do they become a loop.
     assert counts.refused <= 0.05 * counts.placed
@@ -74,15 +74,14 @@ class Forgetful(Ours):
     """Ours without a look at the processes."""
 
     def __init__(self, world: Churn, state: Any) -> None:
-        super().__init__(world, None)
-        self.node._processes = FakeProcesses()
+        super().__init__(world, None, FakeProcesses())
 
 
 def test_the_check_notices_a_plugin_that_forgets_processes() -> None:
     assert churned(Forgetful, seeds=2).over_steps > 0
 
 
-class Unsteered(Ours):
+class Unplanned(Ours):
     """Ours without preferred ids."""
 
     def prefer(self, resource: str, available: list[str], must: list[str], size: int, more: Callable[[], bool]) -> list[str]:
@@ -91,5 +90,5 @@ class Unsteered(Ours):
 
 
 def test_the_check_notices_a_plugin_that_does_not_steer() -> None:
-    counts = churned(Unsteered, seeds=2)
+    counts = churned(Unplanned, seeds=2)
     assert counts.refused_with_room > 0.05 * counts.running

@@ -73,7 +73,7 @@ def test_when_nvml_fails_all_cards_are_unusable_and_it_is_started_again() -> Non
 def test_two_cards_with_one_uuid_are_an_exchange_under_way() -> None:
     nvml = FakeNvml(8192, 8192)
     nvml.cards[1] = nvml.cards[0]
-    with pytest.raises(NvmlError, match="changed while they were read"):
+    with pytest.raises(NvmlError, match="changed during the reading"):
         CardReader(nvml, GIB, CardHealth(checks=1)).read()
 
 
@@ -216,7 +216,7 @@ def test_a_silent_card_is_not_taken_for_one_that_answers_at_another_place(caplog
             (0, before.cards[1].uuid, True),
             (2, before.cards[3].uuid, True),
         ]
-    assert [record.message for record in caplog.records] == ["card 1 is left out: the card is lost"]
+    assert [record.message for record in caplog.records] == ["card 1 is omitted: the card is lost"]
     assert {card.uuid: health.answers(card.uuid) for card in before.cards} == {card.uuid: "ok" for card in before.cards}
 
 
@@ -238,7 +238,7 @@ def test_a_card_that_was_taken_out_does_not_stand_in_for_a_silent_one(caplog: py
     nvml.lost = {0}
     for _ in range(3):
         assert [(card.index, card.uuid) for card in reader.read().cards] == [(1, before.cards[2].uuid), (2, before.cards[3].uuid)]
-    assert [record.message for record in caplog.records] == ["card 0 is left out: the card is lost"]
+    assert [record.message for record in caplog.records] == ["card 0 is omitted: the card is lost"]
     assert {card.uuid: health.answers(card.uuid) for card in before.cards} == {card.uuid: "ok" for card in before.cards}
     # One that was left out does not change the number: the others are kept as they were.
     nvml.lost = {0, 2}

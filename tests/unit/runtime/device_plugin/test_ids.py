@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from gpushare_runtime.device_plugin.node.ids import actual_allocation, card_of_unit, cards_of
+from gpushare_runtime.device_plugin.node.ids import actual_allocation, card_of_unit, card_uuids_of
 from unit.runtime.pods import inventory
 
 MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
@@ -75,5 +75,5 @@ def test_nothing_is_known_while_a_container_has_no_ids_or_ids_of_no_card() -> No
 )
 def test_an_id_of_another_form_is_of_no_card(device_id: str, card: str) -> None:
     assert card_of_unit(device_id) == card
-    assert cards_of(MEMORY, [device_id, device_id]) == {card}
-    assert cards_of(CARDS, [device_id]) == {device_id}
+    assert card_uuids_of(MEMORY, [device_id, device_id]) == {card}
+    assert card_uuids_of(CARDS, [device_id]) == {device_id}

@@ -79,7 +79,7 @@ async def test_every_pod_gets_the_card_that_the_original_chose_and_is_marked_as_
                 await it.api.put(path_of(pod), {**pod, "status": ended})
                 await until(lambda pod=pod: it.plugin.node.pods.get(pod["metadata"]["uid"]).finished)  # type: ignore[misc, union-attr]
         assert seen == {"0", "1", "2"}
-        assert (it.plugin.counters.corrections, it.plugin.counters.refusals, it.plugin.counters.unsteered) == (0, 0, 0)
+        assert (it.plugin.counters.corrections, it.plugin.counters.rejections, it.plugin.counters.unplanned) == (0, 0, 0)
 
 
 @running

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.device_plugin.node.local_pods import Ask, LocalPod, PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.node.pending import Turn, allowed_cards, find_turn
+from gpushare_runtime.device_plugin.node.candidates import allowed_cards
+from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.pending import match_request
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.pods import container, inventory
 
@@ -33,8 +34,8 @@ def names(pods: PodTable) -> list[str]:
 
 
 def asked(pods: PodTable, size: int, *served: tuple[str, str, str], late: bool = False) -> str | None:
-    turn = find_turn(pods, served, MEMORY, size, late=late)
-    return f"{turn.pod.name}/{turn.ask.container}" if turn else None
+    turn = match_request(pods, served, MEMORY, size, late=late)
+    return f"{turn.pod.name}/{turn.devices.container}" if turn else None
 
 
 def test_the_order_is_that_of_arrival_also_through_changes() -> None:
@@ -59,21 +60,21 @@ def test_a_static_pod_has_kubelets_uid() -> None:
 
 def test_init_containers_are_asked_for_first_and_the_allocation_is_of_containers() -> None:
     pod = parse_local_pod(bound(NODE, {0: {1: 2}, -1: {1: 1}}, container("main", mem=2), init=[container("first", mem=3)]))
-    assert pod.asks == (Ask("first", MEMORY, 3, {1: 3}), Ask("main", MEMORY, 2, {1: 2}))
+    assert pod.container_devices == (ContainerDevices("first", MEMORY, 3, {1: 3}), ContainerDevices("main", MEMORY, 2, {1: 2}))
 
 
 def test_both_resources_in_one_container_are_two_questions() -> None:
     pod = parse_local_pod(bound(None, {}, container(mem=2, count=1)))
-    assert [(ask.resource, ask.size) for ask in pod.asks] == [(MEMORY, 2), (CARDS, 1)]
-    assert find_turn([pod], [], CARDS, 1) is not None
-    assert find_turn([pod], [(pod.uid, "main", MEMORY)], CARDS, 1) is not None
+    assert [(ask.resource, ask.size) for ask in pod.container_devices] == [(MEMORY, 2), (CARDS, 1)]
+    assert match_request([pod], [], CARDS, 1) is not None
+    assert match_request([pod], [(pod.uid, "main", MEMORY)], CARDS, 1) is not None
 
 
 @pytest.mark.parametrize("annotation", ["{", '{"0":{"1":-2}}', '{"x":{"1":2}}'])
 def test_an_allocation_that_cannot_be_read_is_no_allocation(annotation: str) -> None:
     pod = parse_local_pod(memory(NODE, 1, 2, annotations={"scheduler.framework.gpushare.allocation": annotation}))
     assert pod.allocation is None
-    assert [ask.cards for ask in pod.asks] == [{}]
+    assert [ask.units_by_card for ask in pod.container_devices] == [{}]
 
 
 def test_the_first_that_asks_for_this_size() -> None:
@@ -144,10 +145,10 @@ def test_whose_turn_it_is_of_all_pods_that_could_be_meant() -> None:
             names = "abc"[: len(sizes)]
             phase = random.choice(("Pending", "Pending", "Pending", "Running", "Failed"))
             annotations = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"} if random.random() < 0.2 else {}
-            asks = tuple(Ask(n, MEMORY, size) for n, size in zip(names, sizes, strict=True))
+            asks = tuple(ContainerDevices(n, MEMORY, size) for n, size in zip(names, sizes, strict=True))
             running = frozenset(n for n in names if random.random() < 0.15)
             uid = f"uid-{place}"
-            pods.append(LocalPod(uid, "default", uid, "", phase, annotations=annotations, running=running, asks=asks))
+            pods.append(LocalPod(uid, "default", uid, "", phase, annotations=annotations, running=running, container_devices=asks))
             has = {n for n in names if random.random() < 0.4}
             served |= {(uid, n, MEMORY) for n in has}
             if random.random() < 0.2:
@@ -156,22 +157,27 @@ def test_whose_turn_it_is_of_all_pods_that_could_be_meant() -> None:
             left = [n for n in names if n not in has and n not in running]
             if left and sizes[names.index(left[0])] == 2 and phase != "Failed" and (late or not past):
                 ranks.append((past, not has, place, f"{uid}/{left[0]}"))
-        turn = find_turn(pods, served, MEMORY, 2, refused=refused, late=late)
-        assert (f"{turn.pod.uid}/{turn.ask.container}" if turn else None) == (min(ranks)[-1] if ranks else None)
+        turn = match_request(pods, served, MEMORY, 2, rejected=refused, late=late)
+        assert (f"{turn.pod.uid}/{turn.devices.container}" if turn else None) == (min(ranks)[-1] if ranks else None)
 
 
 def test_a_container_that_has_one_of_its_resources_is_asked_for_the_other_and_comes_first() -> None:
     both = local(bound(None, {}, container("a", mem=2, count=1), container("b", count=1)))
     other = local(bound(None, {}, container("a", count=1)))
-    turn = find_turn([other, both], {(both.uid, "a", MEMORY)}, CARDS, 1)
+    turn = match_request([other, both], {(both.uid, "a", MEMORY)}, CARDS, 1)
     assert turn is not None
-    assert (turn.pod, turn.ask.container, turn.key, str(turn)) == (both, "a", (both.uid, "a", CARDS), f"default/{both.name} container a")
-    assert find_turn([both], {(both.uid, "a", CARDS)}, CARDS, 1) is None, "its second container is not next"
-    assert find_turn([replace(both, phase="Running")], (), MEMORY, 2) is None
+    assert (turn.pod, turn.devices.container, turn.key, str(turn)) == (
+        both,
+        "a",
+        (both.uid, "a", CARDS),
+        f"default/{both.name} container a",
+    )
+    assert match_request([both], {(both.uid, "a", CARDS)}, CARDS, 1) is None, "its second container is not next"
+    assert match_request([replace(both, phase="Running")], (), MEMORY, 2) is None
     as_many = local(bound(None, {}, container("a", mem=1, count=1)))
-    turn = find_turn([as_many], (), CARDS, 1)
+    turn = match_request([as_many], (), CARDS, 1)
     assert turn is not None
-    assert turn.ask.resource == CARDS
+    assert turn.devices.resource == CARDS
 
 
 # Which cards may stand in for the chosen one.
@@ -190,8 +196,8 @@ def wishing(card: int, *, core: int = 0, units: int = 4, namespace: str = "defau
     return local(raw)
 
 
-def turn_of(pod: LocalPod) -> Turn:
-    return Turn(pod, pod.asks[0])
+def turn_of(pod: LocalPod) -> PendingContainer:
+    return PendingContainer(pod, pod.container_devices[0])
 
 
 def test_any_card_may_where_only_room_was_asked_for_and_nobody_says_with_whom() -> None:
@@ -213,7 +219,7 @@ def test_only_what_another_pod_of_the_same_shape_has_left_may_where_more_was_ask
     # What it has itself is no exchange.
     assert allowed_cards(turn, [pod, other], {(pod.uid, "main", MEMORY): [1], (other.uid, "main", CARDS): [0]}) == {0}
     pair = local(bound(NODE, {0: {0: 16}, 1: {1: 16}}, container("a", count=1), container("b", count=1), **WISHES[0]))
-    assert allowed_cards(Turn(pair, pair.asks[1]), [pair], {(pair.uid, "a", CARDS): [2]}) == {1}
+    assert allowed_cards(PendingContainer(pair, pair.container_devices[1]), [pair], {(pair.uid, "a", CARDS): [2]}) == {1}
     unlike = [
         wishing(1, **wish, labels={"app": "y"}),
         wishing(1, **wish, namespace="elsewhere"),
@@ -235,36 +241,36 @@ def test_a_pod_as_the_api_server_has_it() -> None:
         "containerStatuses": [{"name": "main", "state": {"running": {}}}, {"name": "new"}],
     }
     pod = local(raw)
-    assert (pod.uid, pod.copy, pod.static, pod.name, pod.namespace, str(pod)) == ("u", "", False, "a", "default", "default/a")
+    assert (pod.uid, pod.mirror_uid, pod.static, pod.name, pod.namespace, str(pod)) == ("u", "", False, "a", "default", "default/a")
     assert (pod.created, pod.phase, pod.labels, pod.problem) == ("2026-11-21T11:00:00Z", "Running", {"app": "x"}, "")
     assert set(pod.annotations) == set(raw["metadata"]["annotations"]) - {"other"}
     assert len(pod.annotations) == 6
     assert pod.allocation == Allocation.of({0: {1: 2}})
     assert pod.running == {"side", "main"}
-    assert (pod.stopped, pod.assigned, pod.waiting, pod.finished, pod.sayable) == (False, False, False, False, True)
+    assert (pod.stopped, pod.assigned, pod.waiting, pod.finished, pod.annotatable) == (False, False, False, False, True)
     bare = local({"metadata": {"name": "a", "namespace": "n", "uid": "u"}, "spec": {"containers": [container(mem=1)]}})
     assert (bare.created, bare.phase, bare.waiting, bare.labels, bare.annotations) == ("", "Pending", True, {}, {})
-    assert (bare.asks, bare.allocation) == ((Ask("main", MEMORY, 1),), None)
-    assert bare == LocalPod("u", "n", "a", "", "Pending", request=bare.request, asks=bare.asks)
+    assert (bare.container_devices, bare.allocation) == ((ContainerDevices("main", MEMORY, 1),), None)
+    assert bare == LocalPod("u", "n", "a", "", "Pending", request=bare.request, container_devices=bare.container_devices)
 
 
 def test_a_static_pod_a_pod_with_both_resources_and_one_that_cannot_be_meant_cannot_say_what_they_have() -> None:
     static = local(memory(None, 0, 1, uid="copy", annotations={"kubernetes.io/config.mirror": 32 * "b"}))
-    assert (static.uid, static.copy, static.static, static.sayable) == (32 * "b", "copy", True, False)
-    assert not local(bound(None, {}, container(mem=2, count=1))).sayable
-    assert local(whole(NODE, 0)).sayable
-    assert not local(bound(None, {}, container())).sayable
+    assert (static.uid, static.mirror_uid, static.static, static.annotatable) == (32 * "b", "copy", True, False)
+    assert not local(bound(None, {}, container(mem=2, count=1))).annotatable
+    assert local(whole(NODE, 0)).annotatable
+    assert not local(bound(None, {}, container())).annotatable
     odd = local(bound(None, {}, container(mem="1.5")))
-    assert (odd.request, odd.asks, odd.sayable) == (None, (), False)
+    assert (odd.request, odd.container_devices, odd.annotatable) == (None, (), False)
     assert "1.5" in odd.problem
 
 
 def test_cards_of_another_number_than_the_pods_label_are_no_choice() -> None:
     two = {"labels": {"aliyun.com/gpu-count": "2"}}
     spread = local(bound(NODE, {0: {0: 2, 1: 2}}, container(mem=4), **two))
-    assert spread.asks == (Ask("main", MEMORY, 4, {0: 2, 1: 2}, 2),)
-    assert local(bound(NODE, {0: {0: 4}}, container(mem=4), **two)).asks == (Ask("main", MEMORY, 4, {}, 2),)
-    assert local(whole(NODE, 0, 1)).asks == (Ask("main", CARDS, 2, {0: 16, 1: 16}),)
+    assert spread.container_devices == (ContainerDevices("main", MEMORY, 4, {0: 2, 1: 2}, 2),)
+    assert local(bound(NODE, {0: {0: 4}}, container(mem=4), **two)).container_devices == (ContainerDevices("main", MEMORY, 4, {}, 2),)
+    assert local(whole(NODE, 0, 1)).container_devices == (ContainerDevices("main", CARDS, 2, {0: 16, 1: 16}),)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +329,7 @@ def mirror(of: str, uid: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("uid", ["u", "0f3a1b2c-4d5e-6f70-8192-a3b4c5d6e7f8", 31 * "a", 33 * "a", 32 * "A", ""])
 def test_a_copy_of_what_is_no_hash_of_a_file_is_the_pod_that_it_is(uid: str) -> None:
     pod = local(mirror(uid, "its own"))
-    assert (pod.uid, pod.static, pod.copy) == ("its own", False, "")
+    assert (pod.uid, pod.static, pod.mirror_uid) == ("its own", False, "")
 
 
 def test_a_pod_cannot_take_the_place_of_another_one() -> None:

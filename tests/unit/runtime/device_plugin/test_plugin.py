@@ -80,7 +80,7 @@ async def test_a_pod_gets_its_card_and_is_marked_assigned_with_one_patch() -> No
         assert pod["metadata"]["uid"] in [body.get("metadata", {}).get("uid") for body in it.api.bodies]
         await asyncio.sleep(0.1)
         assert it.patches(pod) == 1
-        assert (it.plugin.counters.allocations, it.plugin.counters.corrections, it.plugin.counters.unsteered) == (1, 0, 0)
+        assert (it.plugin.counters.allocations, it.plugin.counters.corrections, it.plugin.counters.unplanned) == (1, 0, 0)
 
 
 @running
@@ -137,10 +137,10 @@ async def test_a_refusal_reaches_kubelet_in_words() -> None:
         await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0, name="big")))
         with pytest.raises(
             AdmissionError,
-            match=r"FAILED_PRECONDITION: aliyun.com/gpu-mem: asked for 2 units of 1 GiB .* card 0 is held whole by pod default/big",
+            match=r"FAILED_PRECONDITION: aliyun.com/gpu-mem: asked for 2 units of 1 GiB .* card 0 is allocated whole to pod default/big",
         ):
             await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 2)))
-        assert it.plugin.counters.refusals == 1
+        assert it.plugin.counters.rejections == 1
 
 
 @running
@@ -171,7 +171,7 @@ async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own()
 @running
 async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
     async with world(16 * GIB, kubelet=False) as it:
-        await until(lambda: it.plugin.node.inventory)
+        await until(lambda: it.plugin.node.devices.inventory)
         await asyncio.sleep(0.1)
         assert not it.plugin.status.ready
         it.kubelet.refuse_registration = True
@@ -280,7 +280,7 @@ async def test_a_card_that_comes_later_and_makes_too_many_units_is_left_out_and_
         it.nvml.cards += [facts(2, 1024 * GIB)]
         await until(lambda: not it.plugin.status._parts["cards"][0])
         told = it.plugin.status._parts["cards"][1]
-        assert told.startswith("card 2 (GPU-00000002-0000-0000-0000-000000000000) is left out: ")
+        assert told.startswith("card 2 (GPU-00000002-0000-0000-0000-000000000000) is omitted: ")
         assert "use --memory-unit" in told
         assert it.inventory == before
         # The others are read as ever, also where NVML fails.
@@ -342,7 +342,7 @@ def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_again(mon
             await it.registered()
             monkeypatch.setattr(server, "_try_binding", read_only)
             (it.kubelet.directory / "aliyungpushare.sock").unlink()
-            with pytest.raises(FatalError, match="device-plugins was removed and made again") as caught:
+            with pytest.raises(FatalError, match="device-plugins was removed and created again") as caught:
                 await asyncio.wait_for(it.task, ANSWERED_WITHIN)
             assert caught.value.restart
 
@@ -373,12 +373,12 @@ async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None
         await until(lambda: it.plugin.node.pods.get("u"))
         before = it.plugin.node.pods.get("u")
         assert before is not None
-        assert before.asks
+        assert before.container_devices
         odd = {**pod, "status": {"phase": "Running", "containerStatuses": [None]}}
         odd["metadata"] = {**pod["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}
         await it.api.put(path_of(pod), odd)
         await until(lambda: it.plugin.node.pods.get("u") != before)
-        bare = LocalPod("u", "default", "odd", before.created, "Running", deleting=True, problem=UNREADABLE)
+        bare = LocalPod("u", "default", "odd", before.created, "Running", terminating=True, problem=UNREADABLE)
         assert it.plugin.node.pods.get("u") == bare
 
 
@@ -413,7 +413,7 @@ async def test_a_request_that_nobody_can_place_is_told_why() -> None:
         [event] = events(it)
         assert event["reason"] == "GPUShareUnmanaged"
         assert event["message"].startswith("No scheduler extender can place it (")
-        assert "aliyun.com/gpu-mem and aliyun.com/gpu-count at once" in event["message"]
+        assert "requests both aliyun.com/gpu-mem and aliyun.com/gpu-count" in event["message"]
         assert re.search(r"it has 3 units of card \d .*, the whole card \d ", event["message"])
-        assert event["message"].endswith("Correct the request and create the pod anew")
+        assert event["message"].endswith("Correct the request and create the pod again")
         assert it.patches(odd) == 0

@@ -16,11 +16,11 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.device_plugin.metrics import Counters
-from gpushare_runtime.device_plugin.node.allocator import NodeState
-from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.node.messages import unsayable
-from gpushare_runtime.device_plugin.node.usage import Holders
+from gpushare_runtime.device_plugin.node.messages import explain_unannotatable
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner, allocation_in, annotations_due
 from gpushare_runtime.kube.client import LOST, KubeError
 from gpushare_runtime.kube.events import ObjectReference
@@ -33,8 +33,8 @@ MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(16, 24)
 
 
-def got(pod: LocalPod, container_name: str, card: int, units: int) -> Entry:
-    return Entry(pod.uid, container_name, MEMORY, frozenset(f"GPU-{card:08d}-_-{slot}" for slot in range(units)))
+def got(pod: LocalPod, container_name: str, card: int, units: int) -> CheckpointEntry:
+    return CheckpointEntry(pod.uid, container_name, MEMORY, frozenset(f"GPU-{card:08d}-_-{slot}" for slot in range(units)))
 
 
 def pair() -> LocalPod:
@@ -64,13 +64,13 @@ def test_of_an_init_container_only_what_nobody_else_has_counts() -> None:
 def test_a_sidecar_is_part_of_it() -> None:
     side = container("side", mem=3) | {"restartPolicy": "Always"}
     pod = parse_local_pod(bound(NODE, {0: {1: 4}, -1: {1: 3}}, container(mem=4), init=[side]))
-    slots = Entry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000001-_-{slot}" for slot in range(3, 7)))
+    slots = CheckpointEntry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000001-_-{slot}" for slot in range(3, 7)))
     assert allocation_in(pod, [got(pod, "side", 1, 3), slots], NODE) == pod.allocation
 
 
 def test_whole_cards_count_with_all_their_units() -> None:
     pod = parse_local_pod(whole(NODE, 0, 1))
-    entry = Entry(pod.uid, "main", CARDS, frozenset({"GPU-00000000", "GPU-00000001"}))
+    entry = CheckpointEntry(pod.uid, "main", CARDS, frozenset({"GPU-00000000", "GPU-00000001"}))
     assert allocation_in(pod, [entry], NODE) == Allocation.of({0: {0: 16, 1: 24}})
 
 
@@ -120,21 +120,21 @@ def test_a_pod_that_asks_for_nothing_has_no_allocation() -> None:
             bound(None, {}, container(mem=3), annotations={"kubernetes.io/config.mirror": 32 * "a"}),
             {MEMORY: ["GPU-00000001-_-0", "GPU-00000001-_-1", "GPU-00000000-_-9", "GPU-gone-_-1"]},
             "No scheduler places a static pod; it has 1 units of card 0 (GPU-00000000), 2 units of card 1 (GPU-00000001) "
-            "by what was free on the node. Make it an ordinary pod if its card is to be chosen",
+            "by what was free on the node. To have its card chosen, make it an ordinary pod",
         ),
         (
             bound(None, {}, container(mem=1, count=2), uid="u"),
             {MEMORY: ["GPU-00000001-_-0"], CARDS: ["GPU-00000000", "GPU-00000001", "GPU-gone"]},
-            "No scheduler extender can place it (it asks for aliyun.com/gpu-mem and aliyun.com/gpu-count at once); it has 1 units of "
+            "No scheduler extender can place it (it requests both aliyun.com/gpu-mem and aliyun.com/gpu-count); it has 1 units of "
             "card 1 (GPU-00000001), the whole card 0 (GPU-00000000), the whole card 1 (GPU-00000001) by what was free on the node. "
-            "Correct the request and create the pod anew",
+            "Correct the request and create the pod again",
         ),
         (
             bound(None, {}, container(mem="1.5"), uid="u"),
             {MEMORY: ["GPU-00000000-_-0"]},
             "No scheduler extender can place it (container 'main', aliyun.com/gpu-mem: '1.5' is not a whole number; extended resources "
             "are counted in whole units); it has 1 units of card 0 (GPU-00000000) by what was free on the node. "
-            "Correct the request and create the pod anew",
+            "Correct the request and create the pod again",
         ),
         (bound(None, {}, container(mem=1), annotations={"kubernetes.io/config.mirror": 32 * "a"}), {MEMORY: ["GPU-gone-_-0"]}, ""),
         (bound(None, {}, container(mem=1), annotations={"kubernetes.io/config.mirror": 32 * "a"}), {}, ""),
@@ -142,10 +142,10 @@ def test_a_pod_that_asks_for_nothing_has_no_allocation() -> None:
     ids=["static", "both resources", "no request", "cards that are gone", "nothing yet"],
 )
 def test_it_is_said_what_it_has_why_and_what_to_do(raw: dict[str, Any], given: dict[str, list[str]], words: str) -> None:
-    holders = Holders(PodTable(), lambda: 0.0)
-    entries = [Entry(uid, "main", resource, frozenset(ids)) for uid in ("u", 32 * "a") for resource, ids in given.items()]
-    holders.set_checkpoint((*entries, Entry("another", "main", MEMORY, frozenset({"GPU-00000000-_-5"}))))
-    assert unsayable(parse_local_pod(raw), holders, NODE) == words
+    usage = Usage(PodTable(), lambda: 0.0)
+    entries = [CheckpointEntry(uid, "main", resource, frozenset(ids)) for uid in ("u", 32 * "a") for resource, ids in given.items()]
+    usage.set_checkpoint((*entries, CheckpointEntry("another", "main", MEMORY, frozenset({"GPU-00000000-_-5"}))))
+    assert explain_unannotatable(parse_local_pod(raw), usage, NODE) == words
 
 
 # Telling the API server.
@@ -162,7 +162,7 @@ class World:
         clock = asyncio.get_running_loop().time
         self.node = NodeState(self.pods, clock, clock, FakeProcesses())
         if cards is not None:
-            self.node.set_inventory(cards)
+            self.node.devices.set_inventory(cards)
         self.assigner = Assigner(self.node, self, self.counters, self, lambda: 5)  # type: ignore[arg-type]
 
     async def patch(self, path: str, body: Mapping[str, Any], *, kind: str, within: float) -> None:
@@ -180,8 +180,8 @@ class World:
         await asyncio.sleep(1)
         return parse_local_pod(pod)
 
-    async def record(self, *entries: Entry) -> None:
-        self.node.holders.set_checkpoint(entries)
+    async def record(self, *entries: CheckpointEntry) -> None:
+        self.node.usage.set_checkpoint(entries)
         await asyncio.sleep(1)
 
     @property
@@ -227,12 +227,12 @@ def test_a_pod_is_marked_assigned_once_when_it_and_its_ids_are_known(record_firs
         (
             {},
             "GPUShareCorrected",
-            'Its annotations said {"0":{"1":4}}, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
+            'Its annotations had {"0":{"1":4}}, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
         ),
         (
             {"scheduler.framework.gpushare.allocation": ""},
             "GPUShareCorrected",
-            'Its annotations said 1, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
+            'Its annotations had 1, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
         ),
         (
             None,
@@ -311,7 +311,7 @@ def test_it_is_not_tried_again_when_nothing_is_due_any_more(end: str) -> None:
         world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
         raw = memory(NODE, 1, 4, name="a")
         pod = await world.see(raw)
-        world.node.holders.set_checkpoint((got(pod, "main", 1, 4),))
+        world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
         await asyncio.sleep(0.05)
         if end == "assigned by somebody":
             raw["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
@@ -328,7 +328,7 @@ def test_what_is_sent_again_is_what_is_true_then() -> None:
     async def story(world: World) -> None:
         world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
         pod = await world.see(memory(NODE, 1, 4, name="a"))
-        world.node.holders.set_checkpoint((got(pod, "main", 1, 4),))
+        world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
         await asyncio.sleep(0.05)
         await world.record(got(pod, "main", 0, 4))
         said = [body["metadata"]["annotations"].get("ALIYUN_COM_GPU_MEM_IDX") for _, body in world.patches]
@@ -354,13 +354,13 @@ def test_finished_pods_and_a_node_whose_cards_are_not_known_are_left_alone() -> 
         pod = await world.see(memory(NODE, 1, 4, phase="Succeeded"))
         static = {"kubernetes.io/config.mirror": 32 * "a"}
         await world.see(memory(None, 1, 2, phase="Failed", annotations=static))
-        await world.record(got(pod, "main", 1, 4), Entry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
+        await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
         assert (world.patches, world.events) == ([], [])
 
     async def unknown(world: World) -> None:
         pod = await world.see(memory(NODE, 1, 4))
         await world.see(memory(None, 1, 2, annotations={"kubernetes.io/config.mirror": 32 * "a"}))
-        await world.record(got(pod, "main", 1, 4), Entry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
+        await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
         assert (world.patches, world.events) == ([], [])
 
     play(finished)
@@ -373,7 +373,7 @@ def test_a_pod_whose_annotations_cannot_say_it_gets_one_event_once_it_has_someth
         await world.see(raw)
         assert world.events == []
         for _ in range(2):
-            await world.record(Entry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})))
+            await world.record(CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})))
         [(about, kind, reason, words)] = world.events
         assert (about, kind, reason) == (ObjectReference("Pod", "static", 32 * "a", "default"), "Warning", "GPUShareUnmanaged")
         assert words.startswith("No scheduler places a static pod; it has 2 units of card 0 ")
@@ -411,12 +411,12 @@ def test_where_an_index_means_another_card_all_pods_are_looked_at_again() -> Non
         await world.see(memory(NODE, 1, 4, name="a", uid=pod.uid, annotations=world.patches[0][1]["metadata"]["annotations"]))
         # The driver has numbered them anew.
         first, second = NODE.cards
-        world.node.set_inventory(Inventory(NODE.unit, (replace(second, index=0), replace(first, index=1))))
+        world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0), replace(first, index=1))))
         await asyncio.sleep(1)
         assert world.patched == ["a", "a"]
         assert world.patches[1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
         # A card that is only gone is no other one.
-        world.node.set_inventory(Inventory(NODE.unit, (replace(second, index=0),)))
+        world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0),)))
         await asyncio.sleep(1)
         assert world.patched == ["a", "a"]
 
@@ -446,8 +446,8 @@ def test_what_a_pod_has_by_a_record_that_kubelet_has_lost_is_written_all_the_sam
     async def story(world: World) -> None:
         pod = await world.see(memory(NODE, 1, 4, name="a", phase="Running"))
         world.plan["a"].append(KubeError(0, LOST, "lost"))
-        world.node.holders.set_checkpoint((got(pod, "main", 0, 4),))
-        world.node.holders.set_checkpoint(())
+        world.node.usage.set_checkpoint((got(pod, "main", 0, 4),))
+        world.node.usage.set_checkpoint(())
         await asyncio.sleep(30)
         assert world.patches[-1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
 
@@ -462,14 +462,14 @@ def test_what_init_containers_get_anew_after_a_lost_record_is_not_written() -> N
         [marked] = world.patches
         await world.see({**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **_of(marked)}}})
         await world.record()
-        anew = Entry(pod.uid, "first", MEMORY, frozenset({"GPU-00000001-_-8", "GPU-00000001-_-9"}))
-        world.assigner._told.clear()
+        anew = CheckpointEntry(pod.uid, "first", MEMORY, frozenset({"GPU-00000001-_-8", "GPU-00000001-_-9"}))
+        world.assigner._verified.clear()
         await world.record(anew)
         assert world.patches == [marked]
         # Not so where what runs is elsewhere.
-        await world.record(anew, Entry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(4))))
-        world.assigner._told.clear()
-        await world.record(anew, Entry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(1, 5))))
+        await world.record(anew, CheckpointEntry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(4))))
+        world.assigner._verified.clear()
+        await world.record(anew, CheckpointEntry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(1, 5))))
         assert _of(world.patches[-1])["scheduler.framework.gpushare.allocation"] == '{"0":{"0":4},"-1":{"1":2}}'
 
     play(story)
@@ -485,7 +485,7 @@ def test_what_all_pods_meet_alike_is_one_line(caplog: pytest.LogCaptureFixture) 
         pods = [await world.see(memory(NODE, 0, 1, name=f"p{number}")) for number in range(10)]
         for pod in pods:
             world.plan[pod.name] += [KubeError(403, "Forbidden", f"pods {pod.name!r} is forbidden")] * 5
-        await world.record(*(Entry(pod.uid, "main", MEMORY, frozenset({f"GPU-00000000-_-{n}"})) for n, pod in enumerate(pods)))
+        await world.record(*(CheckpointEntry(pod.uid, "main", MEMORY, frozenset({f"GPU-00000000-_-{n}"})) for n, pod in enumerate(pods)))
         await asyncio.sleep(120)
         assert len(world.patched) == 60
 

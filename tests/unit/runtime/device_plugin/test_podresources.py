@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck, Difference, PodResourcesError, Said, differences, entries_of
+from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck, Difference, PodResourcesError, Reported, differences, entries_of
 from gpushare_runtime.device_plugin.metrics import Counters
-from gpushare_runtime.device_plugin.node.allocator import NodeState
-from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.fake_pod_resources import FakePodResources, serving_pod_resources
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import memory
@@ -38,11 +38,11 @@ def table(**phases: str) -> PodTable:
     return pods
 
 
-def entry(pod: str, ids: frozenset[str], container: str = "main") -> Entry:
-    return Entry(f"uid of {pod}", container, MEMORY, ids)
+def entry(pod: str, ids: frozenset[str], container: str = "main") -> CheckpointEntry:
+    return CheckpointEntry(f"uid of {pod}", container, MEMORY, ids)
 
 
-def said(**pods: frozenset[str]) -> Said:
+def said(**pods: frozenset[str]) -> Reported:
     return {(f"default/{name}", "main"): {MEMORY: ids} if ids else {} for name, ids in pods.items()}
 
 
@@ -63,9 +63,9 @@ def test_a_pod_made_anew_under_its_name_is_either_of_the_two() -> None:
 @pytest.mark.parametrize(
     ("recorded", "spoken", "words"),
     [
-        (A, B, r"the checkpoint has 1 of its own \(GPU-0-_-0\), kubelet says 1 of its own \(GPU-0-_-2\), 1 in both"),
-        (A, frozenset(), "the checkpoint has 2 of its own .* kubelet says none of its own, 0 in both"),
-        (None, A, "the checkpoint has none of its own, kubelet says 2 of its own"),
+        (A, B, r"the checkpoint has 1 of its own \(GPU-0-_-0\), podresources has 1 of its own \(GPU-0-_-2\), 1 in both"),
+        (A, frozenset(), "the checkpoint has 2 of its own .* podresources has none of its own, 0 in both"),
+        (None, A, "the checkpoint has none of its own, podresources has 2 of its own"),
     ],
 )
 def test_a_difference_is_said_with_both_sides(recorded: frozenset[str] | None, spoken: frozenset[str], words: str) -> None:
@@ -81,7 +81,7 @@ def test_kubelets_word_as_entries_with_init_containers_as_they_were() -> None:
 
 
 def test_a_record_without_a_word_of_kubelet_is_a_difference_of_this_resource_alone() -> None:
-    entries = [entry("a", A), Entry("uid of a", "main", "aliyun.com/gpu-count", B)]
+    entries = [entry("a", A), CheckpointEntry("uid of a", "main", "aliyun.com/gpu-count", B)]
     assert list(differences(entries, {("default/a", "main"): {MEMORY: A}}, table(a="Running"))) == [
         Difference("default/a", "main", "aliyun.com/gpu-count", B, frozenset())
     ]
@@ -91,12 +91,16 @@ def test_a_record_without_a_word_of_kubelet_is_a_difference_of_this_resource_alo
 
 
 def test_ids_that_nobody_can_be_told_of_are_those_of_their_container_and_resource() -> None:
-    nobody = [Entry("nobody", "side", MEMORY, A), Entry("nobody", "main", "aliyun.com/gpu-count", A), entry("nobody", B)]
-    assert [d.said for d in differences(nobody, said(a=A), table(a="Running"))] == [A]
+    nobody = [
+        CheckpointEntry("nobody", "side", MEMORY, A),
+        CheckpointEntry("nobody", "main", "aliyun.com/gpu-count", A),
+        entry("nobody", B),
+    ]
+    assert [d.reported for d in differences(nobody, said(a=A), table(a="Running"))] == [A]
 
 
 def test_a_difference_has_few_ids_in_its_words() -> None:
-    for many, words in ((3, "3 of its own (0, 1, 2), kubelet"), (4, "4 of its own (0, 1, 2 …), kubelet")):
+    for many, words in ((3, "3 of its own (0, 1, 2), podresources"), (4, "4 of its own (0, 1, 2 …), podresources")):
         assert words in str(Difference("p", "c", MEMORY, frozenset(map(str, range(many))), frozenset()))
 
 
@@ -112,10 +116,10 @@ class Clockwork:
         self.pods, self.counters = table(a="Running"), Counters()
         self.clock = asyncio.get_running_loop().time
         self.node = NodeState(self.pods, self.clock, self.clock, FakeProcesses())
-        self.node.holders.set_checkpoint((entry("a", A),))
+        self.node.usage.set_checkpoint((entry("a", A),))
         self.problem = ""
         self.asked: list[float] = []
-        self.answers: Said | PodResourcesError = said(a=A)
+        self.answers: Reported | PodResourcesError = said(a=A)
         self.refreshed: list[float] = []
         self.breaks_while_asked = False
         socket, resources = Path("socket"), (MEMORY,)
@@ -125,7 +129,7 @@ class Clockwork:
     def _refresh(self) -> None:
         self.refreshed.append(self.clock())
 
-    async def ask(self, socket: Path, resources: tuple[str, ...]) -> Said:
+    async def ask(self, socket: Path, resources: tuple[str, ...]) -> Reported:
         assert (socket, resources) == (Path("socket"), (MEMORY,))
         self.asked.append(self.clock())
         if self.breaks_while_asked:
@@ -145,7 +149,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     ) -> None:
         async def scenario() -> None:
             it = Clockwork(**options)
-            monkeypatch.setattr("gpushare_runtime.device_plugin.kubelet.podresources.ask", it.ask)
+            monkeypatch.setattr("gpushare_runtime.device_plugin.kubelet.podresources.list_ids", it.ask)
             prepare(it)
             task = asyncio.create_task(it.check.run())
             await story(it)
@@ -161,7 +165,7 @@ def test_while_both_agree_it_looks_once_a_minute_at_a_fresh_file(play: Play) -> 
         await it.until(130)
         assert it.asked == [0, 60, 120]
         assert it.refreshed == [0, 0, 60, 60, 120, 120], "before and after the question"
-        assert it.counters.record_mismatches == 0
+        assert it.counters.checkpoint_mismatches == 0
 
     play(story)
 
@@ -179,13 +183,13 @@ def test_it_waits_until_there_is_something_to_compare(play: Play, lacking: str) 
     def prepare(it: Clockwork) -> None:
         it.pods.synced = lacking != "pods"
         if lacking == "entries":
-            it.node.holders.set_checkpoint(())
+            it.node.usage.set_checkpoint(())
 
     async def story(it: Clockwork) -> None:
         await it.until(8)
         assert it.asked == []
         it.pods.synced = True
-        it.node.holders.set_checkpoint((entry("a", A),))
+        it.node.usage.set_checkpoint((entry("a", A),))
         await it.until(12)
         assert it.asked == [10]
 
@@ -203,21 +207,21 @@ def test_a_difference_counts_when_it_is_there_twice_in_a_row_and_once_as_long_as
         await it.until(5)
         it.answers = said(a=B)
         await it.until(65)
-        assert (it.asked, it.counters.record_mismatches) == ([0, 5, 65], 0)
+        assert (it.asked, it.counters.checkpoint_mismatches) == ([0, 5, 65], 0)
         await it.until(70)
-        assert (it.asked[3:], it.counters.record_mismatches, len(caplog.records)) == ([70], 1, 1)
+        assert (it.asked[3:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([70], 1, 1)
         await it.until(130)
-        assert (it.asked[4:], it.counters.record_mismatches) == ([130], 1)
+        assert (it.asked[4:], it.counters.checkpoint_mismatches) == ([130], 1)
         it.answers = said(a=A)
         await it.until(190)
         it.answers = said(a=B)
         await it.until(255)
-        assert (it.asked[5:], it.counters.record_mismatches, len(caplog.records)) == ([190, 250, 255], 2, 2)
+        assert (it.asked[5:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([190, 250, 255], 2, 2)
         # A second one beside it.
         it.pods.event("ADDED", parse_local_pod(memory(NODE, 0, 2, name="b", uid="uid of b", phase="Running")))
         it.answers = said(a=B, b=A)
         await it.until(320)
-        assert (it.asked[8:], it.counters.record_mismatches, len(caplog.records)) == ([315, 320], 3, 3)
+        assert (it.asked[8:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([315, 320], 3, 3)
 
     play(story)
 
@@ -250,18 +254,18 @@ def test_without_a_readable_checkpoint_kubelet_is_asked_every_second_and_its_wor
         it.breaks_while_asked = while_asked
         if not while_asked:
             it.problem = "half a file"
-            it.node.holders.set_checkpoint(())
+            it.node.usage.set_checkpoint(())
 
     async def story(it: Clockwork) -> None:
         await it.until(2)
         assert it.asked == [0, 1, 2]
-        assert it.node.holders.entries == (entry("a", B),)
-        same = it.node.holders.entries
+        assert it.node.usage.entries == (entry("a", B),)
+        same = it.node.usage.entries
         await it.until(5)
-        assert it.node.holders.entries is same, "nothing new is nothing to tell"
+        assert it.node.usage.entries is same, "nothing new is nothing to tell"
         it.problem, it.breaks_while_asked = "", False
         await it.until(8)
-        assert (it.asked[6:], it.counters.record_mismatches) == ([6], 0)
+        assert (it.asked[6:], it.counters.checkpoint_mismatches) == ([6], 0)
 
     play(story, prepare)
 
@@ -276,7 +280,7 @@ def test_while_neither_the_checkpoint_nor_kubelet_can_be_asked_it_is_tried_every
         it.answers = said(a=B)
         await it.until(3)
         assert it.asked == [0, 1, 2, 3]
-        assert it.node.holders.entries == (entry("a", B),)
+        assert it.node.usage.entries == (entry("a", B),)
 
     play(story, prepare)
 
@@ -299,12 +303,12 @@ async def test_a_difference_that_stays_is_counted_once() -> None:
         await it.registered()
         pod = await admitted(it, fake)
         await until(lambda: fake.asked >= 2, seconds=15)
-        assert it.plugin.counters.record_mismatches == 0
+        assert it.plugin.counters.checkpoint_mismatches == 0
         fake.said["default", pod["metadata"]["name"], "main"][MEMORY].pop()
-        await until(lambda: it.plugin.counters.record_mismatches == 1, seconds=15)
+        await until(lambda: it.plugin.counters.checkpoint_mismatches == 1, seconds=15)
         asked = fake.asked
         await until(lambda: fake.asked >= asked + 2, seconds=15)
-        assert it.plugin.counters.record_mismatches == 1
+        assert it.plugin.counters.checkpoint_mismatches == 1
 
 
 @running
@@ -320,9 +324,9 @@ async def test_while_the_checkpoint_cannot_be_read_kubelets_word_stands_in() -> 
         manager.write()
         second = await admitted(it, fake)
         await until(lambda: it.annotations(second)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true", seconds=15)
-        assert {e.pod for e in it.plugin.node.holders.entries} == {pod["metadata"]["uid"] for pod in (first, second)}
+        assert {e.pod for e in it.plugin.node.usage.entries} == {pod["metadata"]["uid"] for pod in (first, second)}
         broken.unlink()
         manager.write = write  # type: ignore[method-assign]
         manager.write()
-        await until(lambda: it.plugin._checkpoint.entries == it.plugin.node.holders.entries)
-        assert len(it.plugin.node.holders.entries) == 2
+        await until(lambda: it.plugin._checkpoint.entries == it.plugin.node.usage.entries)
+        assert len(it.plugin.node.usage.entries) == 2

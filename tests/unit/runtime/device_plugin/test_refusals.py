@@ -5,25 +5,26 @@
 from __future__ import annotations
 
 from gpushare_runtime.core.node_report import Refusal
-from gpushare_runtime.device_plugin.node.allocator import Refusals
+from gpushare_runtime.daemon.sync import Changes
+from gpushare_runtime.device_plugin.node.allocator import Rejections
 
 
 class Case:
-    """Refusals at a time, with the holders of each card."""
+    """Rejections at a time, with the users of each card."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.unix = 0.0
-        self.holders: dict[str, str] = {}
-        self.refusals = Refusals(lambda: self.now, lambda: self.unix + self.now, lambda card: self.holders.get(card))
+        self.users: dict[str, str] = {}
+        self.rejections = Rejections(lambda: self.now, lambda: self.unix + self.now, lambda card: self.users.get(card), Changes())
 
     def add(self, uid: str, card: str, units: int = 4, *, whole: bool = False) -> None:
-        before = self.refusals.changes.count
-        self.refusals.add(uid, card, units, whole=whole)
-        assert self.refusals.changes.count > before
+        before = self.rejections.changes.count
+        self.rejections.add(uid, card, units, whole=whole)
+        assert self.rejections.changes.count > before
 
     def said(self) -> list[str]:
-        return [refusal.uid for refusal in self.refusals.current()]
+        return [rejection.uid for rejection in self.rejections.current()]
 
 
 def test_all_of_it_is_said_oldest_first_for_a_minute() -> None:
@@ -32,7 +33,7 @@ def test_all_of_it_is_said_oldest_first_for_a_minute() -> None:
     case.now += 10
     case.add("b", "GPU-1", 8, whole=True)
     case.add("a", "GPU-2", 2)
-    assert case.refusals.current() == [
+    assert case.rejections.current() == [
         Refusal("a", "GPU-1", 4, 1060.0),
         Refusal("b", "GPU-1", 8, 1070.0, whole=True),
         Refusal("a", "GPU-2", 2, 1070.0),
@@ -48,16 +49,16 @@ def test_the_same_pod_and_card_again_is_the_newer_one() -> None:
     case.add("a", "GPU-1", 4)
     case.now += 10
     case.add("a", "GPU-1", 5)
-    assert case.refusals.current() == [Refusal("a", "GPU-1", 5, 1070.0)]
+    assert case.rejections.current() == [Refusal("a", "GPU-1", 5, 1070.0)]
 
 
 def test_a_change_on_the_card_ends_it_for_good_and_on_another_card_does_not() -> None:
     case = Case()
     case.add("a", "GPU-1")
     case.add("b", "GPU-2")
-    case.holders["GPU-1"] = "somebody else"
+    case.users["GPU-1"] = "somebody else"
     assert case.said() == ["b"]
-    del case.holders["GPU-1"]
+    del case.users["GPU-1"]
     assert case.said() == ["b"]
 
 
@@ -65,9 +66,9 @@ def test_a_clock_that_is_set_changes_neither_its_end_nor_by_more_than_that_what_
     case = Case()
     case.add("a", "GPU-1")
     case.now += 10
-    assert [refusal.until for refusal in case.refusals.current()] == [1060.0]
+    assert [rejection.until for rejection in case.rejections.current()] == [1060.0]
     case.unix -= 3600
-    assert [refusal.until for refusal in case.refusals.current()] == [1060.0 - 3600]
+    assert [rejection.until for rejection in case.rejections.current()] == [1060.0 - 3600]
     case.now += 49.9
     assert case.said() == ["a"]
     case.now += 0.1

@@ -12,9 +12,10 @@ import pytest
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
-from gpushare_runtime.device_plugin.node.allocator import LIFETIME, NodeState, Refused, may_start
-from gpushare_runtime.device_plugin.node.devices import cordons
+from gpushare_runtime.device_plugin.node.allocator import LIFETIME, AllocationRejected
+from gpushare_runtime.device_plugin.node.devices import is_cordoned
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
@@ -26,7 +27,7 @@ MEMORY, CARDS = RESOURCES
 INDEX, VISIBLE = "ALIYUN_COM_GPU_MEM_IDX", "NVIDIA_VISIBLE_DEVICES"
 
 
-def cards_of(environments: dict[str, dict[str, str]]) -> dict[str, str]:
+def card_uuids_of(environments: dict[str, dict[str, str]]) -> dict[str, str]:
     return {name: environment[INDEX] for name, environment in environments.items()}
 
 
@@ -55,9 +56,9 @@ def test_other_cards_where_the_chosen_have_no_room_and_never_uneven() -> None:
     pod = node.see(bound(cards, {0: {0: 3, 1: 3}}, container(mem=6), labels={"aliyun.com/gpu-count": "2"}))
     assert node.admit(pod)["main"][VISIBLE] == "GPU-00000001,GPU-00000002"
     uneven = node.see(bound(cards, {0: {1: 2, 2: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}))
-    node.state.prefer(MEMORY, [i for i, _ in node.state.devices(MEMORY)], [], 4)
-    with pytest.raises(Refused, match=r"3 of card 1 .*, 1 of card 2 .*, it needs the same on each of 2 cards"):
-        node.state.allocate(MEMORY, [f"GPU-00000001-_-{slot}" for slot in (5, 6, 7)] + ["GPU-00000002-_-7"])
+    node.state.allocator.prefer(MEMORY, [i for i, _ in node.state.devices.reported(MEMORY)], [], 4)
+    with pytest.raises(AllocationRejected, match=r"3 of card 1 .*, 1 of card 2 .*, it needs the same on each of 2 cards"):
+        node.state.allocator.allocate(MEMORY, [f"GPU-00000001-_-{slot}" for slot in (5, 6, 7)] + ["GPU-00000002-_-7"])
     assert uneven
 
 
@@ -73,7 +74,7 @@ def test_init_containers_and_sidecars_get_the_pods_card_in_any_order() -> None:
             init=[container("first", mem=1), sidecar("side", mem=1), container("second", mem=2)],
         )
     )
-    assert cards_of(node.admit(pod)) == {"first": "1", "side": "1", "second": "1", "main": "1"}
+    assert card_uuids_of(node.admit(pod)) == {"first": "1", "side": "1", "second": "1", "main": "1"}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -92,7 +93,7 @@ def test_a_model_that_was_asked_for_is_not_exchanged_for_room_on_another_card() 
     node.admit(node.see(memory(cards, 0, 6)))
     with pytest.raises(AdmissionError, match="card 1 has 8 free but is not the one it was placed on"):
         node.admit(node.see(memory(cards, 0, 4, annotations={"gpushare.request/models": "T4"})))
-    assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "1"
+    assert card_uuids_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "1"
 
 
 def test_pods_of_the_same_shape_may_have_each_others_cards_whatever_they_asked_for() -> None:
@@ -102,8 +103,8 @@ def test_pods_of_the_same_shape_may_have_each_others_cards_whatever_they_asked_f
     first = node.see(memory(cards, 0, 6, annotations=wish))
     second = node.see(memory(cards, 1, 6, annotations=wish))
     # kubelet took them the other way round: a pod that arrived later went first.
-    assert cards_of(node.admit(second))["main"] == "0"
-    assert cards_of(node.admit(first))["main"] == "1"
+    assert card_uuids_of(node.admit(second))["main"] == "0"
+    assert card_uuids_of(node.admit(first))["main"] == "1"
 
 
 # What processes hold although kubelet has freed it.
@@ -115,12 +116,12 @@ def test_what_a_force_deleted_pod_still_uses_is_steered_away_from() -> None:
     zombie = node.see(memory(cards, 0, 12, phase="Running"))
     node.admit(zombie)
     node.force_delete(zombie, alive=True)
-    assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "0"
-    assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "1"
-    with pytest.raises(AdmissionError, match=r"card 0 has 0 free \(processes of pod default/p\d+ hold some that kubelet has freed\)"):
+    assert card_uuids_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "0"
+    assert card_uuids_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "1"
+    with pytest.raises(AdmissionError, match=r"card 0 has 0 free \(processes of pod default/p\d+ use some that kubelet has freed\)"):
         node.admit(node.see(memory(cards, 0, 14)))
     node.live.clear()
-    assert cards_of(node.admit(node.see(memory(cards, 0, 12))))["main"] == "0"
+    assert card_uuids_of(node.admit(node.see(memory(cards, 0, 12))))["main"] == "0"
 
 
 def test_ids_that_processes_hold_are_refused_where_kubelet_gives_them_all_the_same() -> None:
@@ -130,10 +131,12 @@ def test_ids_that_processes_hold_are_refused_where_kubelet_gives_them_all_the_sa
     node.admit(zombie)
     ids = node.manager.given[zombie["metadata"]["uid"]]["main"][MEMORY]
     node.force_delete(zombie, alive=True)
-    with pytest.raises(Refused, match="is still held by processes of pod default/zombie, though kubelet has freed it"):
-        node.state.allocate(MEMORY, ids)
-    with pytest.raises(Refused, match="is still held by processes of pod default/zombie, though kubelet has freed it; kubelet tries"):
-        may_start(node.state, MEMORY, [*ids, "GPU-00000000-_-3"])
+    with pytest.raises(AllocationRejected, match="is still used by processes of pod default/zombie, though kubelet has freed it"):
+        node.state.allocator.allocate(MEMORY, ids)
+    with pytest.raises(
+        AllocationRejected, match="is still used by processes of pod default/zombie, though kubelet has freed it; kubelet will retry"
+    ):
+        node.state.allocator.may_start(MEMORY, [*ids, "GPU-00000000-_-3"])
 
 
 def test_a_card_that_processes_use_is_not_given_whole_and_the_other_way_round() -> None:
@@ -142,9 +145,9 @@ def test_a_card_that_processes_use_is_not_given_whole_and_the_other_way_round() 
     for pod in (memory(cards, 0, 2, phase="Running", name="part"), whole(cards, 1, phase="Running", name="all")):
         node.admit(node.see(pod))
         node.force_delete(pod, alive=True)
-    with pytest.raises(AdmissionError, match="card 0 has memory held by pod default/part"):
+    with pytest.raises(AdmissionError, match="card 0 has memory allocated to pod default/part"):
         node.admit(node.see(whole(cards, 0)))
-    with pytest.raises(AdmissionError, match="card 1 is held whole by pod default/all"):
+    with pytest.raises(AdmissionError, match="card 1 is allocated whole to pod default/all"):
         node.admit(node.see(memory(cards, 1, 3)))
 
 
@@ -160,10 +163,10 @@ def test_containers_that_start_again_without_kubelets_record_get_their_own_ids()
     node.manager.restore([], RESOURCES)
     node._write()
     for resource in RESOURCES:
-        node.manager.healthy[resource] = {i for i, good in node.state.devices(resource) if good}
+        node.manager.healthy[resource] = {i for i, good in node.state.devices.reported(resource) if good}
     # Another pod meanwhile: kubelet offers it everything.
-    assert cards_of(node.admit(node.see(memory(cards, 1, 4))))["main"] == "0"
-    assert cards_of(node.admit(pod))["main"] == "1"
+    assert card_uuids_of(node.admit(node.see(memory(cards, 1, 4))))["main"] == "0"
+    assert card_uuids_of(node.admit(pod))["main"] == "1"
     assert node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] == before
 
 
@@ -171,7 +174,7 @@ def test_containers_that_start_again_without_kubelets_record_get_their_own_ids()
 
 
 def said(state: NodeState) -> Held:
-    state.settle()
+    state.allocator.release_terminated()
     return report(state)
 
 
@@ -193,8 +196,8 @@ def test_units_of_pods_that_are_gone_are_leaving_until_their_processes_are() -> 
         node.admit(pod)
         node.force_delete(pod, alive=True)
     assert said(node.state).entries == (
-        HeldEntry("GPU-00000000", part["metadata"]["uid"], "default/part", 4, "leaving"),
-        HeldEntry("GPU-00000001", all_of_it["metadata"]["uid"], "default/all", 8, "leaving", whole=True),
+        HeldEntry("GPU-00000000", part["metadata"]["uid"], "default/part", 4, "orphaned"),
+        HeldEntry("GPU-00000001", all_of_it["metadata"]["uid"], "default/all", 8, "orphaned", whole=True),
     )
     node.live.clear()
     assert said(node.state) == Held()
@@ -217,8 +220,8 @@ def test_a_false_copy_of_a_static_pod_has_no_turn_and_no_promise() -> None:
     node.see(false)
     node.see(memory(cards, 0, 8, uid="copy", name="another", annotations={"kubernetes.io/config.mirror": 32 * "b"}))
     victim = node.see(memory(cards, 1, 3, name="victim"))
-    assert node.state._promised(None) == {1: 3}
-    assert cards_of(node.admit(victim))["main"] == "1"
+    assert node.state.candidates._reserved_for_others(None) == {1: 3}
+    assert card_uuids_of(node.admit(victim))["main"] == "1"
     known = node.pods.get(32 * "a")
     assert known is not None
     assert known.allocation is None, "no scheduler chooses for a file"
@@ -234,7 +237,7 @@ def test_a_static_pod_that_has_begun_has_its_turn() -> None:
     node.see(memory(cards, 1, 3, name="other"))
     pod = {**copy, "metadata": {**copy["metadata"], "uid": 32 * "a"}}
     node.admit({**pod, "spec": {"containers": pod["spec"]["containers"][:1]}})
-    turn = node.state.turn(MEMORY, 3)
+    turn = node.state.pending.match(MEMORY, 3)
     assert turn is not None
     assert str(turn) == "default/static container b"
     node.admit(pod)
@@ -266,13 +269,13 @@ def test_a_refusal_is_told_until_its_time_is_over_or_the_card_has_changed() -> N
 
 
 def with_card(node: Node, index: int, **changes: Any) -> None:
-    read = node.state.inventory
+    read = node.state.devices.inventory
     assert read is not None
-    node.state.set_inventory(Inventory(read.unit, tuple(replace(c, **changes) if c.index == index else c for c in read.cards)))
+    node.state.devices.set_inventory(Inventory(read.unit, tuple(replace(c, **changes) if c.index == index else c for c in read.cards)))
 
 
 def healthy(node: Node, resource: str) -> set[str]:
-    return {device_id for device_id, good in node.state.devices(resource) if good}
+    return {device_id for device_id, good in node.state.devices.reported(resource) if good}
 
 
 def test_of_a_bad_card_free_ids_go_at_once_and_held_ones_as_they_are_released() -> None:
@@ -281,14 +284,14 @@ def test_of_a_bad_card_free_ids_go_at_once_and_held_ones_as_they_are_released() 
     pod = node.see(memory(cards, 0, 3, phase="Running"))
     node.admit(pod)
     held = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
-    key = node.state.devices_key(MEMORY)
+    key = node.state.devices.reported_key(MEMORY)
     with_card(node, 0, health="XID 79")
-    assert node.state.devices_key(MEMORY) != key
+    assert node.state.devices.reported_key(MEMORY) != key
     assert healthy(node, MEMORY) == held | {f"GPU-00000001-_-{slot}" for slot in range(4)}
     # kubelet's sum: 7 healthy, 3 of them taken, so 4 left, which is what the good card has.
     assert healthy(node, CARDS) == {"GPU-00000001"}
     node.pods.event("DELETED", parse_local_pod(stopped(pod)))
-    node.state.settle()
+    node.state.allocator.release_terminated()
     assert healthy(node, MEMORY) == {f"GPU-00000001-_-{slot}" for slot in range(4)}
     with_card(node, 0, health="ok")
     assert (len(healthy(node, MEMORY)), len(healthy(node, CARDS))) == (8, 2)
@@ -306,9 +309,9 @@ def test_a_bad_card_that_is_held_whole_stays_in_kubelets_sum_of_whole_cards() ->
 def test_other_words_for_the_same_trouble_are_no_new_list() -> None:
     node = Node(inventory(4))
     with_card(node, 0, health="XID 79")
-    key = node.state.devices_key(MEMORY)
+    key = node.state.devices.reported_key(MEMORY)
     with_card(node, 0, health="lost")
-    assert node.state.devices_key(MEMORY) == key
+    assert node.state.devices.reported_key(MEMORY) == key
 
 
 @pytest.mark.parametrize(
@@ -316,7 +319,7 @@ def test_other_words_for_the_same_trouble_are_no_new_list() -> None:
     [("", set()), ("1", {1}), ("0, 1", {0, 1}), ("GPU-00000001", {1}), ("all", {0, 1}), ("10", set()), ("1;0", set()), (",", set())],
 )
 def test_an_administrator_names_cards_by_index_or_uuid(text: str, named: set[int]) -> None:
-    assert {index for index in (0, 1) if cordons(text, card(index, 4))} == named
+    assert {index for index in (0, 1) if is_cordoned(text, card(index, 4))} == named
 
 
 def test_a_cordoned_card_takes_no_new_pods_and_those_on_it_may_start_again() -> None:
@@ -324,45 +327,45 @@ def test_a_cordoned_card_takes_no_new_pods_and_those_on_it_may_start_again() -> 
     node = Node(cards)
     running = node.see(memory(cards, 0, 4, phase="Running"))
     node.admit(running)
-    node.state.set_cordon("0")
-    assert node.state.inventory is not None
-    assert [c.cordoned for c in node.state.inventory.cards] == [True, False]
-    assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "1"
+    node.state.devices.set_cordon("0")
+    assert node.state.devices.inventory is not None
+    assert [c.cordoned for c in node.state.devices.inventory.cards] == [True, False]
+    assert card_uuids_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "1"
     with pytest.raises(AdmissionError, match="card 0 is cordoned"):
         node.admit(node.see(memory(cards, 0, 8)))
-    assert may_start(node.state, MEMORY, node.manager.given[running["metadata"]["uid"]]["main"][MEMORY])
-    node.state.set_cordon("")
-    assert cards_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "0"
+    assert node.state.allocator.may_start(MEMORY, node.manager.given[running["metadata"]["uid"]]["main"][MEMORY])
+    node.state.devices.set_cordon("")
+    assert card_uuids_of(node.admit(node.see(memory(cards, 0, 4))))["main"] == "0"
 
 
 def test_cards_that_are_read_again_are_told_of_only_when_they_differ() -> None:
     node = Node(inventory(4, 8))
-    changes = node.state.inventory_changes
+    changes = node.state.changes
     before = changes.count
-    assert node.state.set_inventory(inventory(4, 8)) is False
-    node.state.set_cordon("")
+    assert node.state.devices.set_inventory(inventory(4, 8)) is False
+    node.state.devices.set_cordon("")
     assert changes.count == before
-    assert node.state.set_inventory(inventory(4, 9))
+    assert node.state.devices.set_inventory(inventory(4, 9))
     assert changes.count == before + 1
-    assert [i for i, _ in node.state.devices(CARDS)] == ["GPU-00000000", "GPU-00000001"]
+    assert [i for i, _ in node.state.devices.reported(CARDS)] == ["GPU-00000000", "GPU-00000001"]
     ids = [f"GPU-{index:08d}-_-{slot}" for index, units in enumerate((4, 9)) for slot in range(units)]
-    assert [i for i, _ in node.state.devices(MEMORY)] == ids
-    assert {i: c.index for i, c in node.state.card_of(MEMORY).items()} == {i: int(i[4:12]) for i in ids}
-    assert {i: c.index for i, c in node.state.card_of(CARDS).items()} == {"GPU-00000000": 0, "GPU-00000001": 1}
+    assert [i for i, _ in node.state.devices.reported(MEMORY)] == ids
+    assert {i: c.index for i, c in node.state.devices.card_of(MEMORY).items()} == {i: int(i[4:12]) for i in ids}
+    assert {i: c.index for i, c in node.state.devices.card_of(CARDS).items()} == {"GPU-00000000": 0, "GPU-00000001": 1}
 
 
 def test_a_cordon_outlives_a_reading_and_what_was_read_as_cordoned_stays_so() -> None:
     node = Node(inventory(4, 4))
-    node.state.set_inventory(Inventory(inventory().unit, (card(0, 4, cordoned=True), card(1, 4))))
-    node.state.set_cordon("1")
-    assert [c.cordoned for c in node.state.card_of(CARDS).values()] == [True, True]
-    node.state.set_inventory(inventory(4, 4, 4))
-    assert [c.cordoned for c in node.state.card_of(CARDS).values()] == [False, True, False]
+    node.state.devices.set_inventory(Inventory(inventory().unit, (card(0, 4, cordoned=True), card(1, 4))))
+    node.state.devices.set_cordon("1")
+    assert [c.cordoned for c in node.state.devices.card_of(CARDS).values()] == [True, True]
+    node.state.devices.set_inventory(inventory(4, 4, 4))
+    assert [c.cordoned for c in node.state.devices.card_of(CARDS).values()] == [False, True, False]
     empty = NodeState(node.pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
-    empty.set_cordon("0")
-    assert (empty.card_of(CARDS), empty.card_of(MEMORY), empty.devices_key(MEMORY)) == ({}, {}, ((), frozenset()))
-    empty.set_inventory(inventory(4))
-    assert [c.cordoned for c in empty.card_of(CARDS).values()] == [True]
+    empty.devices.set_cordon("0")
+    assert (empty.devices.card_of(CARDS), empty.devices.card_of(MEMORY), empty.devices.reported_key(MEMORY)) == ({}, {}, ((), frozenset()))
+    empty.devices.set_inventory(inventory(4))
+    assert [c.cordoned for c in empty.devices.card_of(CARDS).values()] == [True]
 
 
 def test_the_list_for_kubelet_is_a_new_one_exactly_when_it_has_changed() -> None:
@@ -375,8 +378,8 @@ def test_the_list_for_kubelet_is_a_new_one_exactly_when_it_has_changed() -> None
 
     def look() -> None:
         for resource in RESOURCES:
-            devices = node.state.devices(resource)
-            key = (resource, node.state.devices_key(resource))
+            devices = node.state.devices.reported(resource)
+            key = (resource, node.state.devices.reported_key(resource))
             assert seen.setdefault(key, devices) == devices
             assert [other for other, of in seen.items() if of == devices] == [key]
 
@@ -390,12 +393,12 @@ def test_the_list_for_kubelet_is_a_new_one_exactly_when_it_has_changed() -> None
         admit,
         lambda: node.delete(pods[0]),
         lambda: node.force_delete(pods[1], alive=True),
-        lambda: node.state.set_cordon("1"),
-        lambda: node.state.set_inventory(inventory(4, 5)),
-        lambda: node.state.set_inventory(inventory(4, 5, 6)),
+        lambda: node.state.devices.set_cordon("1"),
+        lambda: node.state.devices.set_inventory(inventory(4, 5)),
+        lambda: node.state.devices.set_inventory(inventory(4, 5, 6)),
     ):
         change()
-        node.state.settle()
+        node.state.allocator.release_terminated()
         look()
     assert len(seen) > 6
 
@@ -410,7 +413,7 @@ def test_units_of_a_bad_card_that_kubelet_has_freed_do_not_come_back() -> None:
     with_card(node, 0, health="XID 79")
     assert healthy(node, MEMORY) == gone | stays | {f"GPU-00000001-_-{slot}" for slot in range(4)}
     node.force_delete(pods[0], alive=True)
-    node.state.settle()
+    node.state.allocator.release_terminated()
     assert healthy(node, MEMORY) == stays | {f"GPU-00000001-_-{slot}" for slot in range(4)}
 
 
@@ -423,9 +426,9 @@ def test_a_container_starts_with_what_kubelet_recorded() -> None:
     pod = node.see(memory(cards, 0, 4))
     node.admit(pod)
     ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
-    assert may_start(node.state, MEMORY, ids)
-    free = node.state.devices(MEMORY)[-2:]
-    assert not may_start(node.state, MEMORY, [i for i, _ in free])
+    assert node.state.allocator.may_start(MEMORY, ids)
+    free = node.state.devices.reported(MEMORY)[-2:]
+    assert not node.state.allocator.may_start(MEMORY, [i for i, _ in free])
 
 
 def test_a_container_does_not_start_with_ids_that_are_another_containers() -> None:
@@ -435,9 +438,9 @@ def test_a_container_does_not_start_with_ids_that_are_another_containers() -> No
     for pod in pods:
         node.admit(pod)
     first, second = (node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] for pod in pods)
-    with pytest.raises(Refused, match=r"1 of its 2 ids .* are those of container main of pod default/two by kubelet's record"):
-        may_start(node.state, MEMORY, [min(second), "GPU-00000000-_-7"])
-    assert may_start(node.state, MEMORY, first)
+    with pytest.raises(AllocationRejected, match=r"1 of its 2 ids .* are those of container main of pod default/two by kubelet's record"):
+        node.state.allocator.may_start(MEMORY, [min(second), "GPU-00000000-_-7"])
+    assert node.state.allocator.may_start(MEMORY, first)
 
 
 def test_a_container_does_not_start_on_a_card_that_is_bad_or_gone() -> None:
@@ -447,12 +450,12 @@ def test_a_container_does_not_start_on_a_card_that_is_bad_or_gone() -> None:
     node.admit(pod)
     ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
     with_card(node, 0, health="XID 79")
-    with pytest.raises(Refused, match=r"card 0 .* is not usable \(XID 79\); kubelet tries to start"):
-        may_start(node.state, MEMORY, ids)
-    node.state.set_inventory(inventory(8, 8))
-    assert may_start(node.state, MEMORY, ids)
-    with pytest.raises(Refused, match="1 of its ids are of no card in this node"):
-        may_start(node.state, MEMORY, ["GPU-gone-_-0"])
+    with pytest.raises(AllocationRejected, match=r"card 0 .* is not usable \(XID 79\); kubelet will retry"):
+        node.state.allocator.may_start(MEMORY, ids)
+    node.state.devices.set_inventory(inventory(8, 8))
+    assert node.state.allocator.may_start(MEMORY, ids)
+    with pytest.raises(AllocationRejected, match="1 of its ids are of no card in this node"):
+        node.state.allocator.may_start(MEMORY, ["GPU-gone-_-0"])
 
 
 def test_a_container_that_got_a_pods_cards_which_asked_for_another_number_of_them_does_not_start() -> None:
@@ -463,14 +466,16 @@ def test_a_container_that_got_a_pods_cards_which_asked_for_another_number_of_the
     # kubelet dropped the first one for another reason, and asks for the second: nobody can tell yet.
     assert node.admit(second)["main"][VISIBLE] == "GPU-00000000,GPU-00000001"
     ids = node.manager.given[second["metadata"]["uid"]]["main"][MEMORY]
-    with pytest.raises(Refused, match="container main of pod default/one has units of 2 cards, it needs one card; delete the pod"):
-        may_start(node.state, MEMORY, ids)
+    with pytest.raises(
+        AllocationRejected, match="container main of pod default/one has units of 2 cards, it needs one card; delete the pod"
+    ):
+        node.state.allocator.may_start(MEMORY, ids)
     assert first
 
 
 def test_a_start_before_the_cards_were_read_is_not_refused() -> None:
     state = NodeState(Node(inventory(4)).pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
-    assert not may_start(state, MEMORY, ["GPU-00000000-_-0"])
+    assert not state.allocator.may_start(MEMORY, ["GPU-00000000-_-0"])
 
 
 def test_whole_cards_that_are_gone_or_cordoned() -> None:
@@ -478,22 +483,22 @@ def test_whole_cards_that_are_gone_or_cordoned() -> None:
     node = Node(cards)
     pod = node.see(whole(cards, 1, 2))
     node.admit(pod)
-    node.state.set_cordon("all")
-    assert may_start(node.state, CARDS, ["GPU-00000001", "GPU-00000002"])
-    assert not may_start(node.state, CARDS, ["GPU-00000000"])
-    with pytest.raises(Refused, match=r"1 of its \d ids \(GPU-00000001 …\) are those of container main of pod default/"):
-        may_start(node.state, CARDS, ["GPU-00000001"])
-    node.state.set_inventory(inventory(4))
-    with pytest.raises(Refused, match=r"^aliyun.com/gpu-count: 2 of its ids are of no card in this node; delete the pod"):
-        may_start(node.state, CARDS, ["GPU-00000000", "GPU-00000001", "GPU-00000002"])
+    node.state.devices.set_cordon("all")
+    assert node.state.allocator.may_start(CARDS, ["GPU-00000001", "GPU-00000002"])
+    assert not node.state.allocator.may_start(CARDS, ["GPU-00000000"])
+    with pytest.raises(AllocationRejected, match=r"1 of its \d ids \(GPU-00000001 …\) are those of container main of pod default/"):
+        node.state.allocator.may_start(CARDS, ["GPU-00000001"])
+    node.state.devices.set_inventory(inventory(4))
+    with pytest.raises(AllocationRejected, match=r"^aliyun.com/gpu-count: 2 of its ids are of no card in this node; delete the pod"):
+        node.state.allocator.may_start(CARDS, ["GPU-00000000", "GPU-00000001", "GPU-00000002"])
 
 
 def test_of_several_bad_cards_the_first_is_named() -> None:
     node = Node(inventory(4, 4, 4))
     for index in (1, 2):
         with_card(node, index, health=f"XID {index}")
-    with pytest.raises(Refused, match=r"card 1 .* is not usable \(XID 1\)"):
-        may_start(node.state, CARDS, ["GPU-00000002", "GPU-00000001", "GPU-00000000"])
+    with pytest.raises(AllocationRejected, match=r"card 1 .* is not usable \(XID 1\)"):
+        node.state.allocator.may_start(CARDS, ["GPU-00000002", "GPU-00000001", "GPU-00000000"])
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -505,16 +510,16 @@ def test_a_start_with_ids_in_doubt_looks_at_the_processes_once(alive: bool) -> N
     ids = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
     node.force_delete(gone, alive=alive)
     # The processes of the pod itself are its own; another's ids are not in doubt.
-    assert may_start(node.state, MEMORY, ids)
-    assert not may_start(node.state, MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(4)} - ids)
+    assert node.state.allocator.may_start(MEMORY, ids)
+    assert not node.state.allocator.may_start(MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(4)} - ids)
     assert node.looks == 0
     if alive:
-        with pytest.raises(Refused, match="is still held by processes of pod default/gone"):
-            may_start(node.state, MEMORY, [min(ids)])
+        with pytest.raises(AllocationRejected, match="is still used by processes of pod default/gone"):
+            node.state.allocator.may_start(MEMORY, [min(ids)])
     else:
         # It was told a moment ago that it may start.
         node.now += 30
-        assert not may_start(node.state, MEMORY, [min(ids)])
+        assert not node.state.allocator.may_start(MEMORY, [min(ids)])
     assert node.looks == 1
 
 
@@ -524,11 +529,11 @@ def test_a_container_of_a_pod_that_the_watch_has_not_shown_may_start_on_any_numb
     pod = node.see(bound(cards, {0: {0: 1, 1: 1}}, container(mem=2), labels={"aliyun.com/gpu-count": "2"}))
     node.admit(pod)
     ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
-    assert may_start(node.state, MEMORY, ids)
+    assert node.state.allocator.may_start(MEMORY, ids)
     unseen = NodeState(type(node.pods)(), lambda: 0.0, lambda: 0.0, FakeProcesses())
-    unseen.set_inventory(cards)
-    unseen.holders.set_checkpoint(node.file)
-    assert may_start(unseen, MEMORY, ids)
+    unseen.devices.set_inventory(cards)
+    unseen.usage.set_checkpoint(node.file)
+    assert unseen.allocator.may_start(MEMORY, ids)
 
 
 def test_whole_cards_and_memory_of_one_container_start_each_with_their_own_shape() -> None:
@@ -537,11 +542,11 @@ def test_whole_cards_and_memory_of_one_container_start_each_with_their_own_shape
     pod = node.see(bound(None, {}, container(mem=2, count=2)))
     node.admit(pod)
     given = node.manager.given[pod["metadata"]["uid"]]["main"]
-    assert all(may_start(node.state, resource, given[resource]) for resource in RESOURCES)
+    assert all(node.state.allocator.may_start(resource, given[resource]) for resource in RESOURCES)
     node = Node(inventory(4, 4, 4))
     pod = node.see(bound(None, {}, container("a", count=1), container("b", mem=2), labels={"aliyun.com/gpu-count": "2"}))
     node.admit(pod)
-    assert may_start(node.state, MEMORY, node.manager.given[pod["metadata"]["uid"]]["b"][MEMORY])
+    assert node.state.allocator.may_start(MEMORY, node.manager.given[pod["metadata"]["uid"]]["b"][MEMORY])
 
 
 # A record that is lost: who asks is a guess.
@@ -553,7 +558,7 @@ def lose(node: Node, *pods: dict[str, Any]) -> None:
     node.manager.restore([], RESOURCES)
     node._write()
     for resource in RESOURCES:
-        node.manager.healthy[resource] = {i for i, good in node.state.devices(resource) if good}
+        node.manager.healthy[resource] = {i for i, good in node.state.devices.reported(resource) if good}
 
 
 def ids_of(node: Node, pod: dict[str, Any], name: str = "main") -> set[str]:
@@ -585,7 +590,7 @@ def test_the_ids_of_a_container_that_may_live_are_nobodys_even_if_the_api_server
     lose(node, pod)
     if up is not None:
         node.processes.up[pod["metadata"]["uid"]] = up
-    with pytest.raises(AdmissionError, match="processes of pod default/seems down hold some"):
+    with pytest.raises(AdmissionError, match="processes of pod default/seems down use some"):
         node.admit(node.see(memory(cards, 0, 6)))
 
 
@@ -600,7 +605,7 @@ def test_a_guess_that_was_wrong_does_not_keep_the_other_from_starting() -> None:
     stranger = memory(cards, 0, 6, name="stranger")
     node.admit(stranger)
     node.see(stranger)
-    assert may_start(node.state, MEMORY, ids_of(node, stranger))
+    assert node.state.allocator.may_start(MEMORY, ids_of(node, stranger))
     with pytest.raises(AdmissionError):
         node.admit(down)
 
@@ -614,14 +619,14 @@ def test_later_containers_follow_the_first_one_to_the_card_that_it_got() -> None
     node = Node(cards)
     node.see(memory(cards, 0, 2, name="first"))
     later = node.see(bound(cards, {0: {1: 2}, 1: {1: 1}}, container("c0", mem=2), container("c1", mem=1), name="later"))
-    assert cards_of(node.admit(later)) == {"c0": "0", "c1": "0"}
+    assert card_uuids_of(node.admit(later)) == {"c0": "0", "c1": "0"}
 
 
 def test_where_containers_are_meant_for_cards_of_their_own_each_needs_room_for_itself_alone() -> None:
     cards = inventory(2, 3)
     node = Node(cards)
     pod = node.see(bound(cards, {0: {0: 2}, 1: {1: 3}}, container("c0", mem=2), container("c1", mem=3)))
-    assert cards_of(node.admit(pod)) == {"c0": "0", "c1": "1"}
+    assert card_uuids_of(node.admit(pod)) == {"c0": "0", "c1": "1"}
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2)])
@@ -639,7 +644,7 @@ def test_a_chosen_card_that_has_room_for_a_part_of_the_pod_alone_gets_none_of_it
     chosen = {"0": 1, "1": 0}[other]
     pod["metadata"]["annotations"] = bound(cards, {0: {chosen: first}, 1: {chosen: second}}, container())["metadata"]["annotations"]
     node.see(pod)
-    assert cards_of(node.admit(pod)) == {"c0": other, "c1": other}
+    assert card_uuids_of(node.admit(pod)) == {"c0": other, "c1": other}
 
 
 def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_refused() -> None:
@@ -664,7 +669,7 @@ def test_a_pod_that_nobody_placed_gets_a_card_with_room_for_all_of_it(
     asked = [container(f"c{place}", mem=units) for place, units in enumerate(containers)]
     pod = node.see(bound(None, {}, *asked, init=[container(f"i{place}", mem=units) for place, units in enumerate(init)]))
     large = str(sizes.index(16))
-    assert set(cards_of(node.admit(pod)).values()) == {large}
+    assert set(card_uuids_of(node.admit(pod)).values()) == {large}
 
 
 # Starts that must not be.
@@ -678,7 +683,7 @@ def taken_for_over(cards: Inventory) -> tuple[Node, set[str]]:
     ids = ids_of(node, slow)
     node.pods.event("DELETED", parse_local_pod(slow))
     for _ in range(2):
-        node.state.settle()
+        node.state.allocator.release_terminated()
         node.now += 3
     return node, ids
 
@@ -686,10 +691,10 @@ def taken_for_over(cards: Inventory) -> tuple[Node, set[str]]:
 def test_a_start_of_a_pod_that_was_taken_for_over_holds_its_ids_again() -> None:
     cards = inventory(12)
     node, ids = taken_for_over(cards)
-    assert node.state.holders.snapshot() == {}
-    assert not may_start(node.state, MEMORY, ids)
-    with pytest.raises(Refused, match="has memory held by pod default/slow"):
-        node.state.prefer(CARDS, ["GPU-00000000"], [], 1)
+    assert node.state.usage.snapshot() == {}
+    assert not node.state.allocator.may_start(MEMORY, ids)
+    with pytest.raises(AllocationRejected, match="has memory allocated to pod default/slow"):
+        node.state.allocator.prefer(CARDS, ["GPU-00000000"], [], 1)
 
 
 def test_a_start_of_a_pod_that_was_taken_for_over_is_refused_where_others_have_the_card_now() -> None:
@@ -698,16 +703,16 @@ def test_a_start_of_a_pod_that_was_taken_for_over_is_refused_where_others_have_t
     # In one moment: kubelet's memory of it is gone only with the next container that asks.
     node.manager.active.clear()
     node.admit(node.see(whole(cards, 0, name="all of it")))
-    with pytest.raises(Refused, match=r"card 0 .* is held by pod default/all of it"):
-        may_start(node.state, MEMORY, ids)
+    with pytest.raises(AllocationRejected, match=r"card 0 .* is allocated to pod default/all of it"):
+        node.state.allocator.may_start(MEMORY, ids)
 
 
 def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_while() -> None:
     cards = inventory(12)
     node = Node(cards)
-    assert not may_start(node.state, MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(6)})
-    with pytest.raises(Refused, match="has memory held by a pod admitted just now"):
-        node.state.allocate(CARDS, ["GPU-00000000"])
+    assert not node.state.allocator.may_start(MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(6)})
+    with pytest.raises(AllocationRejected, match="has memory allocated to a pod admitted just now"):
+        node.state.allocator.allocate(CARDS, ["GPU-00000000"])
 
 
 @pytest.mark.parametrize(
@@ -729,8 +734,8 @@ def test_a_pod_that_got_a_card_against_its_rules_does_not_start(rule: dict[str, 
     node.see(memory(cards, 0, 6, name="turned away"))
     strict = node.see(memory(cards, 1, 6, name="strict", annotations=rule))
     node.admit(strict)
-    with pytest.raises(Refused, match=f"container main of pod default/strict has card 0 .*, {why}; delete the pod"):
-        may_start(node.state, MEMORY, ids_of(node, strict))
+    with pytest.raises(AllocationRejected, match=f"container main of pod default/strict has card 0 .*, {why}; delete the pod"):
+        node.state.allocator.may_start(MEMORY, ids_of(node, strict))
 
 
 @pytest.mark.parametrize("company", ["came later", "has gone", "is still to come", "of another namespace"])
@@ -751,7 +756,7 @@ def test_a_pod_that_was_not_placed_apart_from_its_company_starts(company: str) -
     if company == "came later":
         node.admit(node.see(memory(cards, 0, 4, name="later", **encoder)))
     node.admit(pod)
-    assert may_start(node.state, MEMORY, ids_of(node, pod))
+    assert node.state.allocator.may_start(MEMORY, ids_of(node, pod))
 
 
 def test_who_was_there_first_starts_again_whatever_others_wish() -> None:
@@ -761,7 +766,7 @@ def test_who_was_there_first_starts_again_whatever_others_wish() -> None:
     node.admit(first)
     node.see(memory(cards, 0, 6, name="turned away"))
     node.admit(node.see(memory(cards, 1, 6, name="strict", annotations={"gpushare.request/not-with": "app=noisy"})))
-    assert may_start(node.state, MEMORY, ids_of(node, first))
+    assert node.state.allocator.may_start(MEMORY, ids_of(node, first))
 
 
 def test_cards_that_are_all_alike_are_not_told_apart_by_the_model_that_the_nodes_label_names() -> None:
@@ -769,7 +774,7 @@ def test_cards_that_are_all_alike_are_not_told_apart_by_the_model_that_the_nodes
     node = Node(cards)
     pod = node.see(memory(cards, 0, 4, annotations={"gpushare.request/models": "Company-Name-Of-It"}))
     node.admit(pod)
-    assert may_start(node.state, MEMORY, ids_of(node, pod))
+    assert node.state.allocator.may_start(MEMORY, ids_of(node, pod))
 
 
 def test_the_newest_answer_counts_where_the_same_ids_were_preferred_twice() -> None:
@@ -777,11 +782,11 @@ def test_the_newest_answer_counts_where_the_same_ids_were_preferred_twice() -> N
     node = Node(cards)
     old = node.see(bound(cards, {0: {0: 4}, 1: {0: 8}}, container("main", mem=4), container("more", mem=8), name="old"))
     free = sorted(node.free(MEMORY))
-    ids, _ = node.state.prefer(MEMORY, free, [], 4)
+    ids, _ = node.state.allocator.prefer(MEMORY, free, [], 4)
     node.pods.event("DELETED", parse_local_pod(old))
     node.see(memory(cards, 0, 4, name="new"))
-    assert node.state.prefer(MEMORY, free, [], 4)[0] == ids
-    assert node.state.allocate(MEMORY, ids).environment["ALIYUN_COM_GPU_MEM_POD"] == "4"
+    assert node.state.allocator.prefer(MEMORY, free, [], 4)[0] == ids
+    assert node.state.allocator.allocate(MEMORY, ids).environment["ALIYUN_COM_GPU_MEM_POD"] == "4"
 
 
 def test_an_init_container_that_only_podresources_leaves_out_starts_with_what_its_pod_has() -> None:
@@ -790,12 +795,12 @@ def test_an_init_container_that_only_podresources_leaves_out_starts_with_what_it
     pod = node.see(bound(cards, {0: {0: 4}}, container(mem=4), init=[container("first", mem=2)]))
     node.admit(pod)
     first = ids_of(node, pod, "first")
-    node.state.holders.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
+    node.state.usage.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
     node.now += 60
     uid = pod["metadata"]["uid"]
     bare = NodeState(node.pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
-    bare.set_inventory(cards)
-    bare.holders.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
-    assert not may_start(bare, MEMORY, first)
-    with pytest.raises(Refused, match=f"are those of container main of {bare.pod_name(uid)}"):
-        may_start(bare, MEMORY, set(sorted(ids_of(node, pod))[:3]))
+    bare.devices.set_inventory(cards)
+    bare.usage.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
+    assert not bare.allocator.may_start(MEMORY, first)
+    with pytest.raises(AllocationRejected, match=f"are those of container main of {bare.usage.pod_name(uid)}"):
+        bare.allocator.may_start(MEMORY, set(sorted(ids_of(node, pod))[:3]))

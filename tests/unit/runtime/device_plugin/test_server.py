@@ -15,8 +15,8 @@ import pytest
 
 from gpushare_runtime.device_plugin.kubelet.server import PluginServer, ResourceService
 from gpushare_runtime.device_plugin.metrics import Counters
-from gpushare_runtime.device_plugin.node.allocator import NodeState
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
+from gpushare_runtime.device_plugin.node.state import NodeState
 
 
 def server(path: Path) -> PluginServer:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.node.ids import Entry
-from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.node.pending import Turn
-from gpushare_runtime.device_plugin.node.usage import START_GRACE, Holders
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.local_pods import PendingContainer, PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.usage import START_GRACE, Usage
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.pods import inventory
 
@@ -29,16 +28,16 @@ def units(*slots: int, card: int = 0) -> frozenset[str]:
     return frozenset(f"GPU-{card:08d}-_-{slot}" for slot in slots)
 
 
-def entry(pod: str, *slots: int, card: int = 0, container: str = "main") -> Entry:
-    return Entry(pod, container, MEMORY, units(*slots, card=card))
+def entry(pod: str, *slots: int, card: int = 0, container: str = "main") -> CheckpointEntry:
+    return CheckpointEntry(pod, container, MEMORY, units(*slots, card=card))
 
 
-def whole(pod: str, card: int) -> Entry:
-    return Entry(pod, "main", CARDS, frozenset({f"GPU-{card:08d}"}))
+def whole(pod: str, card: int) -> CheckpointEntry:
+    return CheckpointEntry(pod, "main", CARDS, frozenset({f"GPU-{card:08d}"}))
 
 
 class Case:
-    """Holders of one node. live: UIDs with a process; looks: how often that was asked for."""
+    """Usage of one node. live: UIDs with a process; looks: how often that was asked for."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -47,15 +46,15 @@ class Case:
         self.heard = True
         self.pods = PodTable(lambda: self.now if self.heard else None)
         self.pods.replace([])
-        self.holders = Holders(self.pods, lambda: self.now)
+        self.usage = Usage(self.pods, lambda: self.now)
 
     def add(self, uid: str, phase: str = "Running", **changes: Any) -> dict[str, Any]:
         pod = memory(NODE, 0, 2, uid=uid, name=uid, phase=phase, **changes)
         self.pods.event("ADDED", parse_local_pod(pod))
         return pod
 
-    def record(self, *entries: Entry) -> None:
-        self.holders.set_checkpoint(entries)
+    def record(self, *entries: CheckpointEntry) -> None:
+        self.usage.set_checkpoint(entries)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -63,17 +62,17 @@ class Case:
     def delete(self, pod: dict[str, Any]) -> None:
         self.pods.event("DELETED", parse_local_pod(pod))
 
-    def leaving(self, resource: str) -> dict[str, str]:
+    def still_in_use(self, resource: str) -> dict[str, str]:
         """id → UID of the pod that still holds it although kubelet may offer it."""
-        return {i: key[0] for key, ids in self.holders.leaving(resource).items() for i in ids}
+        return {i: key[0] for key, ids in self.usage.still_in_use(resource).items() for i in ids}
 
-    def own(self, uid: str, resource: str = MEMORY) -> frozenset[str]:
-        return self.holders.own((uid, "main", resource))
+    def former_ids(self, uid: str, resource: str = MEMORY) -> frozenset[str]:
+        return self.usage.former_ids((uid, "main", resource))
 
-    def turn(self, uid: str) -> Turn:
+    def pending(self, uid: str) -> PendingContainer:
         pod = self.pods.get(uid)
         assert pod is not None
-        return Turn(pod, pod.asks[0])
+        return PendingContainer(pod, pod.container_devices[0])
 
     def settle(self) -> set[str]:
         """The UIDs of the pods that hold something then."""
@@ -82,8 +81,8 @@ class Case:
             self.looks += 1
             return self.live & uids
 
-        self.holders.settle(look)
-        return {uid for uids in self.holders.held().memory.values() for uid in uids}
+        self.usage.release_terminated(look)
+        return {uid for uids in self.usage.card_users().memory.values() for uid in uids}
 
 
 def test_on_the_normal_path_nobody_looks_at_processes() -> None:
@@ -91,36 +90,36 @@ def test_on_the_normal_path_nobody_looks_at_processes() -> None:
     case.add("a")
     case.record(entry("a", 0, 1))
     assert case.settle() == {"a"}
-    assert (case.looks, case.leaving(MEMORY)) == (0, {})
+    assert (case.looks, case.still_in_use(MEMORY)) == (0, {})
 
 
 @pytest.mark.parametrize("how", ["dropped from the file", "gone from the API", "offered again", "Failed in the API"])
 def test_what_processes_hold_stays_held(how: str) -> None:
     case = Case()
     pod = case.add("a")
-    case.holders.set_checkpoint((entry("a", 0, 1), entry("b", 5)))
+    case.usage.set_checkpoint((entry("a", 0, 1), entry("b", 5)))
     case.add("b")
     case.live = {"a"}
     if how == "dropped from the file":
-        case.holders.set_checkpoint((entry("b", 5),))
+        case.usage.set_checkpoint((entry("b", 5),))
     elif how == "gone from the API":
         case.pods.event("DELETED", parse_local_pod(pod))
     elif how == "offered again":
-        case.holders.free(MEMORY, {"GPU-00000000-_-1"})
+        case.usage.observe_available(MEMORY, {"GPU-00000000-_-1"})
     else:
         case.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
     assert case.settle() == {"a", "b"}
-    assert case.leaving(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "a"}
-    assert case.holders.outlived() == {("a", MEMORY): frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})}
+    assert case.still_in_use(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "a"}
+    assert case.usage.orphaned() == {("a", MEMORY): frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})}
     case.live = set()
     assert case.settle() == {"b"}
-    assert (case.leaving(MEMORY), case.holders.outlived()) == ({}, {})
+    assert (case.still_in_use(MEMORY), case.usage.orphaned()) == ({}, {})
 
 
 def test_a_container_that_was_being_made_may_still_get_a_process() -> None:
     case = Case()
     pod = case.add("a", phase="Pending")
-    case.holders.set_checkpoint((entry("a", 0),))
+    case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
     assert case.settle() == {"a"}
     case.now += START_GRACE / 2
@@ -133,7 +132,7 @@ def test_a_container_that_was_being_made_may_still_get_a_process() -> None:
 def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace() -> None:
     case = Case()
     pod = case.add("a", phase="Pending")
-    case.holders.set_checkpoint((entry("a", 0),))
+    case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
     case.settle()
     case.now += START_GRACE
@@ -143,13 +142,13 @@ def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace() -> None:
 def test_a_pod_that_comes_again_holds_again() -> None:
     case = Case()
     pod = case.add("a")
-    case.holders.set_checkpoint((entry("a", 0),))
+    case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
     assert case.settle() == set()
     # A static pod keeps its UID, and its ids where only the API's copy of it was made anew.
     case.add("a")
     assert case.settle() == {"a"}
-    case.holders.set_checkpoint((entry("a", 1),))
+    case.usage.set_checkpoint((entry("a", 1),))
     assert case.settle() == {"a"}
 
 
@@ -158,20 +157,20 @@ def test_a_lost_record_is_told_from_a_forgotten_pod() -> None:
     for uid in ("a", "b"):
         case.add(uid)
     case.live = {"a", "b"}
-    case.holders.set_checkpoint((entry("a", 0), entry("b", 1)))
-    case.holders.set_checkpoint((entry("b", 1),))
+    case.usage.set_checkpoint((entry("a", 0), entry("b", 1)))
+    case.usage.set_checkpoint((entry("b", 1),))
     case.settle()
-    assert case.holders.forgotten() == {"a"}
-    assert (case.leaving(MEMORY), case.own("a")) == ({"GPU-00000000-_-0": "a"}, set())
-    assert not case.holders.record_lost(MEMORY)
-    case.holders.set_checkpoint(())
+    assert case.usage.dropped_by_kubelet() == {"a"}
+    assert (case.still_in_use(MEMORY), case.former_ids("a")) == ({"GPU-00000000-_-0": "a"}, set())
+    assert not case.usage.any_record_lost(MEMORY)
+    case.usage.set_checkpoint(())
     case.settle()
-    assert case.holders.record_lost(MEMORY)
-    assert case.leaving(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "b"}
-    assert (case.own("a"), case.own("b")) == (set(), units(1)), "its own again, of the one whose record was lost"
-    case.holders.set_checkpoint((entry("b", 2),))
+    assert case.usage.any_record_lost(MEMORY)
+    assert case.still_in_use(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "b"}
+    assert (case.former_ids("a"), case.former_ids("b")) == (set(), units(1)), "its own again, of the one whose record was lost"
+    case.usage.set_checkpoint((entry("b", 2),))
     assert case.settle() == {"a", "b"}
-    assert case.holders.snapshot() == {("a", "main", MEMORY): frozenset({"GPU-00000000-_-0"}), ("b", "main", MEMORY): entry("b", 2).ids}
+    assert case.usage.snapshot() == {("a", "main", MEMORY): frozenset({"GPU-00000000-_-0"}), ("b", "main", MEMORY): entry("b", 2).ids}
 
 
 def test_the_next_process_knows_what_this_one_knew() -> None:
@@ -179,13 +178,13 @@ def test_the_next_process_knows_what_this_one_knew() -> None:
     case.add("a")
     case.record(entry("a", 0, 1))
     after = Case()
-    after.holders.restore(case.holders.snapshot(), case.holders.names())
-    assert after.holders.held().memory == {"GPU-00000000": {"a"}}
-    after.holders.set_checkpoint((entry("b", 3),))
+    after.usage.restore(case.usage.snapshot(), case.usage.names())
+    assert after.usage.card_users().memory == {"GPU-00000000": {"a"}}
+    after.usage.set_checkpoint((entry("b", 3),))
     after.add("b")
     after.live = {"a", "b"}
     assert after.settle() == {"a", "b"}
-    assert after.holders.name("a") == "default/a"
+    assert after.usage.name("a") == "default/a"
     after.live = {"b"}
     assert after.settle() == {"b"}
 
@@ -204,8 +203,8 @@ def test_kubelets_word_that_all_containers_have_ended_needs_no_look_at_processes
     assert (case.settle(), case.looks) == ({"other"}, 0)
     # Nor is it left behind when kubelet's file drops it.
     case.record(entry("other", 1))
-    assert case.leaving(MEMORY) == {}
-    assert (case.settle(), case.looks, case.leaving(MEMORY)) == ({"other"}, 0, {})
+    assert case.still_in_use(MEMORY) == {}
+    assert (case.settle(), case.looks, case.still_in_use(MEMORY)) == ({"other"}, 0, {})
 
 
 def test_a_container_that_has_started_again_holds_although_its_pod_was_deleted_between_two_runs_by_the_api_server() -> None:
@@ -239,7 +238,7 @@ def test_a_pod_that_nobody_has_seen_is_over_when_the_watch_must_have_shown_it(sy
     for more, over in ((1, False), (0.1, False), (BURST, False), (START_GRACE, synced)):
         case.wait(more)
         assert case.settle() == ({"later", "seen"} if over and not runs else {"unseen", "later", "seen"})
-    assert case.leaving(MEMORY) == ({min(units(0)): "unseen"} if synced and runs else {})
+    assert case.still_in_use(MEMORY) == ({min(units(0)): "unseen"} if synced and runs else {})
 
 
 def test_where_all_pods_are_unseen_time_alone_brings_a_change() -> None:
@@ -270,7 +269,7 @@ def test_a_pod_that_kubelet_took_back_before_anybody_saw_it_may_still_get_a_proc
     case = Case()
     case.record(entry("unseen", 0))
     case.wait(age)
-    case.holders.free(MEMORY, units(0))
+    case.usage.observe_available(MEMORY, units(0))
     for more, held in ((0, {"unseen"}), (START_GRACE, set())):
         case.wait(more)
         assert case.settle() == held
@@ -286,7 +285,7 @@ def test_a_pod_that_ran_has_no_process_still_to_come() -> None:
 
 def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_grace() -> None:
     case = Case()
-    case.holders.restore({("old", "main", MEMORY): units(0)}, {"old": "default/old"})
+    case.usage.restore({("old", "main", MEMORY): units(0)}, {"old": "default/old"})
     case.record(entry("other", 5))
     for more, held in ((0, {"old"}), (START_GRACE - 0.1, {"old"}), (0.1, set())):
         case.now += more
@@ -298,17 +297,17 @@ def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it() -> No
     pods = {uid: case.add(uid) for uid in "ab"}
     case.record(entry("a", 0), entry("b", 1))
     case.delete(pods["a"])
-    doubtful = case.holders.review()
+    doubtful = case.usage.terminated_pods()
     assert doubtful == {"a"}
     # While somebody looks, another one goes.
     case.delete(pods["b"])
     case.live = {"b"}
-    assert case.holders.review() == {"a", "b"}
-    case.holders.looked(doubtful, set())
-    assert case.leaving(MEMORY) == {min(units(1)): "b"}
+    assert case.usage.terminated_pods() == {"a", "b"}
+    case.usage.apply_process_scan(doubtful, set())
+    assert case.still_in_use(MEMORY) == {min(units(1)): "b"}
     assert case.settle() == {"b"}
     # A look without it says nothing of it.
-    case.holders.looked(frozenset(), set())
+    case.usage.apply_process_scan(frozenset(), set())
     assert case.settle() == {"b"}
 
 
@@ -320,7 +319,7 @@ def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh() -> None:
     case.delete(pod)
     assert case.settle() == {"static"}
     case.add("static", phase="Pending")
-    assert (case.settle(), case.leaving(MEMORY)) == ({"static"}, {})
+    assert (case.settle(), case.still_in_use(MEMORY)) == ({"static"}, {})
     case.live = set()
     case.delete(pod)
     assert case.settle() == {"static"}, "its container may be about to start"
@@ -332,9 +331,9 @@ def test_each_change_of_who_holds_is_counted_once() -> None:
     case = Case()
 
     def counted() -> int:
-        before = case.holders.changes.count
+        before = case.usage.changes.count
         case.settle()
-        return case.holders.changes.count - before
+        return case.usage.changes.count - before
 
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
@@ -365,24 +364,24 @@ def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_coun
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0))
-    case.holders.free(MEMORY, units(0))
-    assert case.holders.forgotten() == {"a"}
+    case.usage.observe_available(MEMORY, units(0))
+    assert case.usage.dropped_by_kubelet() == {"a"}
     case.record(entry("a", 0))
-    assert case.holders.forgotten() == {"a"}
+    assert case.usage.dropped_by_kubelet() == {"a"}
     case.record(entry("a", 0), entry("a", 3, container="second"))
-    assert (case.holders.forgotten(), case.settle()) == (set(), {"a"})
-    assert case.leaving(MEMORY) == {}
+    assert (case.usage.dropped_by_kubelet(), case.settle()) == (set(), {"a"})
+    assert case.still_in_use(MEMORY) == {}
 
 
 def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_are_offered() -> None:
     case = Case()
     case.add("a")
     case.record(entry("a", 0))
-    case.holders.free(CARDS, units(0))
-    case.holders.free(MEMORY, units(1))
-    assert case.holders.forgotten() == set()
-    case.holders.free(MEMORY, units(0, 1))
-    assert case.holders.forgotten() == {"a"}
+    case.usage.observe_available(CARDS, units(0))
+    case.usage.observe_available(MEMORY, units(1))
+    assert case.usage.dropped_by_kubelet() == set()
+    case.usage.observe_available(MEMORY, units(0, 1))
+    assert case.usage.dropped_by_kubelet() == {"a"}
 
 
 def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_processes_end() -> None:
@@ -392,12 +391,12 @@ def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_pr
     case.record(entry("a", 0), entry("a", 1, container="second"))
     case.record(entry("a", 0))
     case.settle()
-    assert case.leaving(MEMORY) == {min(units(1)): "a"}
-    assert case.holders.snapshot() == {("a", "main", MEMORY): units(0), ("a", "second", MEMORY): units(1)}
-    assert case.holders.forgotten() == set(), "kubelet counts the pod"
+    assert case.still_in_use(MEMORY) == {min(units(1)): "a"}
+    assert case.usage.snapshot() == {("a", "main", MEMORY): units(0), ("a", "second", MEMORY): units(1)}
+    assert case.usage.dropped_by_kubelet() == set(), "kubelet counts the pod"
     case.record(entry("a", 0), entry("a", 1, container="second"))
     case.settle()
-    assert (case.leaving(MEMORY), case.holders.forgotten()) == ({}, set())
+    assert (case.still_in_use(MEMORY), case.usage.dropped_by_kubelet()) == ({}, set())
 
 
 def test_a_record_that_is_lost_twice_is_lost_twice() -> None:
@@ -405,19 +404,19 @@ def test_a_record_that_is_lost_twice_is_lost_twice() -> None:
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0))
-    case.holders.free(MEMORY, units(0))
+    case.usage.observe_available(MEMORY, units(0))
     for _ in range(2):
         case.record()
         # Not before it is known that it runs.
-        assert not case.holders.record_lost(MEMORY)
+        assert not case.usage.any_record_lost(MEMORY)
         case.settle()
-        assert case.holders.record_lost(MEMORY)
-        assert case.holders.forgotten() == set(), "kubelet will ask for it again"
+        assert case.usage.any_record_lost(MEMORY)
+        assert case.usage.dropped_by_kubelet() == set(), "kubelet will ask for it again"
         case.record(entry("a", 0))
         case.settle()
-        assert not case.holders.record_lost(MEMORY)
+        assert not case.usage.any_record_lost(MEMORY)
     case.record(entry("other", 5))
-    assert case.holders.forgotten() == {"a"}, "this time it was dropped alone"
+    assert case.usage.dropped_by_kubelet() == {"a"}, "this time it was dropped alone"
 
 
 @pytest.mark.parametrize("end", ["processes", "phase"])
@@ -433,7 +432,7 @@ def test_a_lost_record_is_no_loss_when_the_pod_has_ended(end: str) -> None:
     else:
         case.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
     case.settle()
-    assert not case.holders.record_lost(MEMORY)
+    assert not case.usage.any_record_lost(MEMORY)
 
 
 def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses() -> None:
@@ -444,9 +443,9 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
     case.record(entry("a", 0), whole("a", 1), entry("b", 4))
     case.record()
     case.settle()
-    assert case.leaving(MEMORY) == {min(units(0)): "a", min(units(4)): "b"}
-    assert (case.own("a"), case.own("b")) == (units(0), units(4))
-    assert (case.own("a", CARDS), case.own("b", CARDS)) == ({"GPU-00000001"}, set())
+    assert case.still_in_use(MEMORY) == {min(units(0)): "a", min(units(4)): "b"}
+    assert (case.former_ids("a"), case.former_ids("b")) == (units(0), units(4))
+    assert (case.former_ids("a", CARDS), case.former_ids("b", CARDS)) == ({"GPU-00000001"}, set())
 
 
 # What was given a moment ago.
@@ -458,10 +457,10 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
         (lambda case: case.record(entry("older", 9), entry("new", 0, 1)), False),
         (lambda case: case.record(entry("older", 9), entry("new", 0, 1, 2)), False),
         (lambda case: case.record(entry("older", 9), entry("new", 0)), True),
-        (lambda case: case.record(entry("older", 9), Entry("new", "main", CARDS, units(0, 1))), True),
-        (lambda case: case.holders.free(MEMORY, units(1, 5)), False),
-        (lambda case: case.holders.free(MEMORY, units(5)), True),
-        (lambda case: case.holders.free(CARDS, units(0, 1)), True),
+        (lambda case: case.record(entry("older", 9), CheckpointEntry("new", "main", CARDS, units(0, 1))), True),
+        (lambda case: case.usage.observe_available(MEMORY, units(1, 5)), False),
+        (lambda case: case.usage.observe_available(MEMORY, units(5)), True),
+        (lambda case: case.usage.observe_available(CARDS, units(0, 1)), True),
         (lambda case: case.wait(1), False),
     ],
     ids=[
@@ -477,32 +476,32 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
 )
 def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_over(end: Callable[[Case], None], still: bool) -> None:
     case = Case()
-    before = case.holders.changes.count
-    case.holders.give(MEMORY, units(0, 1), None)
-    assert case.holders.changes.count > before
+    before = case.usage.changes.count
+    case.usage.record_grant(MEMORY, units(0, 1), None)
+    assert case.usage.changes.count > before
     case.wait(GRANT_LIFETIME - 1)
     # A file from before it.
     case.record(entry("older", 9))
-    assert "" in case.holders.held().memory["GPU-00000000"]
+    assert "" in case.usage.card_users().memory["GPU-00000000"]
     end(case)
-    assert ("" in case.holders.held().memory["GPU-00000000"]) == still
+    assert ("" in case.usage.card_users().memory["GPU-00000000"]) == still
 
 
 def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
     case = Case()
     case.add("a")
-    case.holders.give(MEMORY, units(0, 1), case.turn("a"))
-    case.holders.give(CARDS, frozenset({"GPU-00000001"}), None)
-    held = case.holders.held()
+    case.usage.record_grant(MEMORY, units(0, 1), case.pending("a"))
+    case.usage.record_grant(CARDS, frozenset({"GPU-00000001"}), None)
+    held = case.usage.card_users()
     assert (held.memory, held.whole) == ({"GPU-00000000": {"a"}}, {"GPU-00000001": ""})
     key = ("a", "main", MEMORY)
-    assert case.holders.served() == {key}
-    assert case.holders.cards() == {key: {"GPU-00000000"}}
-    assert case.holders.ids_of(MEMORY, ["GPU-00000001"]) == units(0, 1), "whatever was given just now"
-    assert case.holders.ids_of(MEMORY, ["GPU-00000001"], outlived=True) == set()
-    assert case.holders.snapshot() == {}, "kubelet may refuse the pod yet"
+    assert case.usage.allocated() == {key}
+    assert case.usage.card_uuids() == {key: {"GPU-00000000"}}
+    assert case.usage.ids_of(MEMORY, ["GPU-00000001"]) == units(0, 1), "whatever was given just now"
+    assert case.usage.ids_of(MEMORY, ["GPU-00000001"], orphaned=True) == set()
+    assert case.usage.snapshot() == {}, "kubelet may refuse the pod yet"
     case.now += GRANT_LIFETIME
-    assert (case.holders.served(), case.holders.cards()) == (set(), {})
+    assert (case.usage.allocated(), case.usage.card_uuids()) == (set(), {})
 
 
 # Who holds what.
@@ -516,37 +515,37 @@ def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     for uid in ("outlives", "done"):
         case.delete(pods[uid])
     case.settle()
-    holders = case.holders
-    held = holders.held()
+    usage = case.usage
+    held = usage.card_users()
     assert held.memory == {"GPU-00000000": {"runs"}, "GPU-00000001": {"outlives"}}
     assert held.whole == {"GPU-00000001": "card"}
-    assert holders.leaving(MEMORY) == {("outlives", "main", MEMORY): units(3, card=1)}
-    assert holders.leaving(CARDS) == {}
-    assert holders.outlived() == {("outlives", MEMORY): units(3, card=1)}
-    assert holders.ids_of(MEMORY, ["GPU-00000000"]) == units(0, 1)
-    assert holders.ids_of(MEMORY, ["GPU-00000001"]) == units(3, card=1)
-    assert holders.ids_of(CARDS, ["GPU-00000001"]) == {"GPU-00000001"}
-    assert holders.ids_of(MEMORY, ["GPU-00000000", "GPU-00000001"], outlived=True) == units(3, card=1)
-    assert holders.units(NODE) == {"GPU-00000000": 2, "GPU-00000001": 16}
-    assert holders.units(NODE, outlived=True) == {"GPU-00000000": 0, "GPU-00000001": 1}
-    assert holders.units(None) == {}
-    assert holders.recorded("runs", MEMORY) == units(0, 1)
-    assert holders.recorded("card", CARDS) == {"GPU-00000001"}
+    assert usage.still_in_use(MEMORY) == {("outlives", "main", MEMORY): units(3, card=1)}
+    assert usage.still_in_use(CARDS) == {}
+    assert usage.orphaned() == {("outlives", MEMORY): units(3, card=1)}
+    assert usage.ids_of(MEMORY, ["GPU-00000000"]) == units(0, 1)
+    assert usage.ids_of(MEMORY, ["GPU-00000001"]) == units(3, card=1)
+    assert usage.ids_of(CARDS, ["GPU-00000001"]) == {"GPU-00000001"}
+    assert usage.ids_of(MEMORY, ["GPU-00000000", "GPU-00000001"], orphaned=True) == units(3, card=1)
+    assert usage.units_by_card(NODE) == {"GPU-00000000": 2, "GPU-00000001": 16}
+    assert usage.units_by_card(NODE, orphaned=True) == {"GPU-00000000": 0, "GPU-00000001": 1}
+    assert usage.units_by_card(None) == {}
+    assert usage.recorded_ids("runs", MEMORY) == units(0, 1)
+    assert usage.recorded_ids("card", CARDS) == {"GPU-00000001"}
     nothing = [("runs", CARDS), ("outlives", MEMORY), ("done", MEMORY), ("nobody", MEMORY)]
-    assert {holders.recorded(uid, resource) for uid, resource in nothing} == {frozenset()}
-    assert holders.cards() == {
+    assert {usage.recorded_ids(uid, resource) for uid, resource in nothing} == {frozenset()}
+    assert usage.card_uuids() == {
         ("runs", "main", MEMORY): {"GPU-00000000"},
         ("outlives", "main", MEMORY): {"GPU-00000001"},
         ("card", "main", CARDS): {"GPU-00000001"},
     }
-    assert holders.snapshot() == {
+    assert usage.snapshot() == {
         ("runs", "main", MEMORY): units(0, 1),
         ("outlives", "main", MEMORY): units(3, card=1),
         ("card", "main", CARDS): {"GPU-00000001"},
     }
-    assert holders.served() == {*holders.snapshot(), ("done", "main", MEMORY)}, "kubelet's file still has it"
-    assert holders.names() == {uid: f"default/{uid}" for uid in ("runs", "outlives", "card")}
-    assert [holders.name(uid) for uid in ("runs", "outlives", "done", "nobody")] == ["default/runs", "default/outlives", "default/done", ""]
+    assert usage.allocated() == {*usage.snapshot(), ("done", "main", MEMORY)}, "kubelet's file still has it"
+    assert usage.names() == {uid: f"default/{uid}" for uid in ("runs", "outlives", "card")}
+    assert [usage.name(uid) for uid in ("runs", "outlives", "done", "nobody")] == ["default/runs", "default/outlives", "default/done", ""]
 
 
 def test_outlived_containers_of_one_pod_are_one_answer() -> None:
@@ -556,8 +555,8 @@ def test_outlived_containers_of_one_pod_are_one_answer() -> None:
     case.record(entry("a", 0), entry("a", 1, container="second"))
     case.delete(pod)
     case.settle()
-    assert case.holders.outlived() == {("a", MEMORY): units(0, 1)}
-    assert case.holders.ids_of(MEMORY, ["GPU-00000000"], outlived=True) == units(0, 1)
+    assert case.usage.orphaned() == {("a", MEMORY): units(0, 1)}
+    assert case.usage.ids_of(MEMORY, ["GPU-00000000"], orphaned=True) == units(0, 1)
 
 
 def test_a_container_that_has_other_ids_now_is_on_their_card() -> None:
@@ -565,13 +564,13 @@ def test_a_container_that_has_other_ids_now_is_on_their_card() -> None:
     case.add("a")
     case.record(entry("a", 0))
     case.record(entry("a", 5, card=1))
-    assert case.holders.held().memory == {"GPU-00000001": {"a"}}
+    assert case.usage.card_users().memory == {"GPU-00000001": {"a"}}
 
 
 def test_a_name_is_kept_as_long_as_something_is_held_under_it() -> None:
     case = Case()
     case.record(entry("a", 0))
-    assert case.holders.names() == {}
+    assert case.usage.names() == {}
     pod = case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0, 1))
@@ -582,10 +581,10 @@ def test_a_name_is_kept_as_long_as_something_is_held_under_it() -> None:
     for number in range(1001):
         case.pods.event("DELETED", replace(parse_local_pod(pod), uid=f"u{number}"))
     assert case.pods.removed("a") is None
-    assert (case.holders.name("a"), case.holders.names()) == ("default/a", {"a": "default/a"})
+    assert (case.usage.name("a"), case.usage.names()) == ("default/a", {"a": "default/a"})
     case.live = set()
     case.settle()
-    assert case.holders.names() == {}
+    assert case.usage.names() == {}
 
 
 # While the API server is not heard.
@@ -597,7 +596,7 @@ def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is
     case.record(entry("pulls its image", 0))
     case.wait(600)
     assert case.settle() == {"pulls its image"}
-    assert (case.leaving(MEMORY), case.looks) == ({}, 0)
+    assert (case.still_in_use(MEMORY), case.looks) == ({}, 0)
     case.heard = True
     assert case.settle() == {"pulls its image"}, "what the watch brings now is taken in first"
     case.add("pulls its image", phase="Pending")
@@ -607,7 +606,7 @@ def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is
 
 def test_what_an_old_file_lists_and_the_first_list_does_not_is_over_at_once() -> None:
     case = Case()
-    case.holders.set_checkpoint((entry("gone before the start", 0),), age=WATCH_GRACE + 1)
+    case.usage.set_checkpoint((entry("gone before the start", 0),), age=WATCH_GRACE + 1)
     for held in ({"gone before the start"}, {"gone before the start"}, set()):
         assert case.settle() == held
         case.wait(BURST)
@@ -617,7 +616,7 @@ def test_kubelets_own_offer_ends_it_at_once_whether_the_api_server_is_heard_or_n
     case = Case()
     case.heard = False
     case.record(entry("unseen", 0))
-    case.holders.free(MEMORY, units(0))
+    case.usage.observe_available(MEMORY, units(0))
     assert case.settle() == {"unseen"}
     case.wait(START_GRACE)
     assert case.settle() == set()
@@ -645,7 +644,7 @@ def test_a_start_that_was_asked_for_is_waited_for() -> None:
     pod = case.add("a")
     case.pods.event("MODIFIED", parse_local_pod({**pod, "status": status}))
     case.record(entry("a", 0))
-    case.holders.starts([("a", "main", MEMORY)])
+    case.usage.record_start([("a", "main", MEMORY)])
     case.delete({**pod, "status": status})
     assert case.settle() == {"a"}, "its container may be in the making"
     case.wait(MAKING - 1)
@@ -660,7 +659,7 @@ def test_a_start_that_was_reported_is_not_waited_for() -> None:
     case = Case()
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
-    case.holders.starts([("a", "main", MEMORY)])
+    case.usage.record_start([("a", "main", MEMORY)])
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
     assert case.settle() == set()
@@ -670,11 +669,11 @@ def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either() -> None
     case = Case()
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0, container="first"), entry("a", 0))
-    case.holders.starts([("a", "first", MEMORY), ("a", "main", MEMORY)])
-    assert case.holders.starting(("a", "main", MEMORY))
+    case.usage.record_start([("a", "first", MEMORY), ("a", "main", MEMORY)])
+    assert case.usage.is_starting(("a", "main", MEMORY))
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
-    assert not case.holders.starting(("a", "first", MEMORY))
+    assert not case.usage.is_starting(("a", "first", MEMORY))
     assert case.settle() == set()
 
 
@@ -683,12 +682,12 @@ def test_a_start_of_what_was_released_holds_it_again() -> None:
     case.delete(case.add("a"))
     case.record(entry("a", 0))
     assert case.settle() == set()
-    case.holders.starts([("a", "main", MEMORY)])
+    case.usage.record_start([("a", "main", MEMORY)])
     assert case.settle() == {"a"}
-    assert case.leaving(MEMORY) == {min(units(0)): "a"}
-    assert case.holders.starting(("a", "main", MEMORY))
+    assert case.still_in_use(MEMORY) == {min(units(0)): "a"}
+    assert case.usage.is_starting(("a", "main", MEMORY))
     case.wait(MAKING)
-    assert not case.holders.starting(("a", "main", MEMORY))
+    assert not case.usage.is_starting(("a", "main", MEMORY))
     assert case.settle() == set()
 
 
@@ -702,20 +701,20 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
     if known == "lost with the file":
         case.record(entry("crash loop without a sandbox", 0))
     elif known == "lost while no plugin looked":
-        case.holders.restore({("crash loop without a sandbox", "main", MEMORY): units(0)}, {})
+        case.usage.restore({("crash loop without a sandbox", "main", MEMORY): units(0)}, {})
     case.record()
     for more, lost in ((0, False), (WATCH_GRACE, False), (1, True)):
         case.wait(more)
         case.settle()
-        assert case.holders.record_lost(MEMORY) == lost
-    assert not case.holders.record_lost(CARDS)
-    assert case.holders.forgotten() == set()
+        assert case.usage.any_record_lost(MEMORY) == lost
+    assert not case.usage.any_record_lost(CARDS)
+    assert case.usage.dropped_by_kubelet() == set()
     case.heard = False
-    assert not case.holders.record_lost(MEMORY)
+    assert not case.usage.any_record_lost(MEMORY)
     case.heard = True
     case.pods.event("MODIFIED", parse_local_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "now"}}))
     case.settle()
-    assert not case.holders.record_lost(MEMORY)
+    assert not case.usage.any_record_lost(MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -732,7 +731,7 @@ def test_a_pod_that_is_not_past_its_init_containers_is_a_lost_record_when_one_wa
     for _ in range(2):
         case.settle()
         case.wait(WATCH_GRACE + 1)
-    assert case.holders.record_lost(MEMORY) is started
+    assert case.usage.any_record_lost(MEMORY) is started
 
 
 def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_lost_record() -> None:
@@ -745,7 +744,7 @@ def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_l
     case.delete(pod)
     case.wait(1)
     case.settle()
-    assert not case.holders.record_lost(MEMORY)
+    assert not case.usage.any_record_lost(MEMORY)
 
 
 def test_of_a_lost_record_only_what_no_other_container_has_is_a_containers_own() -> None:
@@ -754,4 +753,4 @@ def test_of_a_lost_record_only_what_no_other_container_has_is_a_containers_own()
     case.live = {"a"}
     case.record(entry("a", 0, 1, container="first"), entry("a", 0, 1), entry("a", 5, container="side"))
     case.record()
-    assert (case.own("a"), case.holders.own(("a", "side", MEMORY))) == (set(), units(5))
+    assert (case.former_ids("a"), case.usage.former_ids(("a", "side", MEMORY))) == (set(), units(5))

@@ -15,9 +15,9 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
-from gpushare_runtime.device_plugin.node.allocator import NodeState
-from gpushare_runtime.device_plugin.node.ids import Entry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
+from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.options import directory
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.kube.fake_api import until
@@ -29,10 +29,10 @@ MEMORY = "aliyun.com/gpu-mem"
 CARDS = inventory(16, 8)
 
 
-def holders(cards: Inventory | None = CARDS) -> NodeState:
+def node_state(cards: Inventory | None = CARDS) -> NodeState:
     node = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses())
     if cards is not None:
-        node.set_inventory(cards)
+        node.devices.set_inventory(cards)
     return node
 
 
@@ -40,12 +40,12 @@ def state(path: Path, held: NodeState, boot: str = "one") -> StateFile:
     return StateFile(path / "held.json", held, lambda: boot)
 
 
-def written(path: Path, *entries: Entry) -> None:
+def written(path: Path, *entries: CheckpointEntry) -> None:
     """Run the file's keeper until it has written."""
 
     async def scenario() -> None:
-        held = holders()
-        held.holders.set_checkpoint(entries)
+        held = node_state()
+        held.usage.set_checkpoint(entries)
         keeper = asyncio.ensure_future(state(path, held).run())
         await until((path / "held.json").exists)
         keeper.cancel()
@@ -54,27 +54,27 @@ def written(path: Path, *entries: Entry) -> None:
 
 
 def test_what_was_held_is_known_again_in_the_same_boot(tmp_path: Path) -> None:
-    entry = Entry("a", "main", MEMORY, frozenset({"GPU-1-_-0", "GPU-1-_-1"}))
+    entry = CheckpointEntry("a", "main", MEMORY, frozenset({"GPU-1-_-0", "GPU-1-_-1"}))
     written(tmp_path / "made", entry)
-    after = holders()
+    after = node_state()
     state(tmp_path / "made", after).load()
-    assert after.holders.snapshot() == {("a", "main", MEMORY): entry.ids}
-    rebooted = holders()
+    assert after.usage.snapshot() == {("a", "main", MEMORY): entry.ids}
+    rebooted = node_state()
     state(tmp_path / "made", rebooted, boot="two").load()
-    assert rebooted.holders.snapshot() == {}
+    assert rebooted.usage.snapshot() == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"v":2}', '{"v":1,"boot":"one","pods":{"a":3}}'])
 def test_a_file_that_cannot_be_used_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "held.json").write_text(text)
-    held = holders()
+    held = node_state()
     state(tmp_path, held).load()
-    assert held.holders.snapshot() == {}
+    assert held.usage.snapshot() == {}
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    held = holders()
+    held = node_state()
     file = state(tmp_path / "file", held)
     file._write(b"1")
     file._write(b"2")
@@ -91,9 +91,11 @@ def test_the_folder_is_systemds_if_it_gave_one(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_unit_and_the_cards_are_known_in_the_next_boot_too(tmp_path: Path) -> None:
     written(
-        tmp_path, Entry("a", "main", MEMORY, frozenset({"GPU-1-_-0"})), Entry("b", "main", "aliyun.com/gpu-count", frozenset({"GPU-2"}))
+        tmp_path,
+        CheckpointEntry("a", "main", MEMORY, frozenset({"GPU-1-_-0"})),
+        CheckpointEntry("b", "main", "aliyun.com/gpu-count", frozenset({"GPU-2"})),
     )
-    for file in (state(tmp_path, holders()), state(tmp_path, holders(), boot="two")):
+    for file in (state(tmp_path, node_state()), state(tmp_path, node_state(), boot="two")):
         assert (file.unit, file.cards) == ("", None)
         file.load()
         assert (file.unit, file.cards) == ("GiB", CARDS)
@@ -101,7 +103,7 @@ def test_the_unit_and_the_cards_are_known_in_the_next_boot_too(tmp_path: Path) -
 
 def test_cards_are_remembered_as_good_ones(tmp_path: Path) -> None:
     bad = Inventory(CARDS.unit, (replace(CARDS.cards[0], health="lost", cordoned=True), CARDS.cards[1]))
-    file = state(tmp_path, holders(bad))
+    file = state(tmp_path, node_state(bad))
     file._write(file._render(bad))
     file.load()
     assert file.cards == CARDS
@@ -112,21 +114,21 @@ def test_cards_that_cannot_be_read_cost_nothing_else(tmp_path: Path, cards: obje
     written(tmp_path, A)
     path = tmp_path / "held.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"cards": cards}))
-    held = holders()
+    held = node_state()
     file = state(tmp_path, held)
     file.load()
-    assert (file.cards, file.unit, set(held.holders.snapshot())) == (None, "GiB", {("a", "main", MEMORY)})
-    assert "its cards are passed over" in caplog.text
+    assert (file.cards, file.unit, set(held.usage.snapshot())) == (None, "GiB", {("a", "main", MEMORY)})
+    assert "the plugin ignores its cards" in caplog.text
 
 
 def test_the_file_of_the_release_before_is_read(tmp_path: Path) -> None:
     (tmp_path / "held.json").write_text(
         '{"v":1,"boot":"one","pods":{"a":{"name":"n/a","containers":{"main":{"aliyun.com/gpu-mem":["x"]}}}}}'
     )
-    held = holders()
+    held = node_state()
     file = state(tmp_path, held)
     file.load()
-    assert (file.unit, file.cards, held.holders.name("a")) == ("", None, "n/a")
+    assert (file.unit, file.cards, held.usage.name("a")) == ("", None, "n/a")
 
 
 def test_nothing_is_written_before_the_unit_was_compared(tmp_path: Path) -> None:
@@ -134,22 +136,22 @@ def test_nothing_is_written_before_the_unit_was_compared(tmp_path: Path) -> None
     before = (tmp_path / "held.json").read_bytes()
 
     async def scenario() -> None:
-        held = holders(None)
+        held = node_state(None)
         file = state(tmp_path, held)
         file.load()
         keeper = asyncio.ensure_future(file.run())
-        held.holders.set_checkpoint(())
+        held.usage.set_checkpoint(())
         await asyncio.sleep(0.05)
         assert (tmp_path / "held.json").read_bytes() == before
         cards = Inventory(UNITS["64MiB"], CARDS.cards)
-        held.set_inventory(cards)
+        held.devices.set_inventory(cards)
         await until(lambda: json.loads((tmp_path / "held.json").read_bytes())["unit"] == "64MiB")
         keeper.cancel()
 
     asyncio.run(scenario())
 
 
-A, B = (Entry(name, "main", MEMORY, frozenset({f"GPU-1-_-{slot}"})) for slot, name in enumerate("ab"))
+A, B = (CheckpointEntry(name, "main", MEMORY, frozenset({f"GPU-1-_-{slot}"})) for slot, name in enumerate("ab"))
 
 
 def test_the_file_follows_what_is_held_and_is_written_only_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,19 +166,19 @@ def test_the_file_follows_what_is_held_and_is_written_only_then(tmp_path: Path, 
     monkeypatch.setattr("gpushare_runtime.device_plugin.host.usage_file._PAUSE_SECONDS", 0.0)
 
     async def scenario() -> None:
-        held, looks = holders(), []
-        held.holders.set_checkpoint((A,))
+        held, looks = node_state(), []
+        held.usage.set_checkpoint((A,))
         file = state(tmp_path, held)
         render = file._render
         monkeypatch.setattr(file, "_render", lambda cards: looks.append(True) or render(cards))
         keeper = asyncio.ensure_future(file.run())
         await until(lambda: len(writes) == 1)
         # A change that is none for the file.
-        held.holders.changes.notify()
+        held.usage.changes.notify()
         await until(lambda: len(looks) == 2)
-        held.holders.set_checkpoint((A, B))
+        held.usage.set_checkpoint((A, B))
         await until(lambda: len(writes) == 2)
-        held.holders.set_checkpoint((A, Entry("b", "main", MEMORY, frozenset({"GPU-1-_-5"}))))
+        held.usage.set_checkpoint((A, CheckpointEntry("b", "main", MEMORY, frozenset({"GPU-1-_-5"}))))
         await until(lambda: len(writes) == 3)
         assert len(looks) == 4, "one for each change"
         keeper.cancel()
@@ -185,15 +187,15 @@ def test_the_file_follows_what_is_held_and_is_written_only_then(tmp_path: Path, 
     assert [sorted(json.loads(text)["pods"]) for text in writes] == [["a"], ["a", "b"], ["a", "b"]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["held.json"]
     assert (tmp_path / "held.json").read_bytes() == writes[-1]
-    after = holders()
+    after = node_state()
     state(tmp_path, after).load()
-    assert after.holders.snapshot()["b", "main", MEMORY] == {"GPU-1-_-5"}
+    assert after.usage.snapshot()["b", "main", MEMORY] == {"GPU-1-_-5"}
 
 
 def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
-    held = holders()
-    two = Entry("a", "second", "aliyun.com/gpu-count", frozenset({"GPU-2", "GPU-3"}))
-    held.holders.restore(
+    held = node_state()
+    two = CheckpointEntry("a", "second", "aliyun.com/gpu-count", frozenset({"GPU-2", "GPU-3"}))
+    held.usage.restore(
         {("a", "main", MEMORY): A.ids, ("a", "second", two.resource): two.ids, ("b", "main", MEMORY): B.ids}, {"a": "default/a"}
     )
     file = state(tmp_path / "new" / "folder", held)
@@ -212,15 +214,15 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
         },
     }
     assert file.path.parent.stat().st_mode & 0o777 == 0o700
-    after = holders()
+    after = node_state()
     state(tmp_path / "new" / "folder", after).load()
-    assert after.holders.snapshot() == held.holders.snapshot()
-    assert (after.holders.name("a"), after.holders.name("b")) == ("default/a", "")
+    assert after.usage.snapshot() == held.usage.snapshot()
+    assert (after.usage.name("a"), after.usage.name("b")) == ("default/a", "")
 
 
 def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
     written(tmp_path, A)
-    held = holders()
+    held = node_state()
     file = state(tmp_path, held)
     file.load()
     before = file.path.stat()
@@ -230,7 +232,7 @@ def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"v": 2}, ""), ({"boot": "two"}, ""), ({"boot": None}, ""), ({"pods": [1]}, "is not what this plugin writes"), ({"v": "1"}, "")],
+    [({"v": 2}, ""), ({"boot": "two"}, ""), ({"boot": None}, ""), ({"pods": [1]}, "is not a file of this plugin"), ({"v": "1"}, "")],
 )
 def test_a_file_of_another_version_or_boot_says_nothing(
     tmp_path: Path, change: dict[str, object], said: str, caplog: pytest.LogCaptureFixture
@@ -238,15 +240,15 @@ def test_a_file_of_another_version_or_boot_says_nothing(
     written(tmp_path, A)
     path = tmp_path / "held.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    held = holders()
+    held = node_state()
     state(tmp_path, held).load()
-    assert held.holders.snapshot() == {}
+    assert held.usage.snapshot() == {}
     assert said in caplog.text
     assert bool(said) == bool(caplog.records)
 
 
 def test_a_file_that_cannot_be_read_is_said_and_one_that_is_missing_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    held = holders()
+    held = node_state()
     state(tmp_path, held).load()
     assert not caplog.records
     (tmp_path / "held.json").mkdir()
@@ -256,7 +258,7 @@ def test_a_file_that_cannot_be_read_is_said_and_one_that_is_missing_is_not(tmp_p
 
 def test_a_trouble_with_writing_is_said_again_when_it_was_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "held.json"
-    file = state(tmp_path, holders())
+    file = state(tmp_path, node_state())
     for expected in (1, 2):
         path.mkdir()
         for text in (b"1", b"2"):
@@ -271,4 +273,4 @@ def test_a_trouble_with_writing_is_said_again_when_it_was_over(tmp_path: Path, c
 
 def test_without_a_word_it_is_the_boot_that_the_kernel_names(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    assert json.loads(StateFile(tmp_path / "held.json", holders())._render(CARDS))["boot"] == boot[:36]
+    assert json.loads(StateFile(tmp_path / "held.json", node_state())._render(CARDS))["boot"] == boot[:36]

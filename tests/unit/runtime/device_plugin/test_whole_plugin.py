@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The plugin as a whole: bad cards, cordons, processes that stay, lost records, starts, metrics, and what the API is told."""
+"""The plugin as a whole: bad cards, is_cordoned, processes that stay, lost records, starts, metrics, and what the API is told."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_surviving_processes_are_published_and_forgotten_when_they_end() -
         await it.registered()
         pod = await admitted(it, name="zombie")
         await force_delete(it, pod)
-        await until(lambda: [(e.pod, e.units, e.why) for e in held(it).entries] == [("default/zombie", 6, "leaving")])
+        await until(lambda: [(e.pod, e.units, e.why) for e in held(it).entries] == [("default/zombie", 6, "orphaned")])
         next_pod = await it.bind(memory(it.inventory, 1, 4))
         assert (await it.kubelet.manager.admit(next_pod))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
         it.live.clear()
@@ -164,7 +164,7 @@ async def test_a_start_is_asked_for_and_refused_on_a_bad_card() -> None:
         await until(lambda: not it.inventory.cards[1].usable)
         with pytest.raises(StartError, match=r"FAILED_PRECONDITION: .* card 1 .* is not usable \(the card is lost\)"):
             await it.kubelet.manager.start(pod, container)
-        assert it.plugin.counters.start_refusals == 1
+        assert it.plugin.counters.start_rejections == 1
 
 
 @running
@@ -174,7 +174,7 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() ->
         pod = await admitted(it)
         await it.kubelet.stop()
         (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
-        await until(lambda: it.plugin.node.holders.record_lost(MEMORY))
+        await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         await it.kubelet.start()
@@ -188,7 +188,7 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() ->
         again = await it.kubelet.manager.start(pod, pod["spec"]["containers"][0])  # type: ignore[index]
         assert again["ALIYUN_COM_GPU_MEM_IDX"] == "1"
         # Its record is whole again: starts are asked for as before once it restarts, and until then it keeps its plugin.
-        await until(lambda: not it.plugin.node.holders.record_lost(MEMORY))
+        await until(lambda: not it.plugin.node.usage.any_record_lost(MEMORY))
         it.kubelet.options.clear()
         await it.kubelet.restart()
         await it.registered()
@@ -208,7 +208,7 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
         it.kubelet.lists.clear()
         await it.kubelet.start()
         await it.registered()
-        await until(lambda: it.plugin.node.holders.record_lost(MEMORY))
+        await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
         assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted(RESOURCES)
         assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
         # Once that is over, it is told not to ask for what it cannot, and keeps the plugin that it has then.
@@ -232,7 +232,7 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
         it.kubelet.lists.clear()
         await it.kubelet.start()
         await it.registered()
-        await until(lambda: it.plugin.node.holders.record_lost(MEMORY))
+        await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
         registration = "gpushare_runtime.device_plugin.kubelet.registration"
         clock = {"monotonic": time.monotonic, "time_ns": time.time_ns}
         with pytest.MonkeyPatch.context() as patch:
@@ -319,9 +319,9 @@ async def test_metrics_are_served_where_they_were_asked_for() -> None:
             assert (await scraped(server.port)).startswith("HTTP/1.1 401 ")
             text = await scraped(server.port, "Authorization: Bearer secret")
             assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
-            assert f'gpushare_card_units_held{{card="1",uuid="{uuid}"}} 6.0\n' in text
-            assert "gpushare_allocations_total 1.0\n" in text
-            assert 'gpushare_answer_seconds_count{method="Allocate"} 1.0\n' in text
+            assert f'gpushare_device_plugin_card_units_allocated{{card="1",uuid="{uuid}"}} 6.0\n' in text
+            assert "gpushare_device_plugin_allocations_total 1.0\n" in text
+            assert 'gpushare_device_plugin_rpc_duration_seconds_count{method="Allocate"} 1.0\n' in text
             os.unlink(token)
             assert (await scraped(server.port, "Authorization: Bearer secret")).startswith("HTTP/1.1 503 ")
         finally:

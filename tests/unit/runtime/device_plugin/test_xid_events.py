@@ -16,7 +16,7 @@ import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, NvmlError
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
-from gpushare_runtime.device_plugin.gpu.xid_events import XidFollower
+from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from unit.runtime.kube.fake_api import until
 
 
@@ -79,7 +79,7 @@ class Nvml:
 def following(scenario: Callable[[Nvml, Counter[tuple[str, int]], list[None]], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         nvml, counts, reads = Nvml(), Counter[tuple[str, int]](), list[None]()
-        follower = XidFollower(nvml, CardHealth(), counts, lambda: reads.append(None), retry=0.01)
+        follower = XidListener(nvml, CardHealth(), counts, lambda: reads.append(None), retry=0.01)
         task = asyncio.ensure_future(follower.run())
         try:
             await scenario(nvml, counts, reads)
@@ -147,7 +147,7 @@ def test_waiting_that_always_fails_is_said_once_until_something_was_heard(caplog
         assert [record.levelname for record in said()].count("INFO") == 2
 
     def said() -> list[logging.LogRecord]:
-        return [record for record in caplog.records if record.message.startswith("listening for XID errors anew")]
+        return [record for record in caplog.records if record.message.startswith("subscribing to XID errors again")]
 
     with caplog.at_level(logging.DEBUG):
         following(scenario)

@@ -97,7 +97,7 @@ def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has
         assert free(cluster) == 8
         if uid == "a":
             # It says so, and later that they have ended.
-            entry = HeldEntry(inventory(16).cards[0].uuid, "a", "default/a", 8, "leaving")
+            entry = HeldEntry(inventory(16).cards[0].uuid, "a", "default/a", 8, "orphaned")
             cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((entry,))))
             assert (free(cluster), cluster.ledger.pod("a")) == (8, None)
             cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))

@@ -138,10 +138,10 @@ def documents(draw: st.DrawFn, good: dict[str, Any]) -> str:
 HELD: Final = {
     "v": 1,
     "cards": {
-        UUIDS[0]: [{"pod": "x/gone", "uid": "gone", "units": 3, "why": "leaving"}],
-        UUIDS[1]: [{"pod": "x/whole", "uid": "whole", "units": 16, "why": "leaving", "whole": True}],
+        UUIDS[0]: [{"pod": "x/gone", "uid": "gone", "units": 3, "why": "orphaned"}],
+        UUIDS[1]: [{"pod": "x/whole", "uid": "whole", "units": 16, "why": "orphaned", "whole": True}],
     },
-    "refused": [{"uid": "u2", "card": UUIDS[2], "units": 8, "until": "2026-11-21T10:01:00Z"}],
+    "rejected": [{"uid": "u2", "card": UUIDS[2], "units": 8, "until": "2026-11-21T10:01:00Z"}],
 }
 
 
@@ -406,7 +406,7 @@ def test_the_worst_pods_are_answered_in_time_on_5000_nodes(policy: str, capsys: 
         raw["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(number % 8), "gpushare.request/not-with": f"a=b{number % 500}"}
         raw["spec"]["nodeName"] = names[number]
         extender.pod(raw)
-    entry = {"pod": "x/y", "units": 1, "why": "leaving"}
+    entry = {"pod": "x/y", "units": 1, "why": "orphaned"}
     said = {"v": 1, "cards": {f"GPU-04999-{index}": [{**entry, "uid": f"u{n}"} for n in range(128)] for index in range(8)}}
     raw = {"metadata": {"name": names[-1], "annotations": {"gpushare/cards": text, "gpushare/held": json.dumps(said)}}}
     extender.node(raw)
@@ -447,7 +447,7 @@ def test_whoever_wants_fgd_is_answered_in_time_on_5000_nodes_of_different_fill(p
         cards = tuple(card(index, 80, uuid=f"GPU-{number:05d}-{index}") for index in range(8))
         fill = [((number * 8 + index) * 2_654_435_761 % 2**32 >> 8) % 60 for index in range(8)]
         said = {
-            one.uuid: [{"pod": "x/y", "uid": f"u{one.index}", "units": used or 1, "why": "leaving"}]
+            one.uuid: [{"pod": "x/y", "uid": f"u{one.index}", "units": used or 1, "why": "orphaned"}]
             for one, used in zip(cards, fill, strict=True)
         }
         annotations = {"gpushare/cards": Inventory(GIB, cards).to_json(), "gpushare/held": json.dumps({"v": 1, "cards": said})}

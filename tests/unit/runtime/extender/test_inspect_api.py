@@ -21,7 +21,7 @@ from unit.runtime.pods import card, inventory
 def ledger() -> Ledger:
     made = Ledger()
     cards = inventory(15, 15)
-    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "leaving"),), (Refusal("r", "GPU-00000001", 9, 1e9),))
+    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "orphaned"),), (Refusal("r", "GPU-00000001", 9, 1e9),))
     made.set_node(NodeRecord("n1", cards, "", held, "Tesla-T4", "spread"))
     made.set_node(NodeRecord("broken", None, "version 2 is not known"))
     made.apply(AllocatedPod("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
@@ -75,11 +75,11 @@ def test_all_that_is_known_of_a_node() -> None:
     assert (node["unit"], node["placement"], node["model"]) == ("GiB", "spread", "Tesla-T4")
     assert [(c["index"], c["units"], c["free"], c["empty"]) for c in node["cards"]] == [(0, 15, 6, False), (1, 15, 12, False)]
     assert [(p["name"], p["state"], p["by_card"], p["priority"]) for p in node["pods"]] == [
-        ("p", "leaving", {"0": 2}, 7),
+        ("p", "terminating", {"0": 2}, 7),
         ("q", "assumed", {"0": 7}, 0),
     ]
-    assert node["held"] == [{"card": "GPU-00000001", "uid": "old", "pod": "x/old", "units": 3, "why": "leaving", "whole": False}]
-    assert [(r["card"], r["units"], r["until"]) for r in node["refused"]] == [("GPU-00000001", 9, 1e9)]
+    assert node["held"] == [{"card": "GPU-00000001", "uid": "old", "pod": "x/old", "units": 3, "why": "orphaned", "whole": False}]
+    assert [(r["card"], r["units"], r["until"]) for r in node["rejected"]] == [("GPU-00000001", 9, 1e9)]
     assert node["nominated"] == [{"namespace": "default", "name": "w", "uid": "w", "priority": 9}]
     assert node["problems"] == []
 
@@ -115,7 +115,7 @@ def test_every_field_of_a_node() -> None:
         "cards": [],
         "pods": [],
         "held": [],
-        "refused": [],
+        "rejected": [],
         "nominated": [],
         "problems": broken["problems"],
     }
@@ -157,7 +157,7 @@ def test_every_field_of_a_node() -> None:
         "core": 0,
         "whole": True,
         "priority": 0,
-        "state": "terminating",
+        "state": "deleted",
         "by_card": {"1": 15},
     }
     assert [(p["name"], p["state"], p["units"], p["core"], p["whole"]) for p in node["pods"][1:]] == [
@@ -165,4 +165,4 @@ def test_every_field_of_a_node() -> None:
         ("q", "assumed", 7, 0, False),
     ]
     assert node["held"] == [{"card": "GPU-00000001", "uid": "old", "pod": "x/old", "units": 15, "why": "unmanaged", "whole": True}]
-    assert node["refused"] == [{"card": "GPU-00000001", "uid": "r", "units": 15, "until": 1e9, "whole": True}]
+    assert node["rejected"] == [{"card": "GPU-00000001", "uid": "r", "units": 15, "until": 1e9, "whole": True}]

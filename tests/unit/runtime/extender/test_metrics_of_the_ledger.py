@@ -54,7 +54,7 @@ def test_cards_pods_and_what_is_wrong() -> None:
         'gpushare_extender_pods{state="bound"} 1.0',
         'gpushare_extender_pods{state="assumed"} 1.0',
         'gpushare_extender_pods{state="reserved"} 2.0',
-        'gpushare_extender_pods{state="terminating"} 1.0',
+        'gpushare_extender_pods{state="deleted"} 1.0',
         'gpushare_extender_pods_waiting{reason="room"} 1.0',
         'gpushare_extender_pods_waiting{reason="nominated"} 1.0',
         'gpushare_extender_pods_waiting{reason="invalid"} 1.0',
@@ -78,7 +78,7 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
             HeldEntry(first, "a", "default/a", 6, "unmanaged"),
             HeldEntry(second, "a", "default/a", 2, "unmanaged"),
             HeldEntry(first, "static", "default/static", 3, "unmanaged"),
-            HeldEntry(first, "gone", "default/gone", 4, "leaving"),
+            HeldEntry(first, "gone", "default/gone", 4, "orphaned"),
             HeldEntry("GPU-of-another-node", "b", "default/b", 1, "a word of tomorrow"),
         ),
         (Refusal("r", first, 5, until=60.0),),
@@ -87,7 +87,7 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
     found = lines(cluster)
     for line in (
         'gpushare_extender_drift_units{reason="unmanaged"} 5.0',
-        'gpushare_extender_drift_units{reason="leaving"} 4.0',
+        'gpushare_extender_drift_units{reason="orphaned"} 4.0',
         'gpushare_extender_drift_units{reason="other"} 1.0',
         "gpushare_extender_admission_rejections 1.0",
         # A card of another node; the static pod's is known from the node's word.

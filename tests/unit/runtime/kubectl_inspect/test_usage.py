@@ -86,20 +86,20 @@ def test_an_amount_that_cannot_be_read_is_said_and_not_counted() -> None:
 
 def test_what_only_the_node_knows_is_counted() -> None:
     held = {
-        card(0, 8).uuid: [{"pod": "default/gone", "uid": "u1", "units": 3, "why": "leaving"}],
+        card(0, 8).uuid: [{"pod": "default/gone", "uid": "u1", "units": 3, "why": "orphaned"}],
         card(1, 8).uuid: [
             {"pod": "default/static", "uid": "u2", "units": 2, "why": "unmanaged"},
-            {"pod": "default/whole", "uid": "u3", "units": 0, "why": "leaving", "whole": True},
+            {"pod": "default/whole", "uid": "u3", "units": 0, "why": "orphaned", "whole": True},
         ],
     }
     says = node("a", "10.0.0.1", 8, 8)
-    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": held, "refused": []})
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": held, "rejected": []})
     static = pod("static", "a", mem=2)
     static["metadata"]["uid"] = "u2"
     assert read_usage([says], [static]).nodes[0].pods == (
         PodUsage("default", "static", {1: 2}),
-        PodUsage("default", "gone (leaving)", {0: 3}),
-        PodUsage("default", "whole (leaving)", {1: 8}),
+        PodUsage("default", "gone (orphaned)", {0: 3}),
+        PodUsage("default", "whole (orphaned)", {1: 8}),
     )
 
 

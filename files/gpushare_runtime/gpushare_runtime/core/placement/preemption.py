@@ -107,7 +107,7 @@ def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -
 
 def places(policy: Policy, node: NodeLedger, nominees: Iterable[PendingPod]) -> list[AllocatedPod]:
     """Where they will be once the pods that are leaving are gone, each in its turn; on no known card where even that is not enough."""
-    after = node.simulate(without={holder.uid for holder in node.pods if holder.leaving})
+    after = node.simulate(without={holder.uid for holder in node.pods if holder.terminating})
     found = []
     for nominee in nominees:
         holder = nominee.allocated(node.name, policy.choose(nominee.request, after))
@@ -148,7 +148,7 @@ class Preemption:
     def _on_node(self, pod: PendingPod, node: NodeLedger, proposed: Victims) -> Victims | None:
         seen = seen_by(self.ledger, self.policy, node, pod)
         # Who is leaving by itself need not be evicted.
-        gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.pods if holder.leaving)}
+        gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.pods if holder.terminating)}
         if seen.simulate(without=gone).remaining_after(pod.request) is not None:
             return proposed
         lesser = [h for h in node.pods if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The cards of this host, read every few seconds through NVML, which may fail, hang or come back; changes go to the node's state.
+"""Reads the cards of this host through NVML every few seconds, and updates the node's state. NVML may fail, hang or recover.
 
-What NVML cannot say becomes a sentence that says what to do.
+An NVML error becomes a sentence with the action to take.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from gpushare_runtime.core.quantity import UNITS, Unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes, in_thread
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
-from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
 
 
 class NvmlError(Exception):
-    """NVML as a whole, or one card, cannot be used; the text says what is wrong and what to do.
+    """NVML as a whole, or one card, is not usable; the text has the reason and the action to take.
 
-    reload: only a new process can recover, because the library on disk is no longer the one that is loaded, or because this one was
-    started before the driver.
+    reload: only a new process can recover, because somebody replaced the loaded library, or loaded the driver after this process started.
     """
 
     def __init__(self, text: str, *, reload: bool = False) -> None:
@@ -37,55 +36,51 @@ class NvmlError(Exception):
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What NVML says of one card.
-
-    pci: domain:bus:device.function, 4-digit domain, lower case; numa: None if unknown; failed: why it must not be used, ""
-    if it may; unfit: why it must not be used again after it was in trouble.
-    """
+    """What NVML reports about one card."""
 
     uuid: str
     minor: int
-    pci: str
+    pci: str  # domain:bus:device.function, 4-digit domain, lower case
     model: str
     mib: int
-    numa: int | None
-    failed: str = ""
-    unfit: str = ""
+    numa: int | None  # None if unknown
+    failed: str = ""  # why pods must not use it; "" if they may
+    unfit: str = ""  # why pods must not use it again after a failure
 
 
 class XidEvents(Protocol):
-    """A subscription to the XID errors of all cards that answer. partial: some card did not answer when it was made."""
+    """A subscription to the XID errors of all cards that answer. partial: some card did not answer at the subscription."""
 
     partial: bool
 
     def wait(self, seconds: float) -> tuple[str, int] | None:
-        """(card UUID, XID) of the next one; None if none comes in that time. Blocks; NvmlError when it has to be made anew."""
+        """(card UUID, XID) of the next error; None without one in that time. Blocks; NvmlError if the subscription is lost."""
 
     def close(self) -> None:
         """Never raises."""
 
 
 class Nvml(Protocol):
-    """The part of NVML that is used. All calls may block and raise NvmlError."""
+    """The used part of NVML. All calls may block and raise NvmlError."""
 
     def start(self) -> None:
         """Load the library and connect to the driver."""
 
     def stop(self) -> None:
-        """The opposite; never raises."""
+        """Disconnect; never raises."""
 
     def count(self) -> int: ...
 
     def facts(self, index: int) -> CardFacts: ...
 
     def xid_events(self) -> XidEvents:
-        """Independent of start and stop."""
+        """A new subscription; independent of start and stop."""
 
 
 class CardReader:
-    """Reads the cards again and again, and keeps to what it knew of a card that does not answer.
+    """Reads the cards repeatedly, and keeps what it knew about a card that does not answer.
 
-    before: the cards as they were when the process before this one ended.
+    before: the cards when the previous process ended.
     """
 
     def __init__(self, nvml: Nvml, unit: Unit, health: CardHealth, before: Inventory | None = None) -> None:
@@ -96,12 +91,12 @@ class CardReader:
         self._before = before
         self._known: Inventory | None = None
         self._count: int | None = None
-        self._left_out: dict[int, str] = {}
+        self._omitted: dict[int, str] = {}
 
     def read(self) -> Inventory:
-        """The cards as they are now; a card that does not answer is kept with its error as health. Blocks.
+        """The cards now; a card that does not answer has its error as health. Blocks.
 
-        NvmlError if NVML fails as a whole; the next call starts it anew.
+        NvmlError if NVML fails as a whole; the next call starts NVML again.
         """
         try:
             if not self._started:
@@ -113,14 +108,14 @@ class CardReader:
                 self._before = None
             self._count = count
         except InventoryError as error:
-            raise NvmlError(f"the cards changed while they were read ({error}); reading again") from None
+            raise NvmlError(f"the cards changed during the reading ({error}); reading again") from None
         except NvmlError:
             self.stop()
             raise
         return self._known
 
     def failed(self, why: str) -> Inventory | None:
-        """All cards as they were last seen, unusable because of `why`; None if none was ever seen."""
+        """All cards as last read, unusable because of `why`; None before the first reading."""
         if self._known is None:
             return None
         return Inventory(self._unit, tuple(replace(card, health=why) for card in self._known.cards))
@@ -138,23 +133,23 @@ class CardReader:
             except NvmlError as error:
                 answers[index] = error
         there = {facts.uuid for facts in answers.values() if isinstance(facts, CardFacts)}
-        left_out, self._left_out = self._left_out, {}
+        omitted, self._omitted = self._omitted, {}
         for index, answer in answers.items():
             if isinstance(answer, CardFacts):
                 yield self._card(index, answer)
                 continue
-            before = self._silent(index, count)
-            # Its place may be another card's since one was taken out.
+            before = self._without_facts(index, count)
+            # Another card may have its index since somebody removed one.
             if before is not None and before.uuid not in there:
                 yield self._without_answer(before, answer)
                 continue
-            self._left_out[index] = str(answer)
-            if left_out.get(index) != str(answer):
-                log.error("card %d is left out: %s", index, answer)
+            self._omitted[index] = str(answer)
+            if omitted.get(index) != str(answer):
+                log.error("card %d is omitted: %s", index, answer)
 
-    def _silent(self, index: int, count: int) -> Card | None:
-        """The card that had this index when it last answered; None where that may have been another one's place."""
-        # With another number of cards, also before the start, the indexes are others'. One that was left out is counted.
+    def _without_facts(self, index: int, count: int) -> Card | None:
+        """The card that had this index at its last answer; None if the indexes may have changed."""
+        # With another number of cards, also before the start, indexes changed. The number includes omitted cards.
         if self._count not in (None, count):
             return None
         if self._known is not None and index in self._known.by_index:
@@ -188,7 +183,7 @@ KUBELET_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
 
 def list_bytes(cards: list[tuple[str, int]]) -> int:
-    """Bytes of the device list for kubelet with these (UUID, units), when every id is "Unhealthy", the longer word."""
+    """Bytes of kubelet's device list for these (UUID, units), if every id has the longer health value, "Unhealthy"."""
     total = 0
     for uuid, units in cards:
         first, digits = 0, 1
@@ -201,7 +196,7 @@ def list_bytes(cards: list[tuple[str, int]]) -> int:
 
 
 def smallest_fitting(inventory: Inventory, units: list[Unit]) -> Unit | None:
-    """The smallest of the units in which the cards' list still fits into kubelet's message."""
+    """The smallest of the units with which the cards' list still fits into kubelet's message."""
     fitting = [u for u in units if list_bytes([(c.uuid, u.count(c.mib)) for c in inventory.cards]) <= KUBELET_MESSAGE_BYTES]
     return min(fitting, key=lambda unit: unit.mib, default=None)
 
@@ -211,8 +206,8 @@ _HANGING_SECONDS: Final = 10.0
 _PART: Final = "cards"
 
 
-class CardFollower:
-    """interval: seconds between two readings; unusable: why cards cannot be offered in this unit now, "" if they can."""
+class CardPoller:
+    """interval: seconds between two readings; unusable: returns why this unit is not usable now, "" if it is."""
 
     def __init__(
         self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str] = lambda: ""
@@ -222,32 +217,32 @@ class CardFollower:
         self._status = status
         self._interval = interval
         self._unusable = unusable
-        self._asked = Changes()
+        self._requested = Changes()
 
     def read_now(self) -> None:
-        """Read without waiting for the next turn."""
-        self._asked.notify()
+        """Read without waiting for the next interval."""
+        self._requested.notify()
 
     async def run(self) -> NoReturn:
-        """Never returns; FatalError when the cards make too many units for kubelet at the start, or NVML wants a new process."""
+        """Never returns. FatalError if the cards have too many units for kubelet at the start, or NVML requires a new process."""
         while True:
             inventory: Inventory | None
-            asked = self._asked.count
+            requested = self._requested.count
             try:
-                inventory, left_out = self._fitting(await self._read())
+                inventory, omitted = self._fitting(await self._read())
             except NvmlError as error:
                 if error.reload:
-                    raise FatalError(f"{error}: ending, to be started again", restart=True) from None
+                    raise FatalError(f"{error}: ending, so that systemd restarts the plugin", restart=True) from None
                 inventory = self._failed(str(error))
                 self._status.bad(_PART, str(error))
             else:
-                self._say(inventory, left_out)
+                self._report(inventory, omitted)
             if inventory is not None:
-                # Only before anything was offered: what is given now is given in this unit.
-                if self._node.inventory is None and (why := self._unusable()):
+                # Only before the first report to kubelet: from then on pods get memory in this unit.
+                if self._node.devices.inventory is None and (why := self._unusable()):
                     raise FatalError(why, restart=True)
-                self._node.set_inventory(inventory)
-            await self._asked.after(asked, self._interval)
+                self._node.devices.set_inventory(inventory)
+            await self._requested.after(requested, self._interval)
 
     async def _read(self) -> Inventory:
         reading = asyncio.ensure_future(in_thread(self._reader.read))
@@ -257,7 +252,7 @@ class CardFollower:
             self._status.bad(_PART, why)
             last = self._failed(why)
             if last is not None:
-                self._node.set_inventory(last)
+                self._node.devices.set_inventory(last)
         return await reading
 
     def _failed(self, why: str) -> Inventory | None:
@@ -265,26 +260,28 @@ class CardFollower:
         return None if last is None else self._fitting(last)[0]
 
     def _fitting(self, inventory: Inventory) -> tuple[Inventory, str]:
-        """Those of these cards whose list kubelet takes, and which are left out and why, "" for none.
+        """The cards whose list kubelet accepts; and which ones are omitted and why, "" for none.
 
-        FatalError at the start. Later a new process would end at once and for good, and take the cards away that are in use: then it is
-        only cards that were not there before that are left out.
+        FatalError at the start. Later it omits new cards instead: a new process would fail permanently, and kubelet would lose the
+        cards in use.
         """
         if not (why := _too_long(inventory)):
             return inventory, ""
-        before = self._node.inventory
+        before = self._node.devices.inventory
         if before is None:
             raise FatalError(why)
         known = tuple(card for card in inventory.cards if card.uuid in before.by_uuid)
         new = [f"card {card.index} ({card.uuid})" for card in inventory.cards if card.uuid not in before.by_uuid]
-        return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} left out: {why}"
+        return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} omitted: {why}"
 
-    def _say(self, inventory: Inventory, left_out: str) -> None:
+    def _report(self, inventory: Inventory, omitted: str) -> None:
         if not inventory.cards:
-            self._status.bad(_PART, "NVML lists no card: check with `lspci -k -d 10de:` that they are there and bound to the nvidia driver")
+            self._status.bad(
+                _PART, "NVML lists no card: check with `lspci -k -d 10de:` that cards exist and are bound to the nvidia driver"
+            )
             return
         broken = [f"card {card.index} ({card.uuid}): {card.health}" for card in inventory.cards if not card.usable]
-        broken += [left_out] if left_out else []
+        broken += [omitted] if omitted else []
         if broken:
             self._status.bad(_PART, "; ".join(broken))
         else:
@@ -294,7 +291,7 @@ class CardFollower:
 
 
 def _too_long(inventory: Inventory) -> str:
-    """Why kubelet does not take the list of these cards, and what to do; "" if it does."""
+    """Why kubelet does not accept the list of these cards, and the action to take; "" if it does."""
     size = list_bytes([(card.uuid, card.units) for card in inventory.cards])
     if size <= KUBELET_MESSAGE_BYTES:
         return ""
@@ -302,5 +299,5 @@ def _too_long(inventory: Inventory) -> str:
     cure = f"use --memory-unit {fitting.name}" if fitting else "there are too many cards for one node"
     return (
         f"{inventory.units} units of {inventory.unit} make a list of {size} bytes, "
-        f"kubelet takes at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these cards): {cure}"
+        f"kubelet accepts at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these cards): {cure}"
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""NVML by way of pynvml, as `cards` wants it."""
+"""NVML through pynvml, with the interface of discovery.py."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ _SENTENCES: Final = {
         "libnvidia-ml.so.1 was not found: install the NVIDIA driver on this host (in a container: run it with the nvidia "
         "runtime and NVIDIA_DRIVER_CAPABILITIES=utility)"
     ),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
-        "the NVIDIA kernel driver is not loaded: run `modprobe nvidia` and look at `dmesg` if that fails"
-    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ("the NVIDIA kernel driver is not loaded: run `modprobe nvidia`, and see `dmesg` if that fails"),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "libnvidia-ml.so.1 and the loaded kernel driver are of different versions, as after a driver upgrade: "
         "reboot the host, or stop what uses the cards and reload the nvidia modules"
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: "access to the NVIDIA driver is denied: run as root, with /dev/nvidia* visible",
     pynvml.NVML_ERROR_GPU_IS_LOST: "the card is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
-    pynvml.NVML_ERROR_RESET_REQUIRED: "the card wants a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "the card requires a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
 }
 
 
@@ -52,8 +50,8 @@ class Pynvml:
             if self._replaced():
                 raise NvmlError(f"{error}; {_REPLACED}", reload=True) from None
             if _device_numbers() - self._devices:
-                # systemd has let this process have the devices whose numbers were known when it was started, and no others.
-                raise NvmlError(f"{error}; the driver was loaded after this process was started", reload=True) from None
+                # systemd allows this process only the devices whose numbers existed when it started.
+                raise NvmlError(f"{error}; the driver was loaded after this process started", reload=True) from None
             raise
         finally:
             if self._loaded is None:
@@ -65,12 +63,12 @@ class Pynvml:
 
     def count(self) -> int:
         if self._replaced():
-            # A process that has it goes on as if nothing were; containers get the new one, which does not fit the driver.
+            # The old library still works in this process; containers get the new one, which does not fit the driver.
             raise NvmlError(_REPLACED, reload=True)
         return int(_call(pynvml.nvmlDeviceGetCount))
 
     def _replaced(self) -> bool:
-        """Whether the library on disk is another one than this process has loaded, as after a driver upgrade."""
+        """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
 
     def facts(self, index: int) -> CardFacts:
@@ -91,7 +89,7 @@ class Pynvml:
 
 
 class PynvmlEvents:
-    """A subscription with an initialization of its own, so that it does not matter who else stops NVML meanwhile."""
+    """A subscription with its own initialization, so that it survives a stop of NVML elsewhere."""
 
     def __init__(self) -> None:
         self.partial = False
@@ -116,13 +114,13 @@ class PynvmlEvents:
         try:
             _call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
         except NvmlError as error:
-            log.debug("card %d does not say its XID errors: %s", index, error)
+            log.debug("card %d does not support XID events: %s", index, error)
             return
         self._uuids[_address(handle)] = uuid
 
     def wait(self, seconds: float) -> tuple[str, int] | None:
         if not self._uuids:
-            raise NvmlError("no card says its XID errors")
+            raise NvmlError("no card supports XID events")
         try:
             event = pynvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
         except pynvml.NVMLError_Timeout:
@@ -147,31 +145,31 @@ def _failed(handle: object) -> str:
     if _rows(handle)[1]:
         return "remapping a bad row of its memory has failed: replace the card"
     if _mode(pynvml.nvmlDeviceGetMigMode, handle) == pynvml.NVML_DEVICE_MIG_ENABLE:
-        return "MIG mode is on, which divides its memory by itself: run `nvidia-smi -mig 0` for it"
-    # Not the exclusive modes: with MPS they are right, and preflight has said what they mean without it.
+        return "MIG mode is on, which partitions its memory: run `nvidia-smi -mig 0` for it"
+    # The exclusive modes are right with MPS; preflight reports what they mean without it.
     if _mode(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return "its compute mode is Prohibited: run `nvidia-smi -c DEFAULT` for it"
     return ""
 
 
-def _mode(ask: Callable[..., Any], handle: object) -> int | None:
-    """What is set now, None if the card has no such thing."""
+def _mode(query: Callable[..., Any], handle: object) -> int | None:
+    """The current mode; None if the card has no such mode."""
     try:
-        answer = ask(handle)
+        answer = query(handle)
     except pynvml.NVMLError:
         return None
-    # Of MIG also what will be after the next reset.
+    # For MIG also the mode after the next reset.
     return int(answer[0] if isinstance(answer, (list, tuple)) else answer)
 
 
 def _unfit(handle: object) -> str:
     if _rows(handle)[0] or _pages_pending(handle):
-        return "a bad part of its memory waits to be taken out of use: stop what uses the card and run `nvidia-smi --gpu-reset`"
+        return "a bad part of its memory will be retired at the next reset: stop what uses the card and run `nvidia-smi --gpu-reset`"
     return ""
 
 
 def _rows(handle: object) -> tuple[bool, bool]:
-    """Whether row remapping is pending, whether it has failed; cards before Ampere have none."""
+    """Whether row remapping is pending, and whether it failed; cards before Ampere have none."""
     try:
         _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
     except pynvml.NVMLError:
@@ -195,12 +193,12 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _sentence(error: Any, function: str) -> str:
-    unknown = f"NVML says {str(error)!r} (code {error.value}) to {function}: run `nvidia-smi` on this host to see more"
+    unknown = f"{function} of NVML failed with {str(error)!r} (code {error.value}): run `nvidia-smi` on this host for details"
     return _SENTENCES.get(error.value, unknown)
 
 
 def _loaded_library() -> tuple[str, tuple[int, int]] | None:
-    """The library that this process has loaded: the loader's name for it, and which file that name leads to."""
+    """The library that this process has loaded: its path, and the identity of the file there."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             fields = line.split(maxsplit=5)
@@ -220,7 +218,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _device_numbers() -> frozenset[str]:
-    """The kernel's major numbers of NVIDIA's devices, with their names: none while the driver is not loaded."""
+    """Names and major numbers of NVIDIA's devices; none while the driver is not loaded."""
     return frozenset(line for line in _DEVICES.read_text().splitlines() if "nvidia" in line)
 
 
@@ -230,7 +228,7 @@ def _pci(info: Any) -> str:
 
 
 def _numa(handle: object) -> int | None:
-    """The NUMA node, None if the platform does not say or it is not exactly one."""
+    """The NUMA node; None if the platform reports none or several."""
     try:
         words = list(pynvml.nvmlDeviceGetMemoryAffinity(handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE))
     except pynvml.NVMLError:

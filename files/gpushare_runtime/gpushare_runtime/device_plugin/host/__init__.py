@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What is read from and kept on this host: processes of pods, and the file that outlives the daemon."""
+"""State on this host: the processes of pods, and the file for the plugin's next process."""

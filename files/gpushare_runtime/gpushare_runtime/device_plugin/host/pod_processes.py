@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which pods, and which of their containers, still have a process on this host, whatever kubelet and the API server say.
+"""Which pods, and which of their containers, still have a process on this host, whatever kubelet and the API server report.
 
-The pods' control groups are asked, not the processes: a process with a dead leader and a living thread, and on control groups v1
-every process that is being taken down, still stands in its group's `cgroup.procs` while it no longer names the group itself. The
-container runtime is not asked: it knows containers, and what holds memory of a card is a process, also one whose container the
-runtime has lost.
+It reads the pods' control groups, not the processes: some processes no longer name their group, but remain in its `cgroup.procs`.
+These are processes with a dead leader and a live thread, and every exiting process on control groups v1. It does not query the
+container runtime: a process uses a card's memory even if the runtime has lost its container.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ PROC: Final = Path("/proc")
 # The pod's UID in the name of its control group: `pod<uid>` (cgroupfs), `…-pod<uid with _ for ->.slice` (systemd), a static
 # pod's UID without dashes.
 _POD: Final = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$")
-# What kubelet mounts into every container for its last words: its own folder for the pod and the container's name.
+# kubelet mounts a termination log into every container; the path has the pod's UID and the container's name.
 _CONTAINER: Final = re.compile(rb"/pods/([0-9a-f-]{32,36})/containers/([a-z0-9.-]{1,253})/[0-9a-f]{1,16}(?://deleted)? ")
-# Groups of pods lie below kubelet's, which may lie below others; containers may make more.
+# The pods' groups are below kubelet's, which may be below others; containers may create more.
 _DEEPEST: Final = 12
 _LARGEST: Final = 4 * 1024 * 1024
 
 
 class HostProcesses:
-    """As the kernel shows them. Needs the host's control groups and the processes of the host."""
+    """As the kernel reports them. Needs the host's control groups and process namespace."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -50,7 +49,7 @@ class HostProcesses:
             return None
         found: set[str] = set()
         for group in groups.get(uid, ()):
-            # One group for each container and one for the pod itself: all processes of a group are of the same container.
+            # Each container and the pod itself have one group: all processes of a group are of one container.
             for part in [group, *_below(group)]:
                 names = self._names(uid, part, deep=part != group)
                 if names is None:
@@ -59,10 +58,10 @@ class HostProcesses:
         return found
 
     def _names(self, uid: str, group: str, *, deep: bool) -> set[str] | None:
-        """The containers that the group's processes are of, none for those of the pod's own; None if a process does not say."""
+        """The containers of the group's processes, none for the pod's own processes; None if one cannot be attributed."""
         for pid in _members(group, deep=deep):
             mounts = self._mounts(pid)
-            # It has ended, or /proc hides it (hidepid): its group knows.
+            # It has ended, or /proc hides it (hidepid): its group decides.
             if not mounts and pid in _members(group, deep=deep):
                 return None
             names = {name.decode() for of, name in _CONTAINER.findall(mounts) if of.decode() == uid}
@@ -71,8 +70,8 @@ class HostProcesses:
         return set()
 
     def _mounts(self, pid: str) -> bytes:
-        """What the process sees mounted, b"" if it does not say."""
-        # One whose leader is dead says it by its other threads.
+        """The mounts of the process; b"" if it cannot read them."""
+        # A process with a dead leader has them at its other threads.
         for place in (f"{self._proc}/{pid}/mountinfo", *_threads(f"{self._proc}/{pid}/task")):
             text = _read(place)
             if text:
@@ -80,7 +79,7 @@ class HostProcesses:
         return b""
 
     def _groups(self, uids: Set[str]) -> dict[str, list[str]] | None:
-        """Pod UID → its control groups; None if this process cannot see those of pods at all."""
+        """Pod UID → its control groups; None if this process cannot see any pod's groups."""
         for root in self._hierarchies():
             found: dict[str, list[str]] = {}
             if _collect(root, uids, found, _DEEPEST):
@@ -89,13 +88,13 @@ class HostProcesses:
         if not self._blind:
             self._blind = True
             log.error(
-                "the control groups of pods are not to be seen on this host: whatever a pod that is gone held stays held. "
-                "kubelet makes them unless it is started with --cgroups-per-qos=false; this process has to see those of the host"
+                "this process sees no control groups of pods: it cannot release the units of orphaned pods. kubelet creates these "
+                "groups unless it runs with --cgroups-per-qos=false; this process needs to see the host's"
             )
         return None
 
     def _hierarchies(self) -> Iterator[str]:
-        """Where control groups are mounted: of version 2, or of each controller of version 1."""
+        """Mount points of control groups: version 2, or the controllers of version 1."""
         mounted: dict[str, str] = {}
         for line in _read(f"{self._proc}/self/mountinfo").decode(errors="replace").splitlines():
             left, _, right = line.partition(" - ")
@@ -104,14 +103,14 @@ class HostProcesses:
                 names = ["2"] if kind[0] == "cgroup2" else kind[-1].split(",")
                 for name in names:
                     mounted.setdefault(name, before[4].encode().decode("unicode_escape"))
-        # Where both are mounted kubelet uses version 1, whose every controller has all pods.
+        # If both are mounted, kubelet uses version 1, whose controllers have all pods each.
         for name in ("memory", "pids", "devices", "cpu", "2"):
             if name in mounted:
                 yield mounted[name]
 
 
 def _collect(folder: str, uids: Set[str], found: dict[str, list[str]], deep: int) -> bool:
-    """Note the groups of these pods; whether there is a pod's group, or kubelet's for all of them, below this one."""
+    """Collect the groups of these pods. Returns whether a pod's group, or kubelet's group for pods, is below this one."""
     seen = False
     for name, path in _entries(folder):
         match = _POD.search(name)
@@ -126,7 +125,7 @@ def _collect(folder: str, uids: Set[str], found: dict[str, list[str]], deep: int
 
 
 def _members(group: str, *, deep: bool = True) -> Iterator[str]:
-    """The processes in a control group; deep: and in those below it."""
+    """The processes in a control group; deep: and in the groups below it."""
     yield from _read(f"{group}/cgroup.procs").decode().split()
     if deep:
         for path in _below(group):
@@ -138,7 +137,7 @@ def _below(group: str) -> list[str]:
 
 
 def _entries(folder: str) -> list[tuple[str, str]]:
-    """Name and path of each folder in it, none if it is gone."""
+    """Name and path of each folder in it; none if it does not exist."""
     try:
         with os.scandir(folder) as entries:
             return [(entry.name, entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

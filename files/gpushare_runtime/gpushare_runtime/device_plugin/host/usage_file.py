@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the plugin's next start has to know: who held what, in which unit, and which cards there were.
+"""What the plugin's next process needs to know: the usage, its unit, and the cards.
 
-kubelet may forget a pod whose processes still run while no plugin looks. Who held what is of one boot only: no process outlives a
-reboot; a card that does not answer just after one is known all the same.
+kubelet may forget a pod with live processes while no plugin runs. The usage is valid for one boot only, because no process survives
+a reboot. The cards stay valid: one may not answer just after a boot.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import orjson
 
 from gpushare_runtime.core.inventory import HEALTHY, Inventory, InventoryError
-from gpushare_runtime.daemon.sync import any_after, in_thread
-from gpushare_runtime.device_plugin.node.allocator import NodeState
-from gpushare_runtime.device_plugin.node.ids import Key
+from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.device_plugin.node.ids import DeviceKey
+from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
 
@@ -33,71 +34,74 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class StateFile:
-    """The file of one plugin. boot: which boot this is.
-
-    unit: the name of the unit that memory was given in before, "" if unknown; cards: that were there; both as `load` found them.
-    """
+    """The file of one plugin. boot: returns the ID of this boot."""
 
     def __init__(self, path: Path, node: NodeState, boot: Callable[[], str] = lambda: _BOOT_ID.read_text().strip()) -> None:
         self.path = path
-        self.unit = ""
-        self.cards: Inventory | None = None
+        self.unit = ""  # name of the unit that `load` found; "" if unknown
+        self.cards: Inventory | None = None  # the cards that `load` found
         self._node = node
         self._boot = boot()
         self._written: bytes | None = None
-        self._texts: dict[Key, tuple[frozenset[str], orjson.Fragment]] = {}
+        self._rendered: tuple[object, bytes] = None, b""
+        self._texts: dict[DeviceKey, tuple[frozenset[str], orjson.Fragment]] = {}
         self._problem = ""
 
     def load(self) -> None:
-        """Tell the node's holders. A file that is missing, of another boot or unreadable says nothing of them."""
+        """Restore the node's usage. A file that is missing, unreadable or of another boot has none."""
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
             return
         except OSError as error:
-            log.warning("%s cannot be read (%s): processes of pods that kubelet has forgotten may not be noticed", self.path, error)
+            log.warning("%s cannot be read (%s): units of pods that kubelet has forgotten may be allocated twice", self.path, error)
             return
         try:
             data = orjson.loads(text)
             if data["v"] != VERSION:
                 return
-            # Read before anything is taken from it.
+            # Parse all of it before any part is used.
             unit, cards = str(data.get("unit", "")), _cards(data.get("cards"))
-            snapshot, names = _held(data["pods"]) if data["boot"] == self._boot else ({}, {})
+            snapshot, names = _usage(data["pods"]) if data["boot"] == self._boot else ({}, {})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s is not what this plugin writes (%r): it is written anew", self.path, error)
+            log.warning("%s is not a file of this plugin (%r): the plugin replaces it", self.path, error)
             return
         self._written = text
         self.unit, self.cards = unit, cards
-        self._node.holders.restore(snapshot, names)
+        self._node.usage.restore(snapshot, names)
 
     async def run(self) -> NoReturn:
-        """Keep the file true. Never returns; cancel it."""
-        held, cards = self._node.holders.changes, self._node.inventory_changes
+        """Keep the file up to date. Never returns; cancel it."""
+        changes = self._node.changes
         while True:
-            seen = (held, held.count), (cards, cards.count)
-            # In which unit it is given is known with the cards, and who had it in the former one is to be known until then.
-            if self._node.inventory is not None:
-                text = self._render(self._node.inventory)
-                # A disk may take long over a rename, and kubelet waits for nobody.
-                await in_thread(lambda text=text: self._write(text))  # type: ignore[misc]
+            seen = changes.count
+            # Without cards the unit is unknown: until then the file keeps the usage in the former unit.
+            inventory = self._node.devices.inventory
+            if inventory is not None and (text := self._render(inventory)) != self._written:
+                # A rename may take long, and kubelet must not wait for it.
+                await in_thread(partial(self._write, text))
                 await asyncio.sleep(_PAUSE_SECONDS)
-            await any_after(*seen)
+            await changes.after(seen)
 
     def _render(self, inventory: Inventory) -> bytes:
         pods: dict[str, Any] = {}
-        names, held = self._node.holders.names(), self._node.holders.snapshot()
-        # Thousands of ids, of which each change touches few.
-        self._texts = {key: self._text(key, ids) for key, ids in held.items()}
-        for uid, container, resource in sorted(held):
+        names, used = self._node.usage.names(), self._node.usage.snapshot()
+        # Most changes of the node's state do not concern the file.
+        if (state := (names, used, inventory)) == self._rendered[0]:
+            return self._rendered[1]
+        # Each change affects few of thousands of ids.
+        self._texts = {key: self._text(key, ids) for key, ids in used.items()}
+        for uid, container, resource in sorted(used):
             of = pods.setdefault(uid, {"name": names.get(uid, ""), "containers": {}})["containers"]
             of.setdefault(container, {})[resource] = self._texts[uid, container, resource][1]
-        # Whether a card is well is seen anew, and would be a reason to write each time.
+        # The next process reads health itself; with health in it, the file would change more often.
         cards = Inventory(inventory.unit, tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
-        told = orjson.Fragment(cards.to_json())
-        return orjson.dumps({"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": told, "pods": pods})
+        written = orjson.Fragment(cards.to_json())
+        text = orjson.dumps({"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": written, "pods": pods})
+        self._rendered = state, text
+        return text
 
-    def _text(self, key: Key, ids: frozenset[str]) -> tuple[frozenset[str], orjson.Fragment]:
+    def _text(self, key: DeviceKey, ids: frozenset[str]) -> tuple[frozenset[str], orjson.Fragment]:
         known = self._texts.get(key)
         return known if known is not None and known[0] is ids else (ids, orjson.Fragment(orjson.dumps(sorted(ids))))
 
@@ -119,15 +123,15 @@ class StateFile:
         self._written, self._problem = text, ""
 
 
-def _cards(said: object) -> Inventory | None:
+def _cards(value: object) -> Inventory | None:
     try:
-        return Inventory.from_json(orjson.dumps(said).decode()) if said is not None else None
+        return Inventory.from_json(orjson.dumps(value).decode()) if value is not None else None
     except InventoryError as error:
-        log.warning("%s: its cards are passed over: %s", NAME, error)
+        log.warning("%s: the plugin ignores its cards: %s", NAME, error)
         return None
 
 
-def _held(pods: Mapping[str, Any]) -> tuple[dict[Key, frozenset[str]], dict[str, str]]:
+def _usage(pods: Mapping[str, Any]) -> tuple[dict[DeviceKey, frozenset[str]], dict[str, str]]:
     snapshot = {
         (uid, container, resource): frozenset(map(str, ids))
         for uid, pod in pods.items()

@@ -1,42 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""kubelet's record of who got which device ids, `kubelet_internal_checkpoint`.
+"""kubelet's record of the device ids of each container, `kubelet_internal_checkpoint`; the only reader of that file.
 
-kubelet writes it (a new file, renamed in) before it asks for the next container, so it is exact about every earlier one.
-It may still list pods that have ended: kubelet forgets those in memory first and in the file with its next write. kubelet counts
-ids: those of pods that run must mean the unit of memory that is used now.
+kubelet replaces the file before it requests devices for the next container, so it lists every earlier container exactly. It may
+still list pods that have ended: kubelet removes those from the file with its next write. kubelet counts ids, so the ids of running
+pods must mean the current unit of memory.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 import orjson
 
 from gpushare_runtime.core.quantity import Unit
-from gpushare_runtime.device_plugin.node.ids import Entry, Key
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 
 log = logging.getLogger(__name__)
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is not what kubelet writes; says what was found."""
+    """A checkpoint in an unknown form; the text has what was found."""
 
 
-Known = Mapping[Key, tuple[object, Entry]]
-"""(pod, container, resource) → what stood for its ids, and the entry that it became."""
+Parsed = Mapping[DeviceKey, tuple[object, CheckpointEntry]]
+"""(pod, container, resource) → the JSON of its ids, and the entry made of it."""
 
 
-def parse(data: bytes, resources: Iterable[str]) -> tuple[Entry, ...]:
+def parse(data: bytes, resources: Iterable[str]) -> tuple[CheckpointEntry, ...]:
     """The entries for these resources. Reads the form with ids per NUMA node, the older list, and data without a wrapper."""
-    return tuple(entry for _, entry in parse_again(data, resources, {}).values())
+    return tuple(entry for _, entry in parse_reusing({}, data, resources).values())
 
 
-def parse_again(data: bytes, resources: Iterable[str], known: Known) -> dict[Key, tuple[object, Entry]]:
-    """As `parse`; entries that are known from an earlier reading are taken over as they are."""
+def parse_reusing(known: Parsed, data: bytes, resources: Iterable[str]) -> Parsed:
+    """As `parse`, and reuses the entries of an earlier reading."""
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -45,7 +46,7 @@ def parse_again(data: bytes, resources: Iterable[str], known: Known) -> dict[Key
     if not isinstance(content, dict) or not isinstance(content.get("PodDeviceEntries") or [], list):
         raise CheckpointError("no list Data.PodDeviceEntries in it")
     wanted = frozenset(resources)
-    read: dict[Key, tuple[object, Entry]] = {}
+    read: dict[DeviceKey, tuple[object, CheckpointEntry]] = {}
     for entry in content.get("PodDeviceEntries") or []:
         resource = entry.get("ResourceName") if isinstance(entry, dict) else None
         if isinstance(resource, str) and resource in wanted:
@@ -54,11 +55,11 @@ def parse_again(data: bytes, resources: Iterable[str], known: Known) -> dict[Key
             except KeyError as error:
                 raise CheckpointError(f"an entry of {resource} has no {error.args[0]}") from None
             if not (isinstance(pod, str) and isinstance(container, str)):
-                raise CheckpointError(f"an entry of {resource} whose PodUID or ContainerName is no text")
+                raise CheckpointError(f"an entry of {resource} has a PodUID or ContainerName that is not a string")
             key = pod, container, resource
             before = known.get(key)
-            # To compare lists costs a tenth of making sets of them.
-            read[key] = before if before is not None and before[0] == ids else (ids, Entry(*key, frozenset(_ids(ids))))
+            # Comparing lists costs a tenth of making sets of them.
+            read[key] = before if before is not None and before[0] == ids else (ids, CheckpointEntry(*key, frozenset(_ids(ids))))
     return read
 
 
@@ -71,21 +72,18 @@ def _ids(value: object) -> Iterator[str]:
 
 
 class CheckpointFile:
-    """The checkpoint on disk, parsed again only when it changed.
-
-    entries: as last read. A missing file has none; one that cannot be read leaves them as they were, and `problem` says why.
-    """
+    """The checkpoint on disk, parsed only after a change."""
 
     def __init__(self, path: Path, resources: Iterable[str]) -> None:
         self.path = path
-        self.entries: tuple[Entry, ...] = ()
-        self.problem = ""
+        self.entries: tuple[CheckpointEntry, ...] = ()  # a missing file has none, an unreadable one leaves them as they were
+        self.problem = ""  # why the file is unreadable
         self._resources = tuple(resources)
         self._identity: tuple[int, int, int] | None = None
-        self._known: Known = {}
+        self._known: Parsed = {}
 
     def refresh(self) -> bool:
-        """Read it if it changed; whether `entries` is new."""
+        """Read the file if it changed. Returns whether `entries` is new."""
         try:
             with self.path.open("rb") as file:
                 stat = os.fstat(file.fileno())
@@ -93,7 +91,7 @@ class CheckpointFile:
                 if identity == self._identity:
                     self.problem = ""
                     return False
-                known = parse_again(file.read(), self._resources, self._known)
+                known = parse_reusing(self._known, file.read(), self._resources)
         except FileNotFoundError:
             self.problem = ""
             return self._set({}, None) if self._identity is not None else False
@@ -101,7 +99,7 @@ class CheckpointFile:
             if str(error) != self.problem:
                 self.problem = str(error)
                 log.warning(
-                    "kubelet's checkpoint %s cannot be read (%s): going by kubelet's podresources API, else by what it said before; "
+                    "kubelet's checkpoint %s cannot be read (%s): using kubelet's podresources API, else the checkpoint before it; "
                     "kubelet writes a new one with the next pod",
                     self.path,
                     error,
@@ -109,22 +107,30 @@ class CheckpointFile:
             return False
         return self._set(known, identity)
 
-    def _set(self, known: Known, identity: tuple[int, int, int] | None) -> bool:
+    def _set(self, known: Parsed, identity: tuple[int, int, int] | None) -> bool:
         self.entries = tuple(entry for _, entry in known.values())
         self._known, self._identity, self.problem = known, identity, ""
         return True
 
+    def age(self) -> float:
+        """Seconds since kubelet wrote it; 0 if it does not exist."""
+        try:
+            return max(0.0, time.time() - self.path.stat().st_mtime)
+        except OSError:
+            return 0.0
 
-def changed_unit(unit: Unit, before: str, holders: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
-    """Why the unit cannot be used now, "" if it can.
 
-    before: the name of the unit in which these pods (UIDs) were given memory, "" if nobody knows; live: those of them that run.
+def changed_unit(unit: Unit, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
+    """Why the plugin cannot use this unit now; "" if it can.
+
+    before: the name of the unit in which these pods got their memory, "" if unknown.
+    live: returns those of the pods that have a process.
     """
-    running = sorted(live(holders)) if before not in ("", unit.name) and holders else []
+    running = sorted(live(uids)) if before not in ("", unit.name) and uids else []
     if not running:
         return ""
     shown = ", ".join(running[:3]) + (f" and {len(running) - 3} more" if len(running) > 3 else "")
     return (
-        f"{len(running)} pods run with memory in units of {before[:80]} (UID {shown}), this plugin is to give it in units of {unit.name}: "
+        f"{len(running)} pods run with memory in units of {before[:80]} (UID {shown}), this plugin should allocate units of {unit.name}: "
         f"delete these pods first, or start with --memory-unit {before[:80]}"
     )

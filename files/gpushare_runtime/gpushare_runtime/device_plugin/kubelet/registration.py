@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Be registered with kubelet: as soon as its socket is there, again after it restarts, and whenever it has lost us.
+"""Registers a resource with kubelet: as soon as its socket exists, after it restarts, and whenever it lost the registration.
 
-kubelet removes every socket in its plugin directory when it starts, then makes its own.
+At its start kubelet removes every socket in its plugin directory, then creates its own.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import RegistrationStub
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, PluginServer, ResourceService
-from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
 
 _API_VERSION: Final = "v1beta1"
 _REGISTER_SECONDS: Final = 5.0
-# A kubelet that has just made its socket answers within milliseconds; a stale socket of a dead one never does.
+# A kubelet that has just created its socket answers within milliseconds. The stale socket of a stopped one never does.
 _FIRST_RETRY: Final = 0.02
 _LAST_RETRY: Final = 1.0
-# kubelet opens the list right after it has answered Register.
+# kubelet opens the list right after its response to Register.
 _STREAM_SECONDS: Final = 3.0
 _DRAIN_SECONDS: Final = 1.0
-# After its start kubelet admits anew what runs, and kills what asks for a resource that is away at that moment. From our first
-# registration with it, which is no earlier.
+# After its start kubelet admits running pods again, and kills pods whose resource is not registered at that moment. Counted from the
+# first registration, which is later than the start.
 _SETTLED_SECONDS: Final = 15.0
-# kubelet drops a client by its resource's name, a moment after its list has ended: one registered before that would go instead.
+# A moment after a list ends kubelet drops the client by the resource's name: it would drop a new registration instead.
 _DROP_SECONDS: Final = 0.3
 
 
@@ -63,9 +63,9 @@ class Registration:
         self._writable = os.access(watch.path, os.W_OK)
 
     async def run(self) -> NoReturn:
-        """Never returns; on cancellation it answers what kubelet is asking, for a moment, and removes its socket.
+        """Never returns. On cancellation it removes its socket, and briefly completes kubelet's requests.
 
-        FatalError if the directory has become another one, which only a new process may write.
+        FatalError if somebody replaced the directory, which only a new process may write.
         """
         try:
             await self._wait_for_cards()
@@ -82,18 +82,18 @@ class Registration:
             await self._stop_server(_DRAIN_SECONDS)
 
     async def _wait_for_cards(self) -> None:
-        """Without a card there is nothing to offer: a plugin that registers none looks healthy and is not."""
-        changes = self._node.inventory_changes
-        while self._node.inventory is None or not self._node.inventory.cards:
+        """A plugin that registers without a card looks healthy although it is not."""
+        changes = self._node.changes
+        while self._node.devices.inventory is None or not self._node.devices.inventory.cards:
             await changes.after(changes.count)
 
     async def _wait_for_kubelet(self) -> None:
         while self._kubelet_socket() is None:
-            self._status.bad(self._resource, f"waiting for kubelet, whose socket {self._kubelet} is not there")
+            self._status.bad(self._resource, f"waiting for kubelet, whose socket {self._kubelet} does not exist")
             await self._watch.changes.after(self._watch.changes.count)
 
     def _kubelet_socket(self) -> tuple[int, int] | None:
-        """Which socket kubelet has, None if it has none."""
+        """The identity of kubelet's socket; None if there is none."""
         try:
             stat = self._kubelet.stat()
         except OSError:
@@ -101,14 +101,14 @@ class Registration:
         return stat.st_ino, stat.st_mtime_ns
 
     async def _register_until_done(self) -> tuple[int, int] | None:
-        """The socket of the kubelet that knows us now; None if it went away first."""
+        """The socket of the kubelet that accepted the registration; None if the socket disappeared first."""
         socket, retry = self._kubelet_socket(), _FIRST_RETRY
         while socket is not None:
             problem = await self._register()
             if not problem:
                 self._status.good(self._resource, "registered with kubelet")
                 if socket[1] > self._ready_ns:
-                    log.info("%s: registered %.0f ms after kubelet made its socket", self._resource, (time.time_ns() - socket[1]) / 1e6)
+                    log.info("%s: registered %.0f ms after kubelet created its socket", self._resource, (time.time_ns() - socket[1]) / 1e6)
                 return socket
             if retry == _LAST_RETRY:
                 self._status.bad(self._resource, problem)
@@ -118,7 +118,7 @@ class Registration:
         return None
 
     async def _kubelet_changes(self, socket: tuple[int, int], timeout: float) -> bool:
-        """Whether kubelet's socket becomes another one, or none, within so many seconds."""
+        """Whether kubelet's socket changes or disappears within so many seconds."""
         deadline = time.monotonic() + timeout
         while self._kubelet_socket() == socket:
             left = deadline - time.monotonic()
@@ -128,7 +128,7 @@ class Registration:
         return True
 
     async def _register(self) -> str:
-        """Serve on a fresh socket and register it; what went wrong, "" if nothing."""
+        """Serve on a new socket and register it. Returns the problem, "" if there is none."""
         await self._stop_server(0)
         service = self._make_service()
         self._options = service.options()
@@ -138,8 +138,8 @@ class Registration:
         except OSError as error:
             if error.errno == errno.EROFS and self._writable:
                 raise FatalError(
-                    f"{self._socket.parent} was removed and made again, and is read-only for this process: ending, to be started again "
-                    "with the new one",
+                    f"{self._socket.parent} was removed and created again, and is read-only for this process: ending, so that systemd "
+                    "starts it with the new one",
                     restart=True,
                 ) from None
             return f"cannot serve on {self._socket} ({error.strerror}): check that this process may write in {self._socket.parent}"
@@ -149,13 +149,13 @@ class Registration:
             async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
                 await RegistrationStub(channel).Register(request, timeout=_REGISTER_SECONDS)  # type: ignore[no-untyped-call]
         except grpc.aio.AioRpcError as error:
-            return f"kubelet does not register it ({error.code().name}: {error.details()}): trying again; see kubelet's log if this stays"
+            return f"kubelet rejects the registration ({error.code().name}: {error.details()}): retrying; see kubelet's log if this stays"
         return ""
 
     async def _until_lost(self, socket: tuple[int, int] | None) -> str:
-        """Wait until kubelet no longer knows us; why."""
+        """Wait until kubelet has lost the registration. Returns the reason."""
         silent_since = time.monotonic()
-        # By the socket's own time it would depend on the host's clock, which is set while a host boots.
+        # Not by the socket's time: it depends on the host's clock, which is set during boot.
         if self._settling[0] != socket:
             self._settling = socket, silent_since
         while self._server is not None:
@@ -164,8 +164,8 @@ class Registration:
             if not self._server.listening():
                 return f"{self._socket} was removed"
             settled = socket is not None and time.monotonic() - self._settling[1] > _SETTLED_SECONDS
-            if settled and self._asks_in_vain(self._server.service):
-                return "kubelet has lost its record, and is not to ask whether a container may start"
+            if settled and self._pre_start_fails(self._server.service):
+                return "kubelet has lost its record, and must not call PreStartContainer any more"
             if self._server.service.streams:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > _STREAM_SECONDS:
@@ -173,10 +173,10 @@ class Registration:
             await self._watch.changes.after(self._watch.changes.count)
         return "it has no server"
 
-    def _asks_in_vain(self, service: ResourceService) -> bool:
-        """Whether kubelet still asks before each start, which without its record it cannot: containers would not start again.
+    def _pre_start_fails(self, service: ResourceService) -> bool:
+        """Whether kubelet still calls PreStartContainer although it lost its record: then containers cannot restart.
 
-        Asked less than needed does no harm: that is not changed back until kubelet restarts, since no pod is admitted meanwhile.
+        Skipping the call is safe. The plugin requires it again only after kubelet restarts, because registering stops admission.
         """
         return self._options.pre_start_required and not service.options().pre_start_required
 

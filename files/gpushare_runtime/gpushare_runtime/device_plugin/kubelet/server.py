@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""One extended resource as kubelet sees it: the gRPC service DevicePlugin on a unix socket, over the shared state of the node.
+"""The gRPC service DevicePlugin for one extended resource, on a Unix socket, over the node's shared state.
 
-The socket gets its name when the server listens, so that no client meets a half-open one, and a stopping server leaves alone the
-socket of its successor.
+The server binds to a temporary name and renames it, so that clients never see a half-open socket. A stopping server never removes
+its successor's socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -24,14 +24,16 @@ import grpc
 import grpc.aio
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon.sync import Changes, any_after
+from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from gpushare_runtime.device_plugin.metrics import Counters
-from gpushare_runtime.device_plugin.node.allocator import Granted, NodeState, Refused, may_start
+from gpushare_runtime.device_plugin.node.allocator import AllocateResult, AllocationRejected
+from gpushare_runtime.device_plugin.node.messages import card_name
+from gpushare_runtime.device_plugin.node.state import NodeState
 
 _UNLIMITED: Final = -1
-# kubelet's questions carry every free id, which is more than gRPC's default of 4 MiB on large nodes.
+# kubelet's requests contain every free id, which exceeds gRPC's default of 4 MiB on large nodes.
 _OPTIONS: Final = (("grpc.max_receive_message_length", _UNLIMITED), ("grpc.max_send_message_length", _UNLIMITED))
 _numbers = itertools.count()
 
@@ -46,8 +48,8 @@ class PluginServer:
         self._inode: int | None = None
 
     async def start(self) -> None:
-        """Listen; whatever was at the path is replaced. OSError if the directory does not allow it."""
-        # gRPC removes the name that it has bound when it stops; by then that name is long renamed, and `path` another's.
+        """Listen, and replace what exists at the path. OSError if the directory does not allow it."""
+        # gRPC removes the name that it bound when it stops. By then this name no longer exists, and `path` may be another server's.
         bound = self.path.with_name(f".{self.path.name}.{os.getpid()}.{next(_numbers)}")
         _try_binding(bound)
         self._server = grpc.aio.server(options=_OPTIONS)
@@ -73,14 +75,14 @@ class PluginServer:
             return False
 
     async def stop(self, grace: float) -> None:
-        """Take the socket away, then answer kubelet's questions under way, for at most `grace` seconds."""
+        """Remove the socket, then complete kubelet's running requests, for at most `grace` seconds."""
         if self.listening():
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self._inode = None
         if grace:
-            await self.service.quiet(grace)
-        # Only now: kubelet asks nobody whose list has ended.
+            await self.service.drain(grace)
+        # Only now: kubelet sends no requests to a plugin whose list has ended.
         self.service.close()
         if self._server is not None:
             await self._server.stop(grace)
@@ -88,174 +90,174 @@ class PluginServer:
 
 
 def _try_binding(path: Path) -> None:
-    """OSError if no socket can be made there. gRPC would not say why, and keeps some KiB of each server that could not listen."""
+    """OSError if no socket can exist there. gRPC would not report the reason, and leaks some KiB per server that cannot listen."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         try:
             sock.bind(os.fspath(path))
         except OSError as error:
-            # A path that is too long has no errno.
+            # The error for a path that is too long has no errno.
             raise OSError(error.errno or errno.ENAMETOOLONG, error.strerror or str(error)) from None
     path.unlink()
 
 
 log = logging.getLogger(__name__)
 
-# kubelet admits no other pod of the node while it waits for an answer.
-STEERING_SECONDS: Final = 0.5
-# Between two questions about one pod: which ids, then for them, then the same for its next container. A hundred times what it takes.
-_NEXT_SECONDS: Final = 0.1
+# kubelet admits no other pod of the node while it waits for a response.
+POD_WAIT_SECONDS: Final = 0.5
+# Between two requests for one pod (preference, Allocate, then its next container). kubelet takes a hundredth of this.
+_NEXT_REQUEST_SECONDS: Final = 0.1
 
 _Context = Any  # grpc.aio.ServicerContext has no types
 
 
 class ResourceService(DevicePluginServicer):
-    """Belongs to one registration. refresh: brings the node's state up to kubelet's checkpoint on disk; streams: open lists."""
+    """Belongs to one registration. refresh: updates the node's state from kubelet's checkpoint."""
 
     def __init__(self, resource: str, node: NodeState, refresh: Callable[[], None], counters: Counters) -> None:
         self.resource = resource
-        self.streams = 0
-        self._closing = Changes()
-        self._asking = 0
-        self._answered = Changes()
+        self.streams = 0  # open lists
+        self._closing = False
+        self._running = 0
+        self._completed = Changes()
         self._node = node
         self._refresh = refresh
         self._counters = counters
 
     def options(self) -> pb.DevicePluginOptions:
-        """What kubelet is to ask: which ids we prefer, and whether a container may start.
+        """Which optional requests kubelet should send.
 
-        Without its record of a running pod kubelet fails that question by itself, and so every restart of a container; left
-        out, it asks for new ids instead, and gets those of the same card.
+        If kubelet has lost its record of a running pod, its PreStartContainer fails, and the container cannot restart. So the plugin
+        does not require it then: kubelet calls Allocate again, and gets ids of the same card.
         """
-        return pb.DevicePluginOptions(
-            pre_start_required=not self._node.holders.record_lost(self.resource), get_preferred_allocation_available=True
-        )
+        required = not self._node.usage.any_record_lost(self.resource)
+        return pb.DevicePluginOptions(pre_start_required=required, get_preferred_allocation_available=True)
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
         return self.options()
 
     async def ListAndWatch(self, request: pb.Empty, context: _Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         self.streams += 1
-        told: Hashable = None
+        changes, sent = self._node.changes, None
         try:
-            while not self._closing.count:
-                inventory, holders = self._node.inventory_changes, self._node.holders.changes
-                seen = (self._closing, 0), (inventory, inventory.count), (holders, holders.count)
-                key = self._node.devices_key(self.resource)
-                if key != told:
-                    yield self._list(self._node.devices(self.resource))
-                    told = key
-                await any_after(*seen)
+            while not self._closing:
+                seen, key = changes.count, self._node.devices.reported_key(self.resource)
+                if key != sent:
+                    yield self._list(self._node.devices.reported(self.resource))
+                    sent = key
+                await changes.after(seen)
         finally:
             self.streams -= 1
 
     def _list(self, devices: list[tuple[str, bool]]) -> pb.ListAndWatchResponse:
-        log.info("%s: telling kubelet of %d ids, %d of them healthy", self.resource, len(devices), sum(good for _, good in devices))
+        log.info("%s: reporting %d ids to kubelet, %d of them healthy", self.resource, len(devices), sum(good for _, good in devices))
         return pb.ListAndWatchResponse(
             devices=[pb.Device(ID=device_id, health="Healthy" if good else "Unhealthy") for device_id, good in devices]
         )
 
-    async def quiet(self, timeout: float) -> None:
-        """Until kubelet waits for no answer and has asked nothing more after the last one; at most `timeout` seconds.
+    async def drain(self, timeout: float) -> None:
+        """Wait until kubelet waits for no response and has sent no request after the last one; at most `timeout` seconds.
 
-        A pod whose ids were preferred would fail at the next question if that found nobody.
+        A pod with preferred ids would fail if its next request found no server.
         """
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
-            seen = self._answered.count
-            if not await self._answered.after(seen, min(left, _NEXT_SECONDS)) and not self._asking:
+            seen = self._completed.count
+            if not await self._completed.after(seen, min(left, _NEXT_REQUEST_SECONDS)) and not self._running:
                 return
 
     def close(self) -> None:
-        """End the lists, so that kubelet sees at once that we go."""
-        self._closing.notify()
+        """End the lists, so that kubelet notices immediately that the plugin stops."""
+        self._closing = True
+        self._node.changes.notify()
 
     @contextmanager
-    def _question(self) -> Iterator[None]:
-        self._asking += 1
+    def _request(self) -> Iterator[None]:
+        self._running += 1
         try:
             yield
         finally:
-            self._asking -= 1
-            self._answered.notify()
+            self._running -= 1
+            self._completed.notify()
 
     async def GetPreferredAllocation(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
-        with self._question():
+        with self._request():
             return await self._prefer(request, context)
 
     async def _prefer(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
-        answers, started = [], time.monotonic()
-        for asked in request.container_requests:
-            size = asked.allocation_size
-            await self._wait_for_turn(size, started + STEERING_SECONDS)
+        responses, started = [], time.monotonic()
+        for of in request.container_requests:
+            size = of.allocation_size
+            await self._wait_for_pod(size, started + POD_WAIT_SECONDS)
             try:
-                ids, turn = self._node.prefer(self.resource, asked.available_deviceIDs, asked.must_include_deviceIDs, size)
-            except Refused as refusal:
-                await self._refuse(context, refusal)
-            if turn is None:
-                log.warning("%s: kubelet asks for %d ids for a pod that is not known here; choosing a card for it", self.resource, size)
-            log.debug("%s: %d ids preferred for %s in %.1f ms", self.resource, len(ids), turn, (time.monotonic() - started) * 1000)
-            answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
-        self._counters.took("GetPreferredAllocation", time.monotonic() - started)
-        return pb.PreferredAllocationResponse(container_responses=answers)
+                ids, pending = self._node.allocator.prefer(self.resource, of.available_deviceIDs, of.must_include_deviceIDs, size)
+            except AllocationRejected as rejection:
+                await self._reject(context, rejection)
+            if pending is None:
+                log.warning("%s: kubelet requests %d ids for a pod that is not known here; choosing a card for it", self.resource, size)
+            log.debug("%s: %d ids preferred for %s in %.1f ms", self.resource, len(ids), pending, (time.monotonic() - started) * 1000)
+            responses.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
+        self._counters.observe("GetPreferredAllocation", time.monotonic() - started)
+        return pb.PreferredAllocationResponse(container_responses=responses)
 
-    async def _wait_for_turn(self, size: int, deadline: float) -> None:
-        """Until a pod is known that this question can be about: kubelet may have seen it a moment before us."""
-        pods = self._node.pods
+    async def _wait_for_pod(self, size: int, deadline: float) -> None:
+        """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin."""
+        changes = self._node.changes
         while True:
             self._refresh()
-            seen = pods.changes.count
-            if self._node.turn(self.resource, size) is not None:
+            seen = changes.count
+            if self._node.pending.match(self.resource, size) is not None:
                 return
-            if not await pods.changes.after(seen, max(0.0, deadline - time.monotonic())):
+            if not await changes.after(seen, max(0.0, deadline - time.monotonic())):
                 return
 
     async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
-        with self._question():
+        with self._request():
             return await self._allocate(request, context)
 
     async def _allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
-        answers, started = [], time.monotonic()
+        responses, started = [], time.monotonic()
         self._refresh()
-        for asked in request.container_requests:
+        for of in request.container_requests:
             try:
-                granted = self._node.allocate(self.resource, asked.devices_ids)
-            except Refused as refusal:
-                await self._refuse(context, refusal)
-            self._report(granted, len(asked.devices_ids))
-            answers.append(pb.ContainerAllocateResponse(envs=dict(granted.environment)))
-        self._counters.took("Allocate", time.monotonic() - started)
-        return pb.AllocateResponse(container_responses=answers)
+                result = self._node.allocator.allocate(self.resource, of.devices_ids)
+            except AllocationRejected as rejection:
+                await self._reject(context, rejection)
+            self._report(result, len(of.devices_ids))
+            responses.append(pb.ContainerAllocateResponse(envs=dict(result.environment)))
+        self._counters.observe("Allocate", time.monotonic() - started)
+        return pb.AllocateResponse(container_responses=responses)
 
-    def _report(self, granted: Granted, size: int) -> None:
-        cards = ", ".join(f"card {card.index} ({card.uuid})" for card in granted.cards)
+    def _report(self, result: AllocateResult, size: int) -> None:
+        cards = ", ".join(map(card_name, result.cards))
         self._counters.allocations += 1
-        if granted.steered:
-            log.info("%s: %d ids of %s for pod %s, as the scheduler chose", self.resource, size, cards, granted.turn)
+        if result.as_planned:
+            log.info("%s: %d ids of %s for pod %s, as the scheduler planned", self.resource, size, cards, result.container)
             return
-        self._counters.unsteered += 1
-        why = "which the scheduler did not place" if granted.steered is None else "for which the scheduler chose otherwise"
-        log.warning("%s: %d ids of %s for %s, %s", self.resource, size, cards, f"pod {granted.turn}" if granted.turn else "a pod", why)
+        self._counters.unplanned += 1
+        why = "which the scheduler did not place" if result.as_planned is None else "for which the scheduler planned another card"
+        pod = f"pod {result.container}" if result.container else "a pod"
+        log.warning("%s: %d ids of %s for %s, %s", self.resource, size, cards, pod, why)
 
-    async def _refuse(self, context: _Context, refusal: Refused) -> NoReturn:
-        self._counters.refusals += 1
-        log.warning("refused: %s", refusal)
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
+    async def _reject(self, context: _Context, rejection: AllocationRejected) -> NoReturn:
+        self._counters.rejections += 1
+        log.warning("rejected: %s", rejection)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(rejection))
         raise AssertionError("abort returned")
 
     async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: _Context) -> pb.PreStartContainerResponse:
         started = time.monotonic()
         self._refresh()
         try:
-            recorded = may_start(self._node, self.resource, request.devices_ids)
-        except Refused as refusal:
-            self._counters.start_refusals += 1
-            log.warning("start refused: %s", refusal)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
+            recorded = self._node.allocator.may_start(self.resource, request.devices_ids)
+        except AllocationRejected as rejection:
+            self._counters.start_rejections += 1
+            log.warning("start rejected: %s", rejection)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(rejection))
         if not recorded:
             self._counters.unrecorded_starts += 1
-            log.warning("%s: a container starts with %d ids that kubelet's record does not show", self.resource, len(request.devices_ids))
-        self._counters.took("PreStartContainer", time.monotonic() - started)
+            size = len(request.devices_ids)
+            log.warning("%s: a container starts with %d ids that kubelet's checkpoint does not list", self.resource, size)
+        self._counters.observe("PreStartContainer", time.monotonic() - started)
         return pb.PreStartContainerResponse()
 
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The answers to kubelet's questions: which ids to give, what a container with these ids gets, and whether it may start with them.
+"""The three decisions for kubelet: which ids it should allocate, what a container with ids gets, and whether a container may start.
 
-kubelet asks for one container after the other and knows which ids of a resource are free. What it does not know, and
-what is decided here: that both resources mean the same cards, which card the scheduler chose, and which ids processes still
-hold. Before every start it waits at most 30 s for the answer, and tries a rejected start again and again. What was rejected is
-remembered, so that the scheduler side holds that card back for that size. No I/O; clocks are passed in.
+kubelet requests devices for one container after another, and knows which ids of a resource are free. The plugin decides what kubelet
+cannot: both resources share the same cards, the scheduler planned a card, processes may still use ids. Before every start of a
+container kubelet waits at most 30 s for the plugin, and retries a rejected start. The plugin publishes a rejection, so that the
+scheduler does not choose that card for that size again. No I/O: clocks are arguments.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare_runtime.core import protocol
@@ -20,75 +20,79 @@ from gpushare_runtime.core.constraints import Labels, selects
 from gpushare_runtime.core.inventory import HEALTHY, Card
 from gpushare_runtime.core.node_report import Refusal
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.device_plugin.node.candidates import Offer, choose_cards, choose_units, take_chosen
-from gpushare_runtime.device_plugin.node.devices import NodeCards
-from gpushare_runtime.device_plugin.node.ids import Key, cards_of
-from gpushare_runtime.device_plugin.node.local_pods import Ask, LocalPod, PodTable
-from gpushare_runtime.device_plugin.node.messages import card_name, shortage, unavailable, wanted_words
-from gpushare_runtime.device_plugin.node.pending import Turn, allowed_cards, find_turn
-from gpushare_runtime.device_plugin.node.usage import Held, Holders, Processes
+from gpushare_runtime.device_plugin.node.candidates import CandidateCard, Candidates
+from gpushare_runtime.device_plugin.node.devices import Devices
+from gpushare_runtime.device_plugin.node.ids import DeviceKey, card_uuids_of
+from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
+from gpushare_runtime.device_plugin.node.messages import card_name, requested, unavailable
+from gpushare_runtime.device_plugin.node.pending import PendingContainers
+from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
-# Longer than a controller needs to make the next pod, which is when the scheduler would choose the card again.
+# Longer than a controller takes to create the next pod, for which the scheduler would choose the card again.
 LIFETIME: Final = 60.0
-# Clocks differ by less from one look to the next unless one was set.
-_SET: Final = 2.0
+# Two clocks differ by less from one reading to the next, unless somebody set one of them.
+_CLOCK_SET: Final = 2.0
 
 
-class Refusals:
-    """Each ends with its time, or as soon as who holds the card has changed.
+class AllocationRejected(Exception):
+    """The plugin rejects an allocation or a start; kubelet reports the text in the pod's status."""
 
-    clock: seconds that only grow; now: Unix time, which may be set; state: who holds a card now.
+
+class Rejections:
+    """The allocations that the plugin rejected. Each expires, or ends as soon as other pods use the card.
+
+    clock: monotonic seconds; now: Unix time, which somebody may set; users_of: returns the users of a card.
     """
 
-    def __init__(self, clock: Callable[[], float], now: Callable[[], float], state: Callable[[str], Hashable]) -> None:
-        self.changes = Changes()
+    def __init__(self, clock: Callable[[], float], now: Callable[[], float], users_of: Callable[[str], Hashable], changes: Changes) -> None:
+        self.changes = changes
         self._clock = clock
         self._now = now
-        self._state = state
+        self._users_of = users_of
         self._known: dict[tuple[str, str], tuple[Refusal, float, Hashable]] = {}
 
     def add(self, uid: str, card: str, units: int, *, whole: bool) -> None:
-        refusal = Refusal(uid, card, units, self._now() + LIFETIME, whole)
-        self._known[uid, card] = refusal, self._clock() + LIFETIME, self._state(card)
+        rejection = Refusal(uid, card, units, self._now() + LIFETIME, whole)
+        self._known[uid, card] = rejection, self._clock() + LIFETIME, self._users_of(card)
         self.changes.notify()
 
     def current(self) -> list[Refusal]:
-        """Those that still hold, oldest first."""
+        """Those in force, oldest first."""
         clock, now = self._clock(), self._now()
         kept = {}
-        for key, (refusal, end, state) in self._known.items():
-            if end > clock and self._state(refusal.card) == state:
+        for key, (rejection, end, users) in self._known.items():
+            if end > clock and self._users_of(rejection.card) == users:
                 until = now + end - clock
-                # What is published changes only where the host's time was set.
-                kept[key] = (replace(refusal, until=until) if abs(until - refusal.until) > _SET else refusal), end, state
+                # The published time changes only if somebody set the host's clock.
+                kept[key] = (replace(rejection, until=until) if abs(until - rejection.until) > _CLOCK_SET else rejection), end, users
         self._known = kept
-        return [refusal for refusal, _, _ in kept.values()]
+        return [rejection for rejection, _, _ in kept.values()]
 
 
 @dataclass(frozen=True)
-class Granted:
-    """The answer to Allocate. steered: whether these are the cards that the scheduler chose, None if it chose none."""
+class AllocateResult:
+    """The response to Allocate."""
 
     environment: Mapping[str, str]
     cards: tuple[Card, ...]
-    turn: Turn | None
-    steered: bool | None
+    container: PendingContainer | None
+    as_planned: bool | None  # whether these are the cards that the scheduler planned; None if it planned none
 
 
-def grant(resource: str, ids: Collection[str], cards: tuple[Card, ...], turn: Turn | None) -> Granted:
+def allocate_response(resource: str, ids: Collection[str], cards: tuple[Card, ...], container: PendingContainer | None) -> AllocateResult:
     """cards: those of the ids, by index."""
     units = len(ids) if resource == protocol.RESOURCE_MEMORY else sum(card.units for card in cards)
-    pod_units, steered = units, None
-    if turn is not None:
-        wanted = turn.ask.cards
-        if turn.pod.allocation is not None:
-            pod_units = turn.pod.allocation.units
+    pod_units, as_planned = units, None
+    if container is not None:
+        planned = container.devices.units_by_card
+        if container.pod.allocation is not None:
+            pod_units = container.pod.allocation.units
             if resource == protocol.RESOURCE_CARDS:
-                # Other cards than chosen may be of another size.
-                pod_units += units - (sum(wanted.values()) or units)
-        elif turn.pod.request is not None and resource == protocol.RESOURCE_MEMORY:
-            pod_units = turn.pod.request.units
-        steered = set(wanted) == {card.index for card in cards} if wanted else None
+                # Other cards than the planned ones may have another size.
+                pod_units += units - (sum(planned.values()) or units)
+        elif container.pod.request is not None and resource == protocol.RESOURCE_MEMORY:
+            pod_units = container.pod.request.units
+        as_planned = set(planned) == {card.index for card in cards} if planned else None
     environment = {
         protocol.ENV_VISIBLE_DEVICES: ",".join(card.uuid for card in cards),
         protocol.ENV_INDEX: str(cards[0].index),
@@ -96,415 +100,273 @@ def grant(resource: str, ids: Collection[str], cards: tuple[Card, ...], turn: Tu
         protocol.ENV_CONTAINER_UNITS: str(units),
         protocol.ENV_POD_UNITS: str(pod_units),
     }
-    return Granted(environment, cards, turn, steered)
+    return AllocateResult(environment, cards, container, as_planned)
 
 
-_TRIES_AGAIN: Final = "kubelet tries to start the container again and again"
-
-
-def may_start(node: NodeState, resource: str, ids: Collection[str]) -> bool:
-    """Whether these ids are as they were given, and held from now on. Refused if a container with them must not run now."""
-    given = frozenset(ids)
-    doubtful = node.holders.review()
-    known = node.card_of(resource)
-    if node.inventory and not given <= known.keys():
-        raise Refused(f"{resource}: {len(given - known.keys())} of its ids are of no card in this node; {PLACE_ANEW}")
-    cards = sorted({known[i] for i in given if i in known}, key=lambda c: c.index)
-    for card in cards:
-        if card.health != HEALTHY:
-            raise Refused(f"{resource}: {card_name(card)} is not usable ({card.health}); {_TRIES_AGAIN}")
-    owners = node.holders.with_ids(resource, given)
-    recorded = [key for key in owners if not node.holders.ended(key[0])]
-    _check_shape(node, resource, cards, recorded)
-    if node.still_used(resource, given, recorded) and doubtful:
-        node.settle()
-        recorded = [key for key in recorded if key in node.holders.snapshot()]
-    if used := node.still_used(resource, given, recorded):
-        raise Refused(f"{resource}: {used}; {_TRIES_AGAIN}")
-    if not recorded:
-        # As it is now: what was settled meanwhile is nobody's any more, and may be somebody else's.
-        _check_overlap(node, resource, given)
-        if others := node.taken(resource, cards, {uid for uid, _, _ in owners}):
-            raise Refused(f"{resource}: {others}; {PLACE_ANEW}")
-        if not owners:
-            node.holders.give(resource, given, None)
-    for uid in {key[0] for key in recorded or owners}:
-        node.holders.starts([key for key in recorded or owners if key[0] == uid])
-    return bool(recorded)
-
-
-def _held(node: NodeState, resource: str) -> Mapping[Key, frozenset[str]]:
-    return {key: of for key, of in node.holders.snapshot().items() if key[2] == resource}
-
-
-def _check_overlap(node: NodeState, resource: str, ids: frozenset[str]) -> None:
-    """Ids that nobody has may be of a record that was lost; those that another container has are never this one's."""
-    for (uid, container, _), of in _held(node, resource).items():
-        if (shared := ids & of) and not _of_init(node, uid, resource, len(ids)):
-            raise Refused(
-                f"{resource}: {len(shared)} of its {len(ids)} ids ({min(shared)} …) are those of container {container} of "
-                f"{node.pod_name(uid)} by kubelet's record; restart kubelet on this node if this stays, and {PLACE_ANEW}"
-            )
-
-
-def _of_init(node: NodeState, uid: str, resource: str, size: int) -> bool:
-    """Whether they may be those of an ordinary init container of that pod: later ones have them after it, and podresources lacks it."""
-    pod = node.pods.get(uid)
-    if pod is None or pod.request is None:
-        return False
-    before = {c.name for c in pod.request.containers if not c.keeps}
-    served = node.holders.served()
-    asks = [ask for ask in pod.asks if ask.container in before and (ask.resource, ask.size) == (resource, size)]
-    return any((uid, ask.container, resource) not in served for ask in asks)
-
-
-def _check_shape(node: NodeState, resource: str, cards: Collection[Card], recorded: Collection[Key]) -> None:
-    """Only now is it certain whose the ids are: in Allocate they may have been meant for a pod of the same size."""
-    for uid, container, _ in recorded:
-        pod = node.pods.get(uid)
-        ask = next((a for a in pod.asks if (a.container, a.resource) == (container, resource)), None) if pod else None
-        if pod is None or ask is None:
-            continue
-        if resource == protocol.RESOURCE_MEMORY and len(cards) != ask.spread:
-            raise Refused(
-                f"{resource}: container {container} of pod {pod} has units of {len(cards)} cards, "
-                f"it needs {'one card' if ask.spread == 1 else f'{ask.spread} cards'}; {PLACE_ANEW}"
-            )
-        for card in cards:
-            if why := _against(node, pod, card):
-                raise Refused(f"{resource}: container {container} of pod {pod} has {card_name(card)}, {why}; {PLACE_ANEW}")
-
-
-def _against(node: NodeState, pod: LocalPod, card: Card) -> str:
-    """Why the pod's own rules, or those of a pod on the card, keep it off this card; "" if they do not."""
-    if pod.request is None:
-        return ""
-    rules, cards = pod.request.rules, node.inventory.cards if node.inventory else ()
-    # Where all are alike the node's label may be what the pod names, and the model tells no card from another.
-    models = {other.model for other in cards}
-    about = rules if len(models) > 1 else replace(rules, models=(), models_refused=())
-    if about.about_cards and not about.accept(card.uuid, [card.model]):
-        return "which its own annotations refuse"
-    if pod.phase != "Pending":
-        # Who was there first stays.
-        return ""
-    for (uid, _, _), held in node.holders.cards().items():
-        other = node.pods.get(uid)
-        if other is None or card.uuid not in held or uid == pod.uid or other.namespace != pod.namespace or other.request is None:
-            continue
-        if selects(rules.not_with, tuple(other.labels.items())):
-            return f"beside pod {other}, with which it is not to be"
-        if selects(other.request.rules.not_with, tuple(pod.labels.items())):
-            return f"beside pod {other}, which is not to be with it"
-    return _without_company(node, pod, card, rules.same_card_as) if rules.same_card_as else ""
-
-
-def _without_company(node: NodeState, pod: LocalPod, card: Card, company: Labels) -> str:
-    """Why the pod is not on this card with those that it wants to be with; "" if it is, or if it had the choice.
-
-    It had none where one was there before it was placed. With whom it was placed may be gone by now: then the card is right.
-    """
-    held: dict[str, set[str]] = {}
-    for (uid, _, _), cards in node.holders.cards().items():
-        held.setdefault(uid, set()).update(cards)
-    first = ""
-    for other in node.pods.seen():
-        if other.uid == pod.uid or other.namespace != pod.namespace or not selects(company, tuple(other.labels.items())):
-            continue
-        if card.uuid in held.get(other.uid, ()) or (other.allocation and card.index in other.allocation.by_card):
-            return ""
-        if other.uid in held and 0 < other.placed < pod.placed:
-            first = first or f"not beside pod {other}, with which it is to be"
-    return first
-
-
-PLACE_ANEW: Final = "delete the pod so that the scheduler places it anew"
-# kubelet asks for a few containers at once at most, and takes what it was told at once.
+_DELETE_POD: Final = "delete the pod so that the scheduler places it again"
+_RETRIES: Final = "kubelet will retry the start"
+# kubelet requests devices for a few containers at a time, and allocates what it prefers immediately.
 _REMEMBERED: Final = 8
 
 
-class Refused(Exception):
-    """An allocation or a start that cannot be; the text reaches the user in the pod's status."""
+@dataclass(frozen=True)
+class Allocator:
+    """Used from one event loop only."""
 
+    pods: PodTable
+    devices: Devices
+    usage: Usage
+    pending: PendingContainers
+    candidates: Candidates
+    rejections: Rejections
+    processes: Processes  # of this host; scanned only if a pod may have outlived kubelet's record
+    preferred: dict[str, OrderedDict[frozenset[str], PendingContainer | None]] = field(default_factory=dict)
+    """Resource → ids that the plugin preferred → the container that they were for."""
 
-class NodeState(NodeCards):
-    """This node's cards, its pods, and who holds what. Used from one event loop only.
-
-    clock: seconds that only grow; now: Unix time; processes: of this host, asked only when some pod may have outlived kubelet's
-    memory.
-    """
-
-    def __init__(self, pods: PodTable, clock: Callable[[], float], now: Callable[[], float], processes: Processes) -> None:
-        super().__init__(Holders(pods, clock))
-        self.pods = pods
-        self.refusals = Refusals(clock, now, self._holders_of)
-        self._processes = processes
-        self._preferred: dict[str, OrderedDict[frozenset[str], Turn | None]] = {}
-        self._refused: set[str] = set()
-
-    def settle(self) -> None:
-        """Release what pods held that are over and have no process left. Looks at processes if any is over."""
-        self.holders.settle(self._processes.pods)
+    def release_terminated(self) -> None:
+        """Release the ids of terminated pods without a process. Scans processes if there are terminated pods."""
+        self.usage.release_terminated(self.processes.pods)
 
     # GetPreferredAllocation.
 
-    def turn(self, resource: str, size: int, *, late: bool = False) -> Turn | None:
-        """The container that a question for `size` ids is about; None if no such pod is known (yet)."""
-        gone = self.holders.forgotten()
-        known, served = [pod for pod in self.pods if pod.uid not in gone and self._asks(pod)], self.holders.served()
-        turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
-        # Whose record is lost and who lives is not asked about, whatever the API server says of it at the moment.
-        while turn and self.holders.lost(turn.pod.uid) and turn.key in self.holders.leaving(resource) and self._lives(turn.key):
-            served.add(turn.key)
-            turn = find_turn(known, served, resource, size, refused=self._refused, late=late)
-        return turn
+    def prefer(
+        self, resource: str, available: Collection[str], must_include: Collection[str], size: int
+    ) -> tuple[list[str], PendingContainer | None]:
+        """The ids that kubelet should allocate, and the container that the request seems to be for.
 
-    def _asks(self, pod: LocalPod) -> bool:
-        """Whether kubelet may be about to ask for it. Of a static pod it makes the copy, which anybody may forge, once it has asked."""
-        return not pod.static or self.holders.begun(pod.uid)
-
-    def _lives(self, key: Key) -> bool:
-        """Whether what this container holds without kubelet's knowledge may be in use: of a pod that is over by any of its processes."""
-        uid, container, _ = key
-        if not self.holders.lost(uid) or self.holders.starting(key):
-            return True
-        running = self._processes.containers(uid)
-        return running is None or container in running
-
-    def prefer(self, resource: str, available: Collection[str], must: Collection[str], size: int) -> tuple[list[str], Turn | None]:
-        """The ids that kubelet should give, and to whom it seems to give them. Refused if the cards cannot serve that.
-
-        available: all ids that kubelet has free, `must` (kept from an init container of the same pod) included.
+        AllocationRejected if the cards lack them. available: all ids that kubelet has free, with `must_include`, which kubelet kept
+        from an init container of the same pod.
         """
-        free = set(available)
-        self.holders.free(resource, free.difference(must) if must else free)
-        doubtful = self.holders.review()
-        turn = self.turn(resource, size) or self.turn(resource, size, late=True)
-        ids, offers = self._choose(resource, free, set(must), size, turn)
-        if doubtful and (ids is None or not self._as_wanted(resource, ids, turn)):
-            # Looking at processes takes time: only where somebody's end would make a difference.
-            self.settle()
-            ids, offers = self._choose(resource, free, set(must), size, turn)
+        free, required = set(available), set(must_include)
+        self.usage.observe_available(resource, free.difference(required) if required else free)
+        doubtful = self.usage.terminated_pods()
+        container = self.pending.match(resource, size) or self.pending.match(resource, size, late=True)
+        ids, candidates = self.candidates.choose(resource, free, required, size, container)
+        if doubtful and (ids is None or not self.candidates.as_planned(resource, ids, container)):
+            # A scan takes time: only where released ids would make a difference.
+            self.release_terminated()
+            ids, candidates = self.candidates.choose(resource, free, required, size, container)
         if ids is None:
-            raise self._refuse(turn, self._shortage(resource, size, offers, turn))
-        remembered = self._preferred.setdefault(resource, OrderedDict())
-        remembered[frozenset(ids)] = turn
+            raise self._reject(container, self._shortage(resource, size, candidates, container))
+        remembered = self.preferred.setdefault(resource, OrderedDict())
+        remembered[frozenset(ids)] = container
         remembered.move_to_end(frozenset(ids))
         if len(remembered) > _REMEMBERED:
             remembered.popitem(last=False)
-        return ids, turn
-
-    def _choose(
-        self, resource: str, free: Collection[str], must: Collection[str], size: int, turn: Turn | None
-    ) -> tuple[list[str] | None, list[Offer]]:
-        wanted = self._wanted(turn.pod, turn.ask) if turn else {}
-        if resource == protocol.RESOURCE_CARDS:
-            offers = self._offers(resource, free, must, turn)
-            of_pod = turn.pod.allocation.by_card if turn and turn.pod.allocation else {}
-            return choose_cards(offers, size, must, wanted, of_pod), offers
-        # Nearly always the chosen cards are there, and what the others have need not be known.
-        room, there = self._room(turn)
-        chosen = take_chosen(self._offers(resource, free, must, turn, wanted), size, must, wanted, there) if wanted else None
-        if chosen is not None:
-            return chosen, []
-        offers = self._offers(resource, free, must, turn)
-        return choose_units(offers, size, must, wanted, turn.ask.spread if turn else 1, room), offers
-
-    def _room(self, turn: Turn | None) -> tuple[int, int]:
-        """Units to be free for all containers of a pod before the first of them has any: on any card, and on those chosen for this one."""
-        if turn is None or turn.pod.request is None or self.holders.begun(turn.pod.uid):
-            return 0, 0
-        chosen = turn.pod.allocation.by_card if turn.pod.allocation else {}
-        return turn.pod.request.per_card, max((chosen.get(index, 0) for index in turn.ask.cards), default=0)
-
-    def _wanted(self, pod: LocalPod, ask: Ask) -> Mapping[int, int]:
-        """Card index → units that this container is to get: as the scheduler chose, or where its pod is already, if that is elsewhere."""
-        has = self._has(pod, ask)
-        return dict.fromkeys(sorted(has), ask.size // ask.spread) if has else ask.cards
-
-    def _has(self, pod: LocalPod, ask: Ask) -> Collection[int]:
-        """The cards (index) that this container shares with those of its pod that have theirs; none if its own choice stands.
-
-        All containers of a pod share its cards. Others than the scheduler chose are got when kubelet asks for pods in another
-        order than they were seen, or when nobody chose.
-        """
-        if ask.resource != protocol.RESOURCE_MEMORY:
-            return ()
-        got, chosen = self._got(), {(other.container, other.resource): other.cards for other in pod.asks}
-        others = {
-            key: frozenset(cards)
-            for key, cards in got.items()
-            if key[0] == pod.uid and key[2] == ask.resource and key[1] != ask.container and len(cards) == ask.spread
-        }
-        moved = [cards for (_, name, resource), cards in others.items() if cards != (chosen.get((name, resource)) or {}).keys()]
-        return moved[0] if moved and all(cards == moved[0] for cards in moved) else ()
-
-    def _as_wanted(self, resource: str, ids: Collection[str], turn: Turn | None) -> bool:
-        by_uuid = self.inventory.by_uuid if self.inventory else {}
-        if turn is None:
-            return False
-        return {by_uuid[uuid].index for uuid in cards_of(resource, ids)} == self._wanted(turn.pod, turn.ask).keys()
-
-    def _offers(
-        self, resource: str, free: Collection[str], must: Collection[str], turn: Turn | None, chosen: Collection[int] = ()
-    ) -> list[Offer]:
-        """chosen: only these cards (index), and nothing of what ranks them among others."""
-        held = self.holders.held()
-        mine = self._own(turn)
-        taken = frozenset().union(*self.holders.leaving(resource).values()).difference(mine, must)
-        promised = {} if chosen else self._promised(turn)
-        allowed = None if chosen else self._allowed(turn)
-        offers = []
-        for card in self.inventory.cards if self.inventory else ():
-            if (chosen and card.index not in chosen) or self._unavailable(resource, card, held):
-                continue
-            all_ids = [card.uuid] if resource == protocol.RESOURCE_CARDS else self._ids[card.uuid]
-            ids = [i for i in all_ids if i in free and i not in taken] if taken else [i for i in all_ids if i in free]
-            if mine:
-                # Its former ones first: others of its size may have lost theirs as well.
-                ids.sort(key=lambda i: i not in mine)
-            if ids:
-                offers.append(Offer(card, ids, promised.get(card.index, 0), allowed is None or card.index in allowed))
-        return offers
-
-    def _own(self, turn: Turn | None) -> frozenset[str]:
-        """The ids that a container had before kubelet lost its record, if it cannot be using them."""
-        own = self.holders.own(turn.key) if turn else frozenset()
-        return own if own and turn and not self._lives(turn.key) else frozenset()
-
-    def _allowed(self, turn: Turn | None) -> Collection[int] | None:
-        has = self._has(turn.pod, turn.ask) if turn else ()
-        return has or allowed_cards(turn, list(self.pods), self._got())
-
-    def _promised(self, turn: Turn | None) -> dict[int, int]:
-        """Card index → units of pods that the scheduler placed and kubelet is still to serve, without the one whose turn it is."""
-        promised: dict[int, int] = {}
-        served = self.holders.served()
-        for pod in self.pods:
-            for ask in pod.asks if pod.waiting and pod.uid not in self._refused and self._asks(pod) else ():
-                key = pod.uid, ask.container, ask.resource
-                if key not in served and not (turn and turn.key == key):
-                    for index, units in self._wanted(pod, ask).items():
-                        promised[index] = promised.get(index, 0) + units
-        return promised
-
-    def _got(self) -> dict[Key, Collection[int]]:
-        by_uuid = self.inventory.by_uuid if self.inventory else {}
-        return {key: [by_uuid[c].index for c in cards if c in by_uuid] for key, cards in self.holders.cards().items()}
+        return ids, container
 
     # Allocate.
 
-    def allocate(self, resource: str, ids: Collection[str]) -> Granted:
-        """What a container with these ids is told. Refused if they mean a card that it must not have."""
+    def allocate(self, resource: str, ids: Collection[str]) -> AllocateResult:
+        """What a container with these ids gets. AllocationRejected if it must not have one of their cards."""
         given = frozenset(ids)
-        doubtful = self.holders.review()
-        turn = self._whose(resource, given)
-        cards = self._cards_of(resource, given, turn)
-        conflict = self._conflict(resource, given, cards, turn)
+        doubtful = self.usage.terminated_pods()
+        remembered = self.preferred.get(resource, OrderedDict())
+        # Without a preceding request for a preference kubelet reuses the ids of an init container of the pod that it admits.
+        container = remembered.pop(given) if given in remembered else self.pending.match(resource, len(given))
+        cards = self._cards_of(resource, given, container)
+        conflict = self._conflict(resource, given, cards, container)
         if conflict and doubtful:
-            self.settle()
-            conflict = self._conflict(resource, given, cards, turn)
+            self.release_terminated()
+            conflict = self._conflict(resource, given, cards, container)
         if conflict:
-            raise self._refuse(turn, f"{resource}: {conflict}; {PLACE_ANEW}")
-        self.holders.give(resource, given, turn)
-        return grant(resource, given, cards, turn)
+            raise self._reject(container, f"{resource}: {conflict}; {_DELETE_POD}")
+        self.usage.record_grant(resource, given, container)
+        return allocate_response(resource, given, cards, container)
 
-    def _whose(self, resource: str, ids: frozenset[str]) -> Turn | None:
-        remembered = self._preferred.get(resource, OrderedDict())
-        if ids in remembered:
-            return remembered.pop(ids)
-        # No question came before: kubelet reuses the ids of an init container, of the pod that is half served.
-        return self.turn(resource, len(ids))
-
-    def _cards_of(self, resource: str, ids: frozenset[str], turn: Turn | None) -> tuple[Card, ...]:
-        known = self.card_of(resource)
+    def _cards_of(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> tuple[Card, ...]:
+        known = self.devices.card_of(resource)
         unknown = sorted(i for i in ids if i not in known)
         if unknown or not ids:
             found = f"id {unknown[0]!r}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "") if unknown else "no id"
-            cards = ", ".join(card_name(card) for card in self.inventory.cards) if self.inventory else ""
-            raise self._refuse(
-                turn, f"{resource}: kubelet gives {found}, of no card in this node ({cards or 'which has none'}); {PLACE_ANEW}"
-            )
+            cards = ", ".join(card_name(card) for card in self.devices.cards)
+            text = f"{resource}: kubelet gives {found}, of no card in this node ({cards or 'which has none'}); {_DELETE_POD}"
+            raise self._reject(container, text)
         units: dict[Card, int] = {}
         for i in ids:
             units[known[i]] = units.get(known[i], 0) + 1
-        spread = turn.ask.spread if turn else 1
-        if resource == protocol.RESOURCE_MEMORY and (len(units) != spread or len(set(units.values())) != 1):
+        needed = container.devices.cards_per_pod if container else 1
+        if resource == protocol.RESOURCE_MEMORY and (len(units) != needed or len(set(units.values())) != 1):
             parts = ", ".join(f"{units[card]} of {card_name(card)}" for card in sorted(units, key=lambda c: c.index))
-            needs = "one card" if spread == 1 else f"the same on each of {spread} cards"
-            raise self._refuse(
-                turn, f"{resource}: kubelet gives one container units of {len(units)} cards ({parts}), it needs {needs}; {PLACE_ANEW}"
-            )
+            needs = "one card" if needed == 1 else f"the same on each of {needed} cards"
+            text = f"{resource}: kubelet gives one container units of {len(units)} cards ({parts}), it needs {needs}; {_DELETE_POD}"
+            raise self._reject(container, text)
         return tuple(sorted(units, key=lambda card: card.index))
 
-    def _conflict(self, resource: str, ids: frozenset[str], cards: Collection[Card], turn: Turn | None) -> str:
-        """Why these ids cannot be had now, "" if they can."""
-        held = self.holders.held()
+    def _conflict(self, resource: str, ids: frozenset[str], cards: Collection[Card], container: PendingContainer | None) -> str:
+        """Why these ids are not available now; "" if they are."""
+        users = self.usage.card_users()
         for card in cards:
-            why = self._unavailable(resource, card, held)
+            why = unavailable(resource, card, users, self.usage.pod_name)
             if why:
                 return f"{card_name(card)} {why}"
-        return self.still_used(resource, ids, {turn.key} if turn else set())
+        return self._used_by_others(resource, ids, {container.key} if container else set())
 
-    def still_used(self, resource: str, ids: frozenset[str], owners: Collection[Key]) -> str:
-        """Which of the ids others' processes still hold, though kubelet has freed it: with the pod object, or with its record.
+    # PreStartContainer.
 
-        owners: the containers that are to have them. Those of one pod have an init container's ids one after the other.
+    def may_start(self, resource: str, ids: Collection[str]) -> bool:
+        """Whether kubelet's checkpoint lists these ids, which are in use from now on. AllocationRejected for a start that must not be."""
+        given, usage = frozenset(ids), self.usage
+        doubtful = usage.terminated_pods()
+        known = self.devices.card_of(resource)
+        if self.devices.inventory and not given <= known.keys():
+            raise AllocationRejected(f"{resource}: {len(given - known.keys())} of its ids are of no card in this node; {_DELETE_POD}")
+        cards = sorted({known[i] for i in given if i in known}, key=lambda c: c.index)
+        for card in cards:
+            if card.health != HEALTHY:
+                raise AllocationRejected(f"{resource}: {card_name(card)} is not usable ({card.health}); {_RETRIES}")
+        owners = usage.containers_with(resource, given)
+        recorded = [key for key in owners if not usage.released(key[0])]
+        self._check_cards(resource, cards, recorded)
+        if self._used_by_others(resource, given, recorded) and doubtful:
+            self.release_terminated()
+            recorded = [key for key in recorded if key in usage.snapshot()]
+        if used := self._used_by_others(resource, given, recorded):
+            raise AllocationRejected(f"{resource}: {used}; {_RETRIES}")
+        if not recorded:
+            # By the state of now: another container may have what the plugin has just released.
+            self._check_overlap(resource, given)
+            if others := self._taken(resource, cards, {uid for uid, _, _ in owners}):
+                raise AllocationRejected(f"{resource}: {others}; {_DELETE_POD}")
+            if not owners:
+                usage.record_grant(resource, given, None)
+        for uid in {key[0] for key in recorded or owners}:
+            usage.record_start([key for key in recorded or owners if key[0] == uid])
+        return bool(recorded)
+
+    def _check_overlap(self, resource: str, ids: frozenset[str]) -> None:
+        """Ids without a record may belong to a lost one; ids of another container never belong to this one."""
+        for (uid, container, of_resource), of in self.usage.snapshot().items():
+            if of_resource == resource and (shared := ids & of) and not self._may_be_of_init(uid, resource, len(ids)):
+                raise AllocationRejected(
+                    f"{resource}: {len(shared)} of its {len(ids)} ids ({min(shared)} …) are those of container {container} of "
+                    f"{self.usage.pod_name(uid)} by kubelet's record; restart kubelet on this node if this stays, and {_DELETE_POD}"
+                )
+
+    def _may_be_of_init(self, uid: str, resource: str, size: int) -> bool:
+        """Whether an ordinary init container of that pod may have them: later containers reuse them, and podresources omits it."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.request is None:
+            return False
+        init = {c.name for c in pod.request.containers if not c.keeps}
+        allocated = self.usage.allocated()
+        requests = [of for of in pod.container_devices if of.container in init and (of.resource, of.size) == (resource, size)]
+        return any((uid, of.container, resource) not in allocated for of in requests)
+
+    def _check_cards(self, resource: str, cards: Collection[Card], recorded: Collection[DeviceKey]) -> None:
+        """Only now is the owner of the ids certain: at Allocate they may have been meant for a pod of the same size."""
+        for uid, container, _ in recorded:
+            pod = self.pods.get(uid)
+            devices = next((d for d in pod.container_devices if (d.container, d.resource) == (container, resource)), None) if pod else None
+            if pod is None or devices is None:
+                continue
+            if resource == protocol.RESOURCE_MEMORY and len(cards) != devices.cards_per_pod:
+                raise AllocationRejected(
+                    f"{resource}: container {container} of pod {pod} has units of {len(cards)} cards, "
+                    f"it needs {'one card' if devices.cards_per_pod == 1 else f'{devices.cards_per_pod} cards'}; {_DELETE_POD}"
+                )
+            for card in cards:
+                if why := self._incompatible(pod, card):
+                    raise AllocationRejected(f"{resource}: container {container} of pod {pod} has {card_name(card)}, {why}; {_DELETE_POD}")
+
+    def _incompatible(self, pod: LocalPod, card: Card) -> str:
+        """Why the constraints of the pod, or of a pod on the card, exclude this card; "" if they do not."""
+        if pod.request is None:
+            return ""
+        rules = pod.request.rules
+        # If all cards are of one model, the pod may name the node's label instead, and the model distinguishes no card.
+        models = {other.model for other in self.devices.cards}
+        about = rules if len(models) > 1 else replace(rules, models=(), models_refused=())
+        if about.about_cards and not about.accept(card.uuid, [card.model]):
+            return "which its own annotations refuse"
+        if pod.phase != "Pending":
+            # The pod that was there first stays.
+            return ""
+        for (uid, _, _), card_uuids in self.usage.card_uuids().items():
+            other = self.pods.get(uid)
+            if other is None or card.uuid not in card_uuids or uid == pod.uid or other.namespace != pod.namespace or other.request is None:
+                continue
+            if selects(rules.not_with, tuple(other.labels.items())):
+                return f"beside pod {other}, with which it is not to be"
+            if selects(other.request.rules.not_with, tuple(pod.labels.items())):
+                return f"beside pod {other}, which is not to be with it"
+        return self._lacks_company(pod, card, rules.same_card_as) if rules.same_card_as else ""
+
+    def _lacks_company(self, pod: LocalPod, card: Card, company: Labels) -> str:
+        """Why no pod on this card matches `company`; "" if one does, or if the scheduler could choose the card freely.
+
+        The scheduler could not if a matching pod had cards before. That pod may have gone by now: then the card is right.
+        """
+        has: dict[str, set[str]] = {}
+        for (uid, _, _), card_uuids in self.usage.card_uuids().items():
+            has.setdefault(uid, set()).update(card_uuids)
+        first = ""
+        for other in self.pods.seen():
+            if other.uid == pod.uid or other.namespace != pod.namespace or not selects(company, tuple(other.labels.items())):
+                continue
+            if card.uuid in has.get(other.uid, ()) or (other.allocation and card.index in other.allocation.by_card):
+                return ""
+            if other.uid in has and 0 < other.placed_at < pod.placed_at:
+                first = first or f"not beside pod {other}, with which it is to be"
+        return first
+
+    # Why something is not available.
+
+    def _used_by_others(self, resource: str, ids: frozenset[str], owners: Collection[DeviceKey]) -> str:
+        """Which of these ids the processes of others still use, although kubelet has freed them; "" if none.
+
+        owners: the containers that should have them. Those of one pod have an init container's ids one after another.
         """
         pods = {uid for uid, _, _ in owners}
-        for key, of in self.holders.leaving(resource).items():
+        for key, of in self.usage.still_in_use(resource).items():
             shared = of & ids
-            passed_on = key[0] in pods and not self.holders.lost(key[0])
-            if shared and key not in owners and not passed_on and self._lives(key):
-                return f"id {min(shared)!r} is still held by processes of {self.pod_name(key[0])}, though kubelet has freed it"
+            passed_on = key[0] in pods and not self.usage.record_lost(key[0])
+            if shared and key not in owners and not passed_on and self.usage.may_run(key, self.processes.containers):
+                return f"id {min(shared)!r} is still used by processes of {self.usage.pod_name(key[0])}, though kubelet has freed it"
         return ""
 
-    def taken(self, resource: str, cards: Collection[Card], owners: Collection[str]) -> str:
-        """Which of these cards somebody else has by the other resource, "" if none. owners: UIDs."""
-        held = self.holders.held()
+    def _taken(self, resource: str, cards: Collection[Card], owners: Collection[str]) -> str:
+        """Which of these cards another pod uses by the other resource; "" if none. owners: UIDs."""
+        users = self.usage.card_users()
         for card in cards:
-            others = {held.whole[card.uuid]} if card.uuid in held.whole else set()
+            others = {users.whole[card.uuid]} if card.uuid in users.whole else set()
             if resource == protocol.RESOURCE_CARDS:
-                others = set(held.memory.get(card.uuid, ()))
+                others = set(users.memory.get(card.uuid, ()))
             if strangers := sorted(others.difference(owners)):
-                return f"{card_name(card)} is held by {', '.join(map(self.pod_name, strangers))}"
+                return f"{card_name(card)} is allocated to {', '.join(map(self.usage.pod_name, strangers))}"
         return ""
 
-    # In words.
-
-    def _unavailable(self, resource: str, card: Card, held: Held) -> str:
-        return unavailable(resource, card, held, self.pod_name)
-
-    def _shortage(self, resource: str, size: int, offers: Collection[Offer], turn: Turn | None) -> str:
-        if self.inventory is None or not self.inventory.cards:
+    def _shortage(self, resource: str, size: int, candidates: Collection[CandidateCard], container: PendingContainer | None) -> str:
+        inventory, memory = self.devices.inventory, resource == protocol.RESOURCE_MEMORY
+        if inventory is None or not inventory.cards:
             return f"{resource}: this node has no cards that answer; see the status of gpushare-device-plugin on it"
-        leaving: dict[str, set[str]] = {}
-        for (uid, _, _), ids in self.holders.leaving(resource).items():
-            for uuid in cards_of(resource, ids):
-                leaving.setdefault(uuid, set()).add(self.pod_name(uid))
-        held = self.holders.held()
-        why = {card.index: self._unavailable(resource, card, held) for card in self.inventory.cards}
-        asked = wanted_words(resource, size, turn.ask.spread if turn else 1, self.inventory)
-        return f"{resource}: asked for {asked}, but {shortage(resource, self.inventory, offers, why, leaving)}; {PLACE_ANEW}"
+        orphaned: dict[str, set[str]] = {}
+        for (uid, _, _), ids in self.usage.still_in_use(resource).items():
+            for uuid in card_uuids_of(resource, ids):
+                orphaned.setdefault(uuid, set()).add(self.usage.pod_name(uid))
+        users, by_uuid = self.usage.card_users(), {candidate.card.uuid: candidate for candidate in candidates}
+        cards = []
+        for card in inventory.cards:
+            candidate = by_uuid.get(card.uuid)
+            free = len(candidate.ids) if candidate else 0
+            has = f"has {free} free" if memory else "is free" if free else "is taken"
+            if candidate and not candidate.fallback:
+                has += " but is not the one it was placed on"
+            if card.uuid in orphaned:
+                has += f" (processes of {', '.join(sorted(orphaned[card.uuid]))} use some that kubelet has freed)"
+            cards.append(f"card {card.index} {unavailable(resource, card, users, self.usage.pod_name) or has}")
+        asked = requested(resource, size, container.devices.cards_per_pod if container else 1, inventory)
+        return f"{resource}: asked for {asked}, but {', '.join(cards)}; {_DELETE_POD}"
 
-    def _refuse(self, turn: Turn | None, text: str) -> Refused:
-        if turn is None:
-            return Refused(text)
-        self._refused = {pod.uid for pod in self.pods if pod.uid in self._refused or pod.uid == turn.pod.uid}
-        whole = turn.ask.resource == protocol.RESOURCE_CARDS
-        for index, units in turn.ask.cards.items():
-            card = self.inventory.by_index.get(index) if self.inventory else None
+    def _reject(self, container: PendingContainer | None, text: str) -> AllocationRejected:
+        if container is None:
+            return AllocationRejected(text)
+        self.pending.reject(container.pod)
+        whole, inventory = container.devices.resource == protocol.RESOURCE_CARDS, self.devices.inventory
+        for index, units in container.devices.units_by_card.items():
+            card = inventory.by_index.get(index) if inventory else None
             if card is not None:
-                self.refusals.add(turn.pod.uid, card.uuid, units, whole=whole)
-        if turn.pod.allocation is None:
-            text += f". The scheduler extender has not placed pod {turn.pod}: check that kube-scheduler is configured to call it"
-        return Refused(text)
-
-    def _holders_of(self, uuid: str) -> Hashable:
-        card = self.inventory.by_uuid.get(uuid) if self.inventory else None
-        held = self.holders.held()
-        return card and card.usable, frozenset(held.memory.get(uuid, ())), held.whole.get(uuid)
-
-    def pod_name(self, uid: str) -> str:
-        name = self.holders.name(uid)
-        return f"pod {name}" if name else f"the pod with UID {uid}" if uid else "a pod admitted just now"
+                self.rejections.add(container.pod.uid, card.uuid, units, whole=whole)
+        if container.pod.allocation is None:
+            text += f". The scheduler extender has not placed pod {container.pod}: check that kube-scheduler is configured to call it"
+        return AllocationRejected(text)

@@ -1,86 +1,239 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which of the free ids a container should get. Pure."""
+"""Which of the free ids a container gets: those of the planned card, else those of the best other card."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Card
+from gpushare_runtime.device_plugin.node.devices import Devices
+from gpushare_runtime.device_plugin.node.ids import DeviceKey, card_uuids_of
+from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
+from gpushare_runtime.device_plugin.node.messages import unavailable
+from gpushare_runtime.device_plugin.node.pending import PendingContainers
+from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A card that may be given from.
-
-    ids: of this card that may be given, best first (for whole cards: its UUID); promised: units that the scheduler gave to
-    pods which have not got their ids yet; other: it may be given although the scheduler chose another one.
-    """
+class CandidateCard:
+    """A card with ids that may be allocated."""
 
     card: Card
-    ids: Sequence[str]
-    promised: int = 0
-    other: bool = True
+    ids: Sequence[str]  # best first; for whole cards: its UUID
+    reserved_for_others: int = 0  # units that the scheduler planned for pods without ids
+    fallback: bool = True  # it may replace the planned card
 
 
-def take_chosen(offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], room: int = 0) -> list[str] | None:
-    """`size` unit ids with `must` among them, as the scheduler chose (card index → units); None if that cannot be had.
+def choose_planned(
+    candidates: Sequence[CandidateCard], size: int, must_include: Collection[str], planned: Mapping[int, int], room: int = 0
+) -> list[str] | None:
+    """`size` unit ids with `must_include` among them, as planned (card index → units); None if the cards lack them.
 
     room: units that must be free on each of the cards, for the other containers of the pod.
     """
-    if not wanted or sum(wanted.values()) != size:
+    if not planned or sum(planned.values()) != size:
         return None
-    by_index = {offer.card.index: offer for offer in offers}
-    parts = [(by_index.get(index), units) for index, units in wanted.items()]
-    ids = [i for offer, units in parts if offer and len(offer.ids) >= max(units, room) for i in _take(offer.ids, units, must)]
-    return ids if len(ids) == size and set(must) <= set(ids) else None
+    by_index = {candidate.card.index: candidate for candidate in candidates}
+    parts = [(by_index.get(index), units) for index, units in planned.items()]
+    ids = [i for found, units in parts if found and len(found.ids) >= max(units, room) for i in _take(found.ids, units, must_include)]
+    return ids if len(ids) == size and set(must_include) <= set(ids) else None
 
 
 def choose_units(
-    offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], spread: int = 1, room: int = 0
+    candidates: Sequence[CandidateCard],
+    size: int,
+    must_include: Collection[str],
+    planned: Mapping[int, int],
+    cards_per_pod: int = 1,
+    room: int = 0,
 ) -> list[str] | None:
-    """`size` unit ids with `must` among them; None if the cards do not have them.
+    """`size` unit ids with `must_include` among them; None if the cards lack them.
 
-    wanted: card index → units that the scheduler chose. If it cannot be had, the best other cards, `spread` of them with the
-    same units each: first those with `room` for all containers of the pod, then those whose promised units stay free, then the
-    fullest.
+    Tries the plan first (card index → units), then the best `cards_per_pod` other cards, with the same number of units each. It
+    prefers cards with `room` for all containers of the pod, then cards that keep what is reserved for others, then the fullest.
     """
-    chosen = take_chosen(offers, size, must, wanted, room)
+    chosen = choose_planned(candidates, size, must_include, planned, room)
     if chosen is not None:
         return chosen
-    if spread < 1 or size % spread:
+    if cards_per_pod < 1 or size % cards_per_pod:
         return None
-    each = size // spread
-    obliged = set(must)
-    ranked = sorted(
-        (o for o in offers if o.other and len(o.ids) >= each),
-        key=lambda o: (obliged.isdisjoint(o.ids), len(o.ids) < room, len(o.ids) - o.promised < max(each, room), len(o.ids), o.card.index),
-    )
-    ids = [i for offer in ranked[:spread] for i in _take(offer.ids, each, must)]
-    return ids if len(ids) == size and obliged <= set(ids) else None
+    each, required = size // cards_per_pod, set(must_include)
+
+    def rank(candidate: CandidateCard) -> tuple[bool | int, ...]:
+        free = len(candidate.ids)
+        crowds_out = free - candidate.reserved_for_others < max(each, room)
+        return required.isdisjoint(candidate.ids), free < room, crowds_out, free, candidate.card.index
+
+    ranked = sorted((c for c in candidates if c.fallback and len(c.ids) >= each), key=rank)
+    ids = [i for candidate in ranked[:cards_per_pod] for i in _take(candidate.ids, each, must_include)]
+    return ids if len(ids) == size and required <= set(ids) else None
 
 
 def choose_cards(
-    offers: Sequence[Offer], size: int, must: Collection[str], wanted: Mapping[int, int], of_pod: Collection[int] = ()
+    candidates: Sequence[CandidateCard],
+    size: int,
+    must_include: Collection[str],
+    planned: Mapping[int, int],
+    of_pod: Collection[int] = (),
 ) -> list[str] | None:
-    """`size` card UUIDs with `must` among them; None if there are not that many.
+    """`size` card UUIDs with `must_include` among them; None if there are fewer.
 
-    First those that the scheduler chose for the container (`wanted`, by index), then its pod's others (`of_pod`: kubelet picks
-    at random which of an init container's cards a later container has), then cards that nothing is promised on, smallest first.
+    Prefers cards planned for the container (index), then its pod's others (`of_pod`), then cards with nothing reserved, smallest
+    first. kubelet picks at random which of an init container's cards a later container gets.
     """
 
-    def rank(offer: Offer) -> tuple[bool | int, ...]:
-        card = offer.card
-        return card.uuid not in must, card.index not in wanted, card.index not in of_pod, offer.promised > 0, card.units, card.index
+    def rank(candidate: CandidateCard) -> tuple[bool | int, ...]:
+        card, reserved = candidate.card, candidate.reserved_for_others > 0
+        return card.uuid not in must_include, card.index not in planned, card.index not in of_pod, reserved, card.units, card.index
 
-    ranked = sorted((o for o in offers if o.other or o.card.index in wanted or o.card.index in of_pod or o.card.uuid in must), key=rank)
-    chosen = [offer.card.uuid for offer in ranked[:size]]
-    return chosen if len(chosen) == size and set(must) <= set(chosen) else None
+    of_plan = {*planned, *of_pod}
+    allowed = (c for c in candidates if c.fallback or c.card.index in of_plan or c.card.uuid in must_include)
+    chosen = [candidate.card.uuid for candidate in sorted(allowed, key=rank)[:size]]
+    return chosen if len(chosen) == size and set(must_include) <= set(chosen) else None
 
 
-def _take(ids: Sequence[str], count: int, must: Collection[str]) -> list[str]:
-    if not must:
+def _take(ids: Sequence[str], count: int, must_include: Collection[str]) -> list[str]:
+    if not must_include:
         return list(ids[:count])
-    first = [i for i in ids if i in must]
-    return (first + [i for i in ids if i not in must])[:count]
+    first = [i for i in ids if i in must_include]
+    return (first + [i for i in ids if i not in must_include])[:count]
+
+
+def allowed_cards(
+    container: PendingContainer | None, pods: Collection[LocalPod], has: Mapping[DeviceKey, Collection[int]]
+) -> Collection[int] | None:
+    """The cards (NVML index) that may replace the planned ones; None for any card with room.
+
+    Where the plan depended on more than room, only a card that another pod of the same shape left for a different one.
+    has: the cards that containers really have.
+    """
+    if container is None or container.pod.request is None or not container.devices.units_by_card:
+        return None
+    request = container.pod.request
+    particular = request.core or request.rules.about_cards or request.rules.about_pods
+    if not particular and not any(pod.request and pod.request.rules.about_pods for pod in pods):
+        return None
+    allowed = set(container.devices.units_by_card)
+    for pod in pods:
+        same = pod.request is not None and pod.request.shape == request.shape and pod.labels == container.pod.labels
+        if pod.uid == container.pod.uid or not same or pod.namespace != container.pod.namespace:
+            continue
+        for devices in pod.container_devices:
+            cards = has.get((pod.uid, devices.container, devices.resource))
+            if cards is not None and devices.units_by_card:
+                allowed |= set(devices.units_by_card) - set(cards)
+    return allowed
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Chooses ids by the state of this node: its cards, the usage, and the plans for its pods."""
+
+    pods: PodTable
+    devices: Devices
+    usage: Usage
+    pending: PendingContainers
+    processes: Processes
+
+    def choose(
+        self, resource: str, free: Collection[str], must_include: Collection[str], size: int, container: PendingContainer | None
+    ) -> tuple[list[str] | None, list[CandidateCard]]:
+        """The best ids for the container, None if the cards lack them; and all candidates, if it had to consider them."""
+        planned = self._planned(container.pod, container.devices) if container else {}
+        of_pod = container.pod.allocation.by_card if container and container.pod.allocation else {}
+        if resource == protocol.RESOURCE_CARDS:
+            candidates = self._candidates(resource, free, must_include, container)
+            return choose_cards(candidates, size, must_include, planned, of_pod), candidates
+        # Before the first container of a pod has any units, all must be free that its containers need on a card.
+        request = container.pod.request if container and not self.usage.was_allocated(container.pod.uid) else None
+        room = request.per_card if request else 0
+        if container and planned:
+            # Usually the planned cards have the ids, and the other cards need not be considered.
+            on_planned = max((of_pod.get(index, 0) for index in container.devices.units_by_card), default=0) if request else 0
+            candidates = self._candidates(resource, free, must_include, container, planned)
+            chosen = choose_planned(candidates, size, must_include, planned, on_planned)
+            if chosen is not None:
+                return chosen, []
+        candidates = self._candidates(resource, free, must_include, container)
+        return choose_units(candidates, size, must_include, planned, container.devices.cards_per_pod if container else 1, room), candidates
+
+    def as_planned(self, resource: str, ids: Collection[str], container: PendingContainer | None) -> bool:
+        """Whether these ids are of exactly the cards that the container should get."""
+        if container is None:
+            return False
+        cards = {self.devices.by_uuid[uuid].index for uuid in card_uuids_of(resource, ids)}
+        return cards == self._planned(container.pod, container.devices).keys()
+
+    def _planned(self, pod: LocalPod, devices: ContainerDevices) -> Mapping[int, int]:
+        """Card index → units that this container should get: by the scheduler's plan, or where its pod has its cards instead."""
+        moved = self._moved_to(pod, devices)
+        return dict.fromkeys(sorted(moved), devices.size // devices.cards_per_pod) if moved else devices.units_by_card
+
+    def _moved_to(self, pod: LocalPod, devices: ContainerDevices) -> Collection[int]:
+        """The cards (index) that the pod's other containers have instead of the planned ones; none if the plan stands.
+
+        All containers of a pod share its cards. They differ from the plan if kubelet admits pods in another order than they were seen,
+        or if there was no plan.
+        """
+        if devices.resource != protocol.RESOURCE_MEMORY:
+            return ()
+        plans = {(of.container, of.resource): of.units_by_card for of in pod.container_devices}
+        others = {
+            key: frozenset(cards)
+            for key, cards in self._card_indexes().items()
+            if key[0] == pod.uid and key[2] == devices.resource and key[1] != devices.container and len(cards) == devices.cards_per_pod
+        }
+        moved = [cards for (_, name, resource), cards in others.items() if cards != (plans.get((name, resource)) or {}).keys()]
+        return moved[0] if moved and all(cards == moved[0] for cards in moved) else ()
+
+    def _candidates(
+        self,
+        resource: str,
+        free: Collection[str],
+        must_include: Collection[str],
+        container: PendingContainer | None,
+        only: Collection[int] = (),
+    ) -> list[CandidateCard]:
+        """only: these cards (index), without what ranks them among others; () for all cards."""
+        users = self.usage.card_users()
+        former = self._former_ids(container)
+        taken = frozenset().union(*self.usage.still_in_use(resource).values()).difference(former, must_include)
+        reserved = {} if only else self._reserved_for_others(container)
+        allowed = None if only else self._allowed(container)
+        candidates = []
+        for card in self.devices.cards:
+            if (only and card.index not in only) or unavailable(resource, card, users, self.usage.pod_name):
+                continue
+            all_ids = self.devices.ids_of(resource, card.uuid)
+            ids = [i for i in all_ids if i in free and i not in taken] if taken else [i for i in all_ids if i in free]
+            if former:
+                # Its own former ids first: other containers of this size may have lost theirs.
+                ids.sort(key=lambda i: i not in former)
+            if ids:
+                candidates.append(CandidateCard(card, ids, reserved.get(card.index, 0), allowed is None or card.index in allowed))
+        return candidates
+
+    def _former_ids(self, container: PendingContainer | None) -> frozenset[str]:
+        """The ids that the container had before kubelet lost its record, if the container cannot be using them."""
+        former = self.usage.former_ids(container.key) if container else frozenset()
+        running = former and container and self.usage.may_run(container.key, self.processes.containers)
+        return frozenset() if running else former
+
+    def _allowed(self, container: PendingContainer | None) -> Collection[int] | None:
+        moved = self._moved_to(container.pod, container.devices) if container else ()
+        return moved or allowed_cards(container, list(self.pods), self._card_indexes())
+
+    def _reserved_for_others(self, container: PendingContainer | None) -> dict[int, int]:
+        """Card index → units planned for other containers that have no ids yet."""
+        reserved: dict[int, int] = {}
+        for pod, devices in self.pending.planned(container):
+            for index, units in self._planned(pod, devices).items():
+                reserved[index] = reserved.get(index, 0) + units
+        return reserved
+
+    def _card_indexes(self) -> dict[DeviceKey, Collection[int]]:
+        by_uuid = self.devices.by_uuid
+        return {key: [by_uuid[c].index for c in cards if c in by_uuid] for key, cards in self.usage.card_uuids().items()}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The cards of this node, the ids made of them, and which of these kubelet is told of as healthy. No I/O."""
+"""The cards of this node, their device ids, and which ids the plugin reports to kubelet as healthy. No I/O."""
 
 from __future__ import annotations
 
@@ -10,77 +10,83 @@ from dataclasses import replace
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.quantity import unit_id
-from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.device_plugin.node.usage import Holders
+from gpushare_runtime.device_plugin.node.usage import Usage
 
 
-class NodeCards:
-    """inventory: None before the cards were read; inventory_changes: counts its changes; holders: who holds which ids."""
+class Devices:
+    """inventory: None before the cards were read for the first time."""
 
-    def __init__(self, holders: Holders) -> None:
-        self.holders = holders
+    def __init__(self, usage: Usage) -> None:
         self.inventory: Inventory | None = None
-        self.inventory_changes = Changes()
+        self._usage = usage
         self._read: Inventory | None = None
         self._cordon = ""
         self._slots: dict[str, Card] = {}
         self._ids: dict[str, list[str]] = {}
 
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return self.inventory.cards if self.inventory else ()
+
+    @property
+    def by_uuid(self) -> Mapping[str, Card]:
+        return self.inventory.by_uuid if self.inventory else {}
+
     def set_inventory(self, read: Inventory) -> bool:
-        """The cards as read now; whether they differ from before."""
+        """Take the cards as read now. Returns whether they differ from before."""
         self._read = read
-        inventory = replace(read, cards=tuple(replace(c, cordoned=c.cordoned or cordons(self._cordon, c)) for c in read.cards))
+        inventory = replace(read, cards=tuple(replace(c, cordoned=c.cordoned or is_cordoned(self._cordon, c)) for c in read.cards))
         if inventory == self.inventory:
             return False
         self.inventory = inventory
         self._ids = {c.uuid: [unit_id(c.uuid, slot) for slot in range(c.units)] for c in inventory.cards}
         self._slots = {device_id: card for card in inventory.cards for device_id in self._ids[card.uuid]}
-        self.inventory_changes.notify()
+        self._usage.changes.notify()
         return True
 
     def set_cordon(self, text: str) -> None:
-        """The cards that take no new pods, as an administrator wrote them: NVML index or UUID, with commas between; "all"."""
+        """Take the cards that an administrator cordoned: NVML indexes or UUIDs, separated by commas; "all"."""
         if text != self._cordon:
             self._cordon = text
             if self._read is not None:
                 self.set_inventory(self._read)
 
     def card_of(self, resource: str) -> Mapping[str, Card]:
-        """The card of each id that there is of the resource."""
-        if resource == protocol.RESOURCE_CARDS:
-            return self.inventory.by_uuid if self.inventory else {}
-        return self._slots
+        """Id → card, for all ids of the resource."""
+        return self.by_uuid if resource == protocol.RESOURCE_CARDS else self._slots
 
-    def devices(self, resource: str) -> list[tuple[str, bool]]:
-        """Every id of the resource, and whether it counts as healthy.
+    def ids_of(self, resource: str, card_uuid: str) -> list[str]:
+        """The ids of one card, lowest slot first."""
+        return [card_uuid] if resource == protocol.RESOURCE_CARDS else self._ids[card_uuid]
 
-        Of a card that may not be given, the free ids do not; those that are held follow as they are released. So kubelet's
-        sum falls by what the card can no longer give, and what pods hold of it is not taken from the good cards.
+    def reported(self, resource: str) -> list[tuple[str, bool]]:
+        """Every id of the resource, and whether the plugin reports it as healthy.
+
+        Of an unusable card, only ids in use are healthy, until their pods release them. So kubelet's total falls by what this card
+        cannot provide, and the ids in use do not reduce what the good cards provide.
         """
-        cards = self.inventory.cards if self.inventory else ()
-        kept = self._held_of_unusable(resource)
-        if resource == protocol.RESOURCE_CARDS:
-            return [(card.uuid, card.usable or card.uuid in kept) for card in cards]
-        return [(device_id, card.usable or device_id in kept) for card in cards for device_id in self._ids[card.uuid]]
+        kept = self._used_of_unusable(resource)
+        return [(i, card.usable or i in kept) for card in self.cards for i in self.ids_of(resource, card.uuid)]
 
-    def devices_key(self, resource: str) -> Hashable:
-        """Equal as long as `devices` is."""
-        cards = self.inventory.cards if self.inventory else ()
-        return tuple((card.uuid, card.units, card.usable) for card in cards), frozenset(self._held_of_unusable(resource))
+    def reported_key(self, resource: str) -> Hashable:
+        """Equal as long as `reported` is."""
+        return tuple((card.uuid, card.units, card.usable) for card in self.cards), frozenset(self._used_of_unusable(resource))
 
-    def _held_of_unusable(self, resource: str) -> Collection[str]:
-        unusable = {card.uuid: card for card in (self.inventory.cards if self.inventory else ()) if not card.usable}
+    def _used_of_unusable(self, resource: str) -> Collection[str]:
+        unusable = {card.uuid for card in self.cards if not card.usable}
         if not unusable:
             return ()
-        # What kubelet has freed already is free to it, whatever still uses it.
-        freed = frozenset().union(*self.holders.leaving(resource).values())
-        return (self.holders.ids_of(resource, unusable) & self._ids_of(resource, unusable)) - freed
+        # kubelet counts what it has freed as free, even if a process still uses it.
+        freed = frozenset().union(*self._usage.still_in_use(resource).values())
+        return (self._usage.ids_of(resource, unusable) & {i for uuid in unusable for i in self.ids_of(resource, uuid)}) - freed
 
-    def _ids_of(self, resource: str, cards: Collection[str]) -> set[str]:
-        return set(cards) if resource == protocol.RESOURCE_CARDS else {i for uuid in cards for i in self._ids[uuid]}
+    def users_key(self, card_uuid: str) -> Hashable:
+        """Equal as long as the same pods use the card, and it remains usable or unusable."""
+        card, users = self.by_uuid.get(card_uuid), self._usage.card_users()
+        return card and card.usable, frozenset(users.memory.get(card_uuid, ())), users.whole.get(card_uuid)
 
 
-def cordons(text: str, card: Card) -> bool:
-    """Whether this names the card."""
+def is_cordoned(text: str, card: Card) -> bool:
+    """Whether the text of `gpushare/cordon` names the card."""
     words = {word.strip() for word in text.split(",")}
     return bool(words & {str(card.index), card.uuid, "all"})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What ids mean: the cards that they are of, and the allocation of the pod whose containers have them. Pure."""
+"""Device ids: the cards that they belong to, and the allocation of the pod whose containers have them. Pure."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import parse_unit_id
 from gpushare_runtime.core.request import ContainerRequest, Request
 
-Key = tuple[str, str, str]
+DeviceKey = tuple[str, str, str]
 """(pod UID, container, resource)."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """The ids of one resource that one container holds. pod: its UID (for a static pod: kubelet's own, not the API's)."""
+class CheckpointEntry:
+    """The ids of one resource that one container has."""
 
-    pod: str
+    pod: str  # UID; kubelet's own for a static pod, not the API server's
     container: str
     resource: str
     ids: frozenset[str]
 
 
-Given = Mapping[tuple[str, str], Collection[str]]
+AllocatedIds = Mapping[tuple[str, str], Collection[str]]
 """(container, resource) → the ids that it has."""
 
 
-def actual_allocation(request: Request, given: Given, inventory: Inventory) -> Allocation | None:
-    """The allocation of a pod with these ids; None until each container that asks has its ids, all of cards that are there."""
+def actual_allocation(request: Request, allocated: AllocatedIds, inventory: Inventory) -> Allocation | None:
+    """The allocation of a pod with these ids; None until every requesting container has its ids, all of cards in the inventory."""
     own: dict[int, dict[int, int]] = {}
     kept: set[str] = set()
     of_init: dict[str, str] = {}
     for container in request.containers:
         for resource in _resources(container):
-            ids = given.get((container.name, resource))
+            ids = allocated.get((container.name, resource))
             if ids is None:
                 return None
             if container.keeps:
-                units = _units(ids, resource, inventory)
+                units = _units_by_card(ids, resource, inventory)
                 if units is None:
                     return None
                 own.setdefault(container.key, {}).update(units)
@@ -52,7 +52,7 @@ def actual_allocation(request: Request, given: Given, inventory: Inventory) -> A
     extra: dict[int, int] = {}
     for device_id, resource in of_init.items():
         if device_id not in kept:
-            units = _units([device_id], resource, inventory)
+            units = _units_by_card([device_id], resource, inventory)
             if units is None:
                 return None
             for index, more in units.items():
@@ -67,7 +67,7 @@ def _resources(container: ContainerRequest) -> Iterable[str]:
         yield protocol.RESOURCE_CARDS
 
 
-def _units(ids: Iterable[str], resource: str, inventory: Inventory) -> dict[int, int] | None:
+def _units_by_card(ids: Iterable[str], resource: str, inventory: Inventory) -> dict[int, int] | None:
     units: dict[int, int] = {}
     for device_id in ids:
         memory = resource == protocol.RESOURCE_MEMORY
@@ -78,13 +78,13 @@ def _units(ids: Iterable[str], resource: str, inventory: Inventory) -> dict[int,
     return units
 
 
-def cards_of(resource: str, ids: Iterable[str]) -> set[str]:
-    """The UUIDs of the cards that these ids are of."""
+def card_uuids_of(resource: str, ids: Iterable[str]) -> set[str]:
+    """The UUIDs of the cards that these ids belong to."""
     return set(ids) if resource == protocol.RESOURCE_CARDS else {card_of_unit(i) for i in ids}
 
 
 def card_of_unit(device_id: str) -> str:
-    """The card UUID in a unit id; an id of another form stands for itself, so that it belongs to no card."""
+    """The card UUID in a unit id; an id of another form is returned as it is, so that it matches no card."""
     try:
         return parse_unit_id(device_id)[0]
     except ValueError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The pods of this node as the API server shows them, in the order in which kubelet learns of them."""
+"""The pods of this node as the API server reports them, in the order in which kubelet admits them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation, wanted
 from gpushare_runtime.core.request import Request, RequestError, parse_request
 from gpushare_runtime.daemon.sync import Changes
+from gpushare_runtime.device_plugin.node.ids import DeviceKey
 
 log = logging.getLogger(__name__)
 
-# More than a node has at once, many times over.
+# Many times more than a node has at once.
 _REMEMBERED: Final = 1000
-# On the API's copy of a static pod: the UID that kubelet knows the pod by, a hash of the file. Everybody may write it, and the
-# API server's own UIDs are of another form.
-_STATIC: Final = "kubernetes.io/config.mirror"
+# kubelet identifies a static pod by a hash of its file, which an annotation of the API server's copy repeats. Anybody may write it;
+# the API server's own UIDs have another form.
 _STATIC_UID: Final = re.compile("[0-9a-f]{32}")
-UNREADABLE: Final = "it cannot be read; the log of gpushare-device-plugin says why"
+UNREADABLE: Final = "it cannot be read; the log of gpushare-device-plugin has the reason"
 _OURS: Final = (
     protocol.ANNOTATION_INDEX,
     protocol.ANNOTATION_CARD_UNITS,
@@ -36,47 +36,37 @@ _OURS: Final = (
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What kubelet asks for one container: `size` ids of `resource`.
-
-    cards: NVML card index → units that the scheduler chose, empty if it chose nothing; spread: over how many cards the
-    memory is to go, the same on each.
-    """
+class ContainerDevices:
+    """What kubelet requests for one container: `size` ids of `resource`."""
 
     container: str
     resource: str
     size: int
-    cards: Mapping[int, int] = field(default_factory=dict)
-    spread: int = 1
+    units_by_card: Mapping[int, int] = field(default_factory=dict)  # NVML index → units, as planned by the scheduler; {} without a plan
+    cards_per_pod: int = 1  # the memory comes from so many cards, the same from each
 
 
 @dataclass(frozen=True)
 class LocalPod:
-    """A pod of this node.
+    """A pod of this node."""
 
-    uid: as kubelet knows it; static: from a file on the node, the API has only a copy, with `copy` as its UID; request: None if
-    it asks for nothing of ours, or in a way that cannot be meant (problem: why); annotations: only ours; running: names of
-    containers that run, stopped: all have ended for good, containers: name → the ID of the last one, all by kubelet's word;
-    deleting: it is marked for that; asks: in the order in which kubelet asks (init containers first).
-    """
-
-    uid: str
+    uid: str  # as kubelet knows it
     namespace: str
     name: str
     created: str
     phase: str
-    static: bool = False
-    request: Request | None = None
+    static: bool = False  # from a file on the node: the API server has only a copy
+    request: Request | None = None  # None without a valid request for our resources
     allocation: Allocation | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)  # only ours
     labels: Mapping[str, str] = field(default_factory=dict)
-    running: frozenset[str] = frozenset()
-    stopped: bool = False
-    containers: Mapping[str, str] = field(default_factory=dict)
-    deleting: bool = False
-    asks: tuple[Ask, ...] = ()
-    problem: str = ""
-    copy: str = ""
+    running: frozenset[str] = frozenset()  # names of the containers that kubelet reported as running
+    stopped: bool = False  # kubelet reported that all containers ended for good
+    container_ids: Mapping[str, str] = field(default_factory=dict)  # container name → last ID that kubelet reported
+    terminating: bool = False  # has a deletionTimestamp
+    container_devices: tuple[ContainerDevices, ...] = ()  # in the order in which kubelet requests them: init containers first
+    problem: str = ""  # why request or allocation are missing
+    mirror_uid: str = ""  # of a static pod: the UID of the API server's copy
 
     @property
     def finished(self) -> bool:
@@ -84,73 +74,79 @@ class LocalPod:
 
     @property
     def active(self) -> bool:
-        """Whether kubelet is to run it, as far as the API server knows."""
-        return not self.finished and not self.deleting
+        """Whether kubelet should run it, as far as the API server knows."""
+        return not self.finished and not self.terminating
 
     @property
     def assigned(self) -> bool:
-        """Whether a device plugin has said that the containers have their cards."""
+        """Whether a device plugin has confirmed that the containers have their cards."""
         return self.annotations.get(protocol.ANNOTATION_ASSIGNED) == "true"
 
     @property
-    def placed(self) -> int:
-        """When the scheduler chose its cards, Unix time in nanoseconds; 0 if it is not said."""
-        said = self.annotations.get(protocol.ANNOTATION_ASSUME_TIME, "")
-        return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else 0
+    def placed_at(self) -> int:
+        """When the scheduler chose its cards, Unix time in nanoseconds; 0 if unknown."""
+        text = self.annotations.get(protocol.ANNOTATION_ASSUME_TIME, "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
     @property
-    def sayable(self) -> bool:
-        """Whether its annotations can say what it has: the API's copy of a static pod is kubelet's, and some requests have no form."""
+    def annotatable(self) -> bool:
+        """Whether annotations can report its cards: kubelet owns the copy of a static pod, and some requests have no annotation."""
         return not self.static and self.request is not None and not (self.request.units and self.request.cards)
 
     @property
     def waiting(self) -> bool:
-        """Whether kubelet is still to admit it, as far as the API server knows."""
+        """Whether kubelet has yet to admit it, as far as the API server knows."""
         return self.phase == "Pending" and not self.assigned
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True)
+class PendingContainer:
+    """A container for which kubelet requests these devices now."""
+
+    pod: LocalPod
+    devices: ContainerDevices
+
+    @property
+    def key(self) -> DeviceKey:
+        return self.pod.uid, self.devices.container, self.devices.resource
+
+    def __str__(self) -> str:
+        return f"{self.pod} container {self.devices.container}"
+
+
 def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
-    """From a v1.Pod as JSON. What cannot be read in request or allocation is logged and left out."""
+    """From a v1.Pod as JSON. Logs and omits a request or an allocation that it cannot read."""
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
-    where = f"{metadata['namespace']}/{metadata['name']}"
+    identity = unreadable_local_pod(pod)
     request, allocation, problem = None, None, ""
     states = dict(_states(pod.get("status") or {}))
-    hash_of_file = _hash_of_file(annotations)
-    static = bool(hash_of_file)
     try:
         request = parse_request(pod, bound=True)
-        # No scheduler places a static pod, and anybody may forge the copy of one.
-        allocation = read_allocation(annotations, request) if request and not static else None
+        # No scheduler places a static pod, and anybody may forge its copy.
+        allocation = read_allocation(annotations, request) if request and not identity.static else None
     except (RequestError, AllocationError) as error:
-        log.warning("pod %s: %s", where, error)
+        log.warning("pod %s: %s", identity, error)
         problem = str(error)
-    return LocalPod(
-        uid=hash_of_file if static else metadata["uid"],
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        created=metadata.get("creationTimestamp") or "",
-        phase=(pod.get("status") or {}).get("phase") or "Pending",
-        static=static,
-        copy=metadata["uid"] if static else "",
+    return replace(
+        identity,
         request=request,
         allocation=allocation,
         annotations={key: annotations[key] for key in _OURS if key in annotations},
         labels=metadata.get("labels") or {},
         running=frozenset(name for name, (state, _) in states.items() if "running" in state),
         stopped=_stopped(pod, [state for state, _ in states.values()]),
-        containers={name: container for name, (_, container) in states.items()},
-        deleting="deletionTimestamp" in metadata,
-        asks=tuple(_asks(request, allocation)) if request else (),
+        container_ids={name: container_id for name, (_, container_id) in states.items()},
+        container_devices=tuple(_container_devices(request, allocation)) if request else (),
         problem=problem,
     )
 
 
 def unreadable_local_pod(pod: Mapping[str, Any]) -> LocalPod:
-    """For a pod that parse_local_pod cannot bear: whether it is there and counts, and nothing of what was known of it before."""
+    """For a pod that parse_local_pod fails on: identity and phase, and nothing of what was known of it before."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     hash_of_file = _hash_of_file(metadata.get("annotations") or {})
     return LocalPod(
@@ -160,27 +156,27 @@ def unreadable_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         created=metadata.get("creationTimestamp") or "",
         phase=status.get("phase") or "Pending",
         static=bool(hash_of_file),
-        copy=metadata["uid"] if hash_of_file else "",
-        deleting="deletionTimestamp" in metadata,
+        mirror_uid=metadata["uid"] if hash_of_file else "",
+        terminating="deletionTimestamp" in metadata,
         problem=UNREADABLE,
     )
 
 
 def _hash_of_file(annotations: Mapping[str, str]) -> str:
-    """Of a static pod's copy, "" for every other pod."""
-    said = str(annotations.get(_STATIC, ""))
-    return said if _STATIC_UID.fullmatch(said) else ""
+    """Of a static pod's copy; "" for every other pod."""
+    text = str(annotations.get(protocol.ANNOTATION_MIRROR, ""))
+    return text if _STATIC_UID.fullmatch(text) else ""
 
 
-def _asks(request: Request, allocation: Allocation | None) -> Iterator[Ask]:
+def _container_devices(request: Request, allocation: Allocation | None) -> Iterator[ContainerDevices]:
     for container in request.containers:
-        cards = wanted(request, allocation, container) if allocation else {}
+        planned = wanted(request, allocation, container) if allocation else {}
         if container.units:
-            # Other numbers of cards than the pod's label says are somebody's mistake.
-            fitting = cards if len(cards) == request.cards_per_pod else {}
-            yield Ask(container.name, protocol.RESOURCE_MEMORY, container.units, fitting, request.cards_per_pod)
+            # A plan with another number of cards than the pod's label requires is a mistake.
+            fitting = planned if len(planned) == request.cards_per_pod else {}
+            yield ContainerDevices(container.name, protocol.RESOURCE_MEMORY, container.units, fitting, request.cards_per_pod)
         if container.cards:
-            yield Ask(container.name, protocol.RESOURCE_CARDS, container.cards, cards)
+            yield ContainerDevices(container.name, protocol.RESOURCE_CARDS, container.cards, planned)
 
 
 def _states(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Mapping[str, Any], str]]]:
@@ -193,24 +189,24 @@ def _states(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Mapping[str,
 def _stopped(pod: Mapping[str, Any], seen: Collection[Mapping[str, Any]]) -> bool:
     """Whether all containers have ended and none will start again.
 
-    That a pod is being deleted is not enough: between two runs they have ended as well, and of the run that has begun since kubelet
-    may not have got to tell.
+    A deletionTimestamp is not enough: containers have also ended between two runs, and kubelet may not have reported the next run yet.
     """
-    over = (pod.get("status") or {}).get("phase") in protocol.FINISHED_PHASES
-    return over and bool(seen) and all("terminated" in state for state in seen)
+    finished = (pod.get("status") or {}).get("phase") in protocol.FINISHED_PHASES
+    return finished and bool(seen) and all("terminated" in state for state in seen)
 
 
 class PodTable:
-    """This node's pods by kubelet's UID. Iterates in kubelet's admission order: by arrival, those of one list by age.
+    """This node's pods by kubelet's UID. Iterates in kubelet's admission order: by arrival, pods of one list by age.
 
-    kubelet watches the same pods through the same API: it takes bound pods as they arrive, and sorts a list by creation.
+    kubelet watches the same pods through the same API: it admits bound pods as they arrive, and sorts a list by creation.
 
-    heard: when the API server was last heard, on the clock of those who ask; None for never.
+    last_contact: when the API server last sent something, on the usage's clock; None for never.
+    changes: counts every change of this node's state: pods, devices, usage and rejections.
     """
 
-    def __init__(self, heard: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(self, last_contact: Callable[[], float | None] = lambda: None) -> None:
         self.changes = Changes()
-        self.heard = heard
+        self.last_contact = last_contact
         self.synced = False
         self._pods: dict[str, LocalPod] = {}
         self._removed: OrderedDict[str, LocalPod] = OrderedDict()
@@ -225,11 +221,11 @@ class PodTable:
         return self._pods.get(uid)
 
     def removed(self, uid: str) -> LocalPod | None:
-        """A pod that the API server had not long ago and has no more, as it was last seen."""
+        """A pod that the API server removed recently, as it was last seen."""
         return None if uid in self._pods else self._removed.get(uid)
 
     def seen(self) -> Iterator[LocalPod]:
-        """Those that there are, and those that the API server had not long ago."""
+        """The pods of this node, and those that the API server removed recently."""
         yield from self
         yield from (pod for uid, pod in self._removed.items() if uid not in self._pods)
 
@@ -241,16 +237,16 @@ class PodTable:
             while len(self._removed) > _REMEMBERED:
                 self._removed.popitem(last=False)
 
-    def _another(self, pod: LocalPod) -> bool:
-        """Whether it gives itself out for the copy of a static pod whose copy is known already, and is another object."""
+    def _is_another(self, pod: LocalPod) -> bool:
+        """Whether another object already is the copy of this static pod."""
         known = self._pods.get(pod.uid)
-        return known is not None and known.copy != pod.copy
+        return known is not None and known.mirror_uid != pod.mirror_uid
 
     def replace(self, pods: Iterable[LocalPod]) -> None:
-        """A fresh list of all pods of this node. Those known before keep their place."""
+        """Take a fresh list of all pods of this node. Known pods keep their place."""
         listed: dict[str, LocalPod] = {}
         for pod in sorted(pods, key=lambda pod: pod.created):
-            if pod.uid not in listed or not self._another(pod):
+            if pod.uid not in listed or not self._is_another(pod):
                 listed[pod.uid] = pod
         for uid in [uid for uid in self._pods if uid not in listed]:
             self._remove(uid)
@@ -260,8 +256,8 @@ class PodTable:
         self.changes.notify()
 
     def event(self, kind: str, pod: LocalPod) -> None:
-        """A pod was "ADDED", "MODIFIED" or "DELETED"."""
-        if self._another(pod):
+        """Take an event: "ADDED", "MODIFIED" or "DELETED"."""
+        if self._is_another(pod):
             return
         self._pods[pod.uid] = pod
         if kind == "DELETED":

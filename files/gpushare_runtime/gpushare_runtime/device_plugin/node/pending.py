@@ -1,91 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which container kubelet is asking for: it names only a resource and a size, and goes in a known order. Pure."""
+"""Which container kubelet requests devices for: a request has only a resource and a size, but kubelet goes in a known order."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from gpushare_runtime.device_plugin.node.ids import Key
-from gpushare_runtime.device_plugin.node.local_pods import Ask, LocalPod
-
-Served = Collection[Key]
-"""Those that have their ids."""
+from gpushare_runtime.device_plugin.node.ids import DeviceKey
+from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
+from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A container, and what it is to get now."""
+def next_requests(pod: LocalPod, allocated: Collection[DeviceKey]) -> list[ContainerDevices]:
+    """What kubelet may request next for this pod: for the first container that lacks something, in no known order.
 
-    pod: LocalPod
-    ask: Ask
-
-    @property
-    def key(self) -> Key:
-        return self.pod.uid, self.ask.container, self.ask.resource
-
-    def __str__(self) -> str:
-        return f"{self.pod} container {self.ask.container}"
-
-
-def next_asks(pod: LocalPod, served: Served) -> list[Ask]:
-    """What kubelet may ask next for this pod: of the first container that has not got everything, in no known order.
-
-    It never asks for a container that runs, also not when its record of it is lost.
+    kubelet requests nothing for a container that runs, even if it lost its record.
     """
-    left = [ask for ask in pod.asks if (pod.uid, ask.container, ask.resource) not in served and ask.container not in pod.running]
-    return [ask for ask in left if ask.container == left[0].container]
+    left = [of for of in pod.container_devices if (pod.uid, of.container, of.resource) not in allocated and of.container not in pod.running]
+    return [of for of in left if of.container == left[0].container]
 
 
-def find_turn(
+def match_request(
     pods: Iterable[LocalPod],
-    served: Served,
+    allocated: Collection[DeviceKey],
     resource: str,
     size: int,
     *,
-    refused: Collection[str] = (),
+    rejected: Collection[str] = (),
     late: bool = False,
-) -> Turn | None:
-    """The first container, in admission order, that asks for `size` of `resource` and is next in its pod.
+) -> PendingContainer | None:
+    """The first container, in admission order, that requests `size` of `resource` and is next in its pod.
 
-    A pod that is half served is in kubelet's hands right now and comes first. late: also look at pods that should be past
-    this (assigned, running, refused) but are not in kubelet's record, as after a lost checkpoint.
+    A pod of which some containers have their ids comes first: kubelet admits it now. late: also consider pods that kubelet should
+    have admitted already (assigned, running, rejected) but does not record, as after a lost checkpoint.
     """
-    best: tuple[int, Turn] | None = None
+    best: tuple[int, PendingContainer] | None = None
     for pod in pods:
-        past = not pod.waiting or pod.uid in refused
+        past = not pod.waiting or pod.uid in rejected
         if pod.finished or (past and not late):
             continue
-        ask = next((ask for ask in next_asks(pod, served) if ask.resource == resource and ask.size == size), None)
-        if ask is None:
+        devices = next((of for of in next_requests(pod, allocated) if of.resource == resource and of.size == size), None)
+        if devices is None:
             continue
-        begun = any((pod.uid, other.container, other.resource) in served for other in pod.asks)
+        begun = any((pod.uid, of.container, of.resource) in allocated for of in pod.container_devices)
         rank = (2 if past else 0) + (not begun)
         if best is None or rank < best[0]:
-            best = rank, Turn(pod, ask)
+            best = rank, PendingContainer(pod, devices)
     return best[1] if best else None
 
 
-def allowed_cards(turn: Turn | None, pods: Collection[LocalPod], got: Mapping[Key, Collection[int]]) -> Collection[int] | None:
-    """The cards (NVML index) that may stand in for the chosen ones; None: any with room.
+@dataclass
+class PendingContainers:
+    """Matches kubelet's requests to the containers of this node that have no ids yet."""
 
-    Where the choice was more than a matter of room, only a card that another pod of the same shape leaves free by having
-    got another one. got: the cards that containers really have.
-    """
-    if turn is None or turn.pod.request is None or not turn.ask.cards:
+    pods: PodTable
+    usage: Usage
+    processes: Processes
+    rejected: set[str] = field(default_factory=set)  # UIDs
+
+    def match(self, resource: str, size: int, *, late: bool = False) -> PendingContainer | None:
+        """The container that a request for `size` ids is for; None if no such pod is known (yet)."""
+        gone, allocated = self.usage.dropped_by_kubelet(), self.usage.allocated()
+        known = [pod for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
+        while found := match_request(known, allocated, resource, size, rejected=self.rejected, late=late):
+            # kubelet requests nothing for a container that lost its record and runs, whatever the API server reports at the moment.
+            lost = self.usage.record_lost(found.pod.uid) and found.key in self.usage.still_in_use(resource)
+            if not lost or not self.usage.may_run(found.key, self.processes.containers):
+                return found
+            allocated.add(found.key)
         return None
-    request = turn.pod.request
-    particular = request.core or request.rules.about_cards or request.rules.about_pods
-    if not particular and not any(pod.request and pod.request.rules.about_pods for pod in pods):
-        return None
-    allowed = set(turn.ask.cards)
-    for pod in pods:
-        same = pod.request is not None and pod.request.shape == request.shape and pod.labels == turn.pod.labels
-        if pod.uid == turn.pod.uid or not same or pod.namespace != turn.pod.namespace:
-            continue
-        for ask in pod.asks:
-            has = got.get((pod.uid, ask.container, ask.resource))
-            if has is not None and ask.cards:
-                allowed |= set(ask.cards) - set(has)
-    return allowed
+
+    def reject(self, pod: LocalPod) -> None:
+        """kubelet fails this pod and requests nothing more for it."""
+        self.rejected = {other.uid for other in self.pods if other.uid in self.rejected or other.uid == pod.uid}
+
+    def planned(self, other_than: PendingContainer | None) -> Iterator[tuple[LocalPod, ContainerDevices]]:
+        """What kubelet has yet to request for waiting pods, except for one container."""
+        allocated = self.usage.allocated()
+        for pod in self.pods:
+            for devices in pod.container_devices if pod.waiting and pod.uid not in self.rejected and self._may_be_requested(pod) else ():
+                key = pod.uid, devices.container, devices.resource
+                if key not in allocated and not (other_than and other_than.key == key):
+                    yield pod, devices
+
+    def _may_be_requested(self, pod: LocalPod) -> bool:
+        """kubelet creates the copy of a static pod, which anybody may forge, only after its request."""
+        return not pod.static or self.usage.was_allocated(pod.uid)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who holds which ids, of both resources: one table of containers, and one rule of when a line of it ends.
+"""Which container has which device ids, of both resources: one table, and one rule that ends a line of it.
 
-What kubelet's file lists is held until kubelet drops or offers it, or the API server says that its pod is over; then until the
-pod has no process left. kubelet itself frees the ids of a pod as soon as it no longer counts the pod, which after a forced delete
-is before its processes have ended, and after a lost checkpoint while it runs. No I/O; clock and processes are passed in.
+A container has its ids while kubelet's checkpoint lists them. That ends when kubelet offers the ids again, or the API server reports
+that the pod is finished. The container then keeps them until its pod has no process left. kubelet itself frees them earlier: after a
+forced delete before the processes end, after a lost checkpoint while the pod runs. No I/O: clock and processes are arguments.
 """
 
 from __future__ import annotations
@@ -15,441 +15,429 @@ from typing import Final, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.device_plugin.node.ids import Entry, Key, card_of_unit, cards_of
-from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable
-from gpushare_runtime.device_plugin.node.pending import Turn
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey, card_of_unit, card_uuids_of
+from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
+
+# kubelet writes its checkpoint within milliseconds of an Allocate that it accepted.
+_UNCONFIRMED_SECONDS: Final = 30.0
+# Longer than the watch lags behind kubelet, and kubelet behind its own file.
+_GRACE: Final = 10.0
+# After an interruption the plugin takes in what the watch sends at once within this time.
+_BURST: Final = 2.0
+# A pod may be force-deleted while the runtime creates its container: that has no process yet, and soon has one.
+START_GRACE: Final = 2.0
+# The runtime creates a container between kubelet's PreStartContainer and the first process.
+_CREATION_SECONDS: Final = 30.0
 
 
 class Processes(Protocol):
-    """What lives on this host."""
+    """The processes on this host."""
 
     def pods(self, uids: Set[str]) -> Set[str]:
-        """Those of these pods that have a process, or may have one. May take some milliseconds."""
+        """Those of these pods that have a process, or may have one. Takes some milliseconds."""
 
     def containers(self, uid: str) -> Set[str] | None:
-        """The names of the pod's containers that have a process; None if that cannot be told of each process."""
-
-
-# kubelet writes its checkpoint within milliseconds of an Allocate that it accepted.
-_GRANT_LIFETIME: Final = 30.0
+        """The names of the pod's containers that have a process; None if a process cannot be attributed."""
 
 
 @dataclass(frozen=True)
-class Grant:
-    """Ids given in Allocate that kubelet's checkpoint does not show yet."""
+class UnconfirmedAllocation:
+    """Ids that the plugin allocated and kubelet's checkpoint does not list yet."""
 
     resource: str
     ids: frozenset[str]
-    turn: Turn | None
+    container: PendingContainer | None
     at: float
 
 
 @dataclass(frozen=True)
-class Holding:
-    """The ids of one resource that one container has. cards: that they are of; listed: kubelet's file has it."""
+class ContainerUsage:
+    """The ids of one resource that one container has."""
 
     ids: frozenset[str]
-    cards: Set[str]
-    listed: bool = True
+    card_uuids: Set[str]
+    listed: bool = True  # by kubelet's checkpoint
 
 
 @dataclass
-class Life:
-    """What is known of the end of a pod that is in the table. Times are of the holders' clock.
+class PodState:
+    """What is known about the end of a pod in the table. Times are of the usage's clock."""
 
-    seen: since when it is there; dropped: since when kubelet's file does not list something that it did; lost: not because it
-    has forgotten the pod; offered: kubelet has offered some of its ids; strange: since when the API server must have shown it and has not;
-    over: since when it counts no more, by kubelet or the API server; alive: it had a process at the last look; ran: at a look since
-    it was over and since its last start; ended: it is over and no process is left or to come; starts: containers, of which
-    kubelet asked to start one (its ids tell no more) → when, and the IDs that they had before.
-    """
-
-    seen: float
-    dropped: float | None = None
-    lost: bool = False
-    offered: bool = False
-    strange: float | None = None
-    over: float | None = None
-    alive: bool = False
-    ran: bool = False
-    ended: bool = False
+    seen_at: float  # in kubelet's checkpoint for the first time
+    name: str = ""  # namespace/name; "" before the watch showed the pod
+    dropped_at: float | None = None  # kubelet's checkpoint no longer lists something that it listed
+    record_lost: bool = False  # kubelet lost its record, and did not forget the pod
+    offered: bool = False  # kubelet offered some of its ids
+    missing_since: float | None = None  # the API server should have reported it by then, and did not
+    terminated_at: float | None = None  # kubelet or the API server no longer counts it
+    alive: bool = False  # it had a process at the last scan
+    ran: bool = False  # it had a process at a scan since terminated_at and its last start
+    released: bool = False  # it is terminated, and no process is left or about to start
     starts: dict[tuple[str, ...], tuple[float, list[str]]] = field(default_factory=dict)
+    """Containers, one of which kubelet was about to start (their ids are equal) → when, and the container IDs before."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """Card UUID → UIDs of the pods that have memory of it; card UUID → UID of the pod that has it whole.
-
-    A UID is "" where ids were given a moment ago and the pod is not known.
-    """
+class CardUsers:
+    """The pods (UID) that use each card (UUID); "" for an unknown pod that was admitted a moment ago."""
 
     memory: Mapping[str, Collection[str]]
     whole: Mapping[str, str]
 
 
-class Holdings:
-    """Used from one event loop only. entries: kubelet's record; changes: counts every change of who holds what."""
+class Usage:
+    """The table. Used from one event loop only. entries: kubelet's checkpoint as last read."""
 
     def __init__(self, pods: PodTable, clock: Callable[[], float]) -> None:
-        self.entries: tuple[Entry, ...] = ()
-        self.changes = Changes()
+        self.entries: tuple[CheckpointEntry, ...] = ()
+        self.changes = pods.changes
         self._pods = pods
         self._clock = clock
-        self._table: dict[Key, Holding] = {}
-        self._lives: dict[str, Life] = {}
-        self._names: dict[str, str] = {}
-        self._grants: list[Grant] = []
+        self._table: dict[DeviceKey, ContainerUsage] = {}
+        self._states: dict[str, PodState] = {}
+        self._unconfirmed: list[UnconfirmedAllocation] = []
+        self._unrecorded: dict[str, float] = {}
 
-    def _last_seen(self, uid: str) -> LocalPod | None:
-        return self._pods.get(uid) or self._pods.removed(uid)
+    # What kubelet reports.
 
-    def _holds(self) -> Iterator[tuple[Key, Holding]]:
-        return ((key, holding) for key, holding in self._table.items() if not self._lives[key[0]].ended)
-
-    def _over_holds(self) -> Iterator[tuple[Key, Holding]]:
-        """What kubelet may give to others although it is held."""
-        return ((key, holding) for key, holding in self._holds() if not holding.listed or self._lives[key[0]].over is not None)
-
-    def held(self) -> Held:
-        """By every pod that is not over, or has a process left."""
-        memory: dict[str, set[str]] = {}
-        whole: dict[str, str] = {}
-        for key, holding in self._holds():
-            for card in holding.cards:
-                if key[2] == protocol.RESOURCE_CARDS:
-                    whole[card] = key[0]
-                else:
-                    memory.setdefault(card, set()).add(key[0])
-        for grant in self._recent():
-            uid = grant.turn.pod.uid if grant.turn else ""
-            for card in cards_of(grant.resource, grant.ids):
-                if grant.resource == protocol.RESOURCE_CARDS:
-                    whole[card] = uid
-                else:
-                    memory.setdefault(card, set()).add(uid)
-        return Held(memory, whole)
-
-    def leaving(self, resource: str) -> dict[Key, frozenset[str]]:
-        """What containers still hold of it although kubelet may offer it."""
-        return {key: holding.ids for key, holding in self._over_holds() if key[2] == resource}
-
-    def own(self, key: Key) -> frozenset[str]:
-        """The ids that this container had in a record that kubelet has lost, and that no other container has."""
-        mine = self._table.get(key)
-        if mine is None or mine.listed or not self.lost(key[0]):
-            return frozenset()
-        return mine.ids.difference(*(holding.ids for other, holding in self._holds() if other != key and other[2] == key[2]))
-
-    def ids_of(self, resource: str, cards: Collection[str], *, outlived: bool = False) -> set[str]:
-        """Ids that somebody holds, in containers which have some of these cards; outlived: only by pods that are over."""
-        holds = self._over_holds() if outlived else self._holds()
-        held = {i for key, of in holds if key[2] == resource and not of.cards.isdisjoint(cards) for i in of.ids}
-        return held if outlived else held.union(*(g.ids for g in self._recent() if g.resource == resource))
-
-    def cards(self) -> dict[Key, Collection[str]]:
-        """The cards (UUID) that each container has, of pods that are not over."""
-        cards: dict[Key, Collection[str]] = {key: holding.cards for key, holding in self._holds() if holding.listed}
-        cards.update({g.turn.key: cards_of(g.resource, g.ids) for g in self._recent() if g.turn})
-        return cards
-
-    def outlived(self) -> dict[tuple[str, str], frozenset[str]]:
-        """(pod UID, resource) → ids that it holds although it is over."""
-        ids: dict[tuple[str, str], frozenset[str]] = {}
-        for key, holding in self._over_holds():
-            ids[key[0], key[2]] = ids.get((key[0], key[2]), frozenset()) | holding.ids
-        return ids
-
-    def recorded(self, uid: str, resource: str) -> frozenset[str]:
-        """The ids that kubelet's record gives this pod, unless it is over."""
-        life = self._lives.get(uid)
-        if life is None or life.over is not None:
-            return frozenset()
-        return frozenset().union(*(of.ids for key, of in self._table.items() if of.listed and key[0] == uid and key[2] == resource))
-
-    def units(self, inventory: Inventory | None, *, outlived: bool = False) -> dict[str, int]:
-        """Card UUID → units held; outlived: only by pods that are over."""
-        units: dict[str, int] = {}
-        for card in inventory.cards if inventory else ():
-            whole = self.ids_of(protocol.RESOURCE_CARDS, [card.uuid], outlived=outlived)
-            held = self.ids_of(protocol.RESOURCE_MEMORY, [card.uuid], outlived=outlived)
-            units[card.uuid] = card.units if card.uuid in whole else sum(card_of_unit(i) == card.uuid for i in held)
-        return units
-
-    def lost(self, uid: str) -> bool:
-        """Whether kubelet has lost its record of a pod that it still counts."""
-        life, pod = self._lives.get(uid), self._pods.get(uid)
-        return life is not None and life.lost and pod is not None and pod.active
-
-    def forgotten(self) -> set[str]:
-        """UIDs of pods that kubelet no longer counts, whatever the watch still shows."""
-        return {uid for uid, life in self._lives.items() if life.offered or (life.dropped is not None and not self.lost(uid))}
-
-    def name(self, uid: str) -> str:
-        """Namespace and name of a pod, "" if it was never seen."""
-        pod = self._last_seen(uid)
-        return str(pod) if pod else self._names.get(uid, "")
-
-    def _recent(self) -> list[Grant]:
+    def set_checkpoint(self, entries: tuple[CheckpointEntry, ...], age: float = 0.0) -> None:
+        """Take kubelet's checkpoint. age: seconds since kubelet wrote it; it has had these pods for at least that long."""
         now = self._clock()
-        self._grants = [g for g in self._grants if now - g.at < _GRANT_LIFETIME]
-        return self._grants
-
-    def served(self) -> set[Key]:
-        """(pod UID, container, resource) that have their ids."""
-        served = {key for key, holding in self._table.items() if holding.listed}
-        served.update(grant.turn.key for grant in self._recent() if grant.turn)
-        return served
-
-    def entries_of(self, uid: str) -> list[Entry]:
-        """What the containers of this pod have: by kubelet's record, or by the one that it has lost."""
-        return [Entry(*key, of.ids) for key, of in self._table.items() if key[0] == uid and (of.listed or self.lost(uid))]
-
-    def begun(self, uid: str) -> bool:
-        """Whether a container of this pod has ids, or had."""
-        return uid in self._lives or any(grant.turn and grant.turn.pod.uid == uid for grant in self._recent())
-
-    def with_ids(self, resource: str, ids: frozenset[str]) -> list[Key]:
-        """The containers that have exactly these ids, also of pods that have ended."""
-        return [key for key, holding in self._table.items() if key[2] == resource and holding.ids == ids]
-
-    def ended(self, uid: str) -> bool:
-        """Whether what kubelet's file says of this pod holds nothing any more."""
-        return self._lives[uid].ended
-
-    def snapshot(self) -> dict[Key, frozenset[str]]:
-        """Everything held."""
-        return {key: holding.ids for key, holding in self._holds()}
-
-    def names(self) -> Mapping[str, str]:
-        """Pod UID → namespace and name, of those that hold something."""
-        return self._names
-
-
-# Longer than the API server is behind kubelet, which has its pods from there, and kubelet behind its own file.
-_GRACE: Final = 10.0
-# What the watch brings in one go after an interruption is taken in within this.
-_BURST: Final = 2.0
-# A container that is being made when its pod is force-deleted has no process yet, and may have one a moment later.
-START_GRACE: Final = 2.0
-# From kubelet's question whether a container may start until it has a process: the container runtime makes it in between.
-_MAKING: Final = 30.0
-
-
-class Holders(Holdings):
-    """Used from one event loop only."""
-
-    def __init__(self, pods: PodTable, clock: Callable[[], float]) -> None:
-        super().__init__(pods, clock)
-        self._unlisted: dict[str, float] = {}
-
-    # What kubelet says.
-
-    def set_checkpoint(self, entries: tuple[Entry, ...], age: float = 0.0) -> None:
-        """kubelet's record has become this. age: seconds since kubelet wrote it, and so at least since it has its pods."""
-        now = self._clock()
-        recorded = {(entry.pod, entry.container, entry.resource): entry.ids for entry in entries}
-        counted = {key[0] for key in recorded}
-        for key, holding in self._table.items():
-            if holding.listed and key not in recorded:
-                self._table[key] = Holding(holding.ids, holding.cards, listed=False)
-                # Pods are forgotten one after the other and with all they have, not all at once and not in part.
-                life = self._lives[key[0]]
-                life.dropped, life.lost, life.offered = now, not entries or key[0] in counted, False
-        for key, ids in recorded.items():
-            before, life = self._table.get(key), self._lives.setdefault(key[0], Life(now - age))
-            # Mostly the very same object, of which nothing is to be compared.
+        listed = {(entry.pod, entry.container, entry.resource): entry.ids for entry in entries}
+        counted = {key[0] for key in listed}
+        for key, usage in self._table.items():
+            if usage.listed and key not in listed:
+                self._table[key] = ContainerUsage(usage.ids, usage.card_uuids, listed=False)
+                # kubelet forgets pods one by one and completely: all at once, or a part of one, is a lost record.
+                state = self._states[key[0]]
+                state.dropped_at, state.record_lost, state.offered = now, not entries or key[0] in counted, False
+        for key, ids in listed.items():
+            before, state = self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
+            # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
-                self._table[key] = Holding(ids, cards_of(key[2], ids))
-                self._counted(life)
+                self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids))
+                self._set_counted(state)
             elif not before.listed:
-                self._table[key] = Holding(ids, before.cards)
-                self._counted(life)
-        self._forget(key for key, of in self._table.items() if not of.listed and self._lives[key[0]].ended)
-        for uid in {key[0] for key in self._table} - {key[0] for key, of in self._table.items() if not of.listed}:
-            self._lives[uid].dropped, self._lives[uid].lost = None, False
+                self._table[key] = ContainerUsage(ids, before.card_uuids)
+                self._set_counted(state)
+        self._remove(key for key, usage in self._table.items() if not usage.listed and self._states[key[0]].released)
+        for uid in {key[0] for key in self._table} - {key[0] for key, usage in self._table.items() if not usage.listed}:
+            self._states[uid].dropped_at, self._states[uid].record_lost = None, False
         self.entries = entries
-        # A file written since the grant no longer has the pod that had these ids before: kubelet forgot it first.
-        self._grants = [g for g in self._grants if not self._confirms(g)]
+        # kubelet forgets the pod that had these ids before it allocates them: a listing is of the new pod.
+        self._unconfirmed = [allocation for allocation in self._unconfirmed if not self._confirms(allocation)]
         self._changed()
 
-    def _counted(self, life: Life) -> None:
-        """kubelet has given the pod ids: whatever was said of its end is not so."""
-        life.offered, life.ended, life.over, life.ran = False, False, None, False
+    def _set_counted(self, state: PodState) -> None:
+        """kubelet allocated ids to the pod: earlier signs of its end were wrong."""
+        state.offered, state.released, state.terminated_at, state.ran = False, False, None, False
 
-    def _confirms(self, grant: Grant) -> bool:
-        return any(e.resource == grant.resource and grant.ids <= e.ids for e in self.entries)
+    def _confirms(self, allocation: UnconfirmedAllocation) -> bool:
+        return any(entry.resource == allocation.resource and allocation.ids <= entry.ids for entry in self.entries)
 
-    def give(self, resource: str, ids: frozenset[str], turn: Turn | None) -> None:
-        """These ids were just given to kubelet."""
-        self._grants.append(Grant(resource, ids, turn, self._clock()))
+    def record_grant(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> None:
+        """The plugin has just allocated these ids."""
+        self._unconfirmed.append(UnconfirmedAllocation(resource, ids, container, self._clock()))
         self.changes.notify()
 
-    def free(self, resource: str, ids: Collection[str]) -> None:
-        """kubelet offers these ids: what was given of them did not come about, and who has them is over for kubelet."""
+    def observe_available(self, resource: str, ids: Collection[str]) -> None:
+        """kubelet offers these ids: it rejected the allocations that had them, and no longer counts the pods that have them."""
         offered = ids if isinstance(ids, (set, frozenset)) else set(ids)
-        self._grants = [g for g in self._grants if g.resource != resource or g.ids.isdisjoint(offered)]
-        for (uid, _, of), holding in self._table.items():
-            if holding.listed and of == resource and not holding.ids.isdisjoint(offered):
-                self._lives[uid].offered = True
+        self._unconfirmed = [a for a in self._unconfirmed if a.resource != resource or a.ids.isdisjoint(offered)]
+        for (uid, _, of), usage in self._table.items():
+            if usage.listed and of == resource and not usage.ids.isdisjoint(offered):
+                self._states[uid].offered = True
 
-    def starts(self, keys: Collection[Key]) -> None:
-        """kubelet asks whether one of these containers, all of one pod in the table, may start: if it may, it has a process soon."""
+    def record_start(self, keys: Collection[DeviceKey]) -> None:
+        """kubelet is about to start one of these containers of one pod in the table: it will soon have a process."""
         [uid] = {key[0] for key in keys}
-        life, names = self._lives[uid], tuple(sorted(key[1] for key in keys))
-        life.starts[names] = self._clock(), self._ids(uid, names)
-        life.ran = False
-        if life.ended:
-            life.ended = False
+        state, names = self._states[uid], tuple(sorted(key[1] for key in keys))
+        state.starts[names] = self._clock(), self._container_ids(uid, names)
+        state.ran = False
+        if state.released:
+            state.released = False
             self._changed()
 
-    def _ids(self, uid: str, containers: Collection[str]) -> list[str]:
-        """The IDs of these containers, as kubelet last reported them."""
+    def _container_ids(self, uid: str, containers: Collection[str]) -> list[str]:
         pod = self._last_seen(uid)
-        return [pod.containers.get(name, "") if pod else "" for name in containers]
+        return [pod.container_ids.get(name, "") if pod else "" for name in containers]
 
-    # What becomes of pods that are over.
+    # When a pod's ids are free.
 
-    def settle(self, live: Callable[[Set[str]], Set[str]]) -> None:
-        """Release the ids of pods that are over and have no process left. live: those of these UIDs that have one."""
-        doubtful = self.review()
+    def release_terminated(self, live: Callable[[Set[str]], Set[str]]) -> None:
+        """Release the ids of terminated pods without a process. live: returns those of the UIDs that have a process."""
+        doubtful = self.terminated_pods()
         if doubtful:
-            self.looked(doubtful, live(doubtful))
+            self.apply_process_scan(doubtful, live(doubtful))
 
-    def review(self) -> frozenset[str]:
-        """Take note of who is over; what kubelet itself has seen end is free. The UIDs of the others: their processes decide.
+    def terminated_pods(self) -> frozenset[str]:
+        """Detect terminated pods, and release those that kubelet reported as stopped. Returns the UIDs of the others.
 
-        What these hold counts as held until `looked` says otherwise.
+        Their processes decide. They keep their ids until `apply_process_scan` releases them.
         """
         now, stopped, changed = self._clock(), [], False
-        for uid, life in self._lives.items():
-            over = self._over(uid, life, now)
-            if over != (life.over is not None):
-                life.over = now if over else None
-                life.alive = life.ran = life.ended = False
+        for uid, state in self._states.items():
+            terminated = self._is_terminated(uid, state, now)
+            if terminated != (state.terminated_at is not None):
+                state.terminated_at = now if terminated else None
+                state.alive = state.ran = state.released = False
                 changed = True
             pod = self._last_seen(uid)
-            if over and not life.ended and pod is not None and pod.stopped:
+            if terminated and not state.released and pod is not None and pod.stopped:
                 stopped.append(uid)
-        self._note_unlisted(now)
+        self._update_unrecorded(now)
         if stopped or changed:
-            self._end(stopped)
-        return frozenset(uid for uid, life in self._lives.items() if (life.over is not None and not life.ended) or self.lost(uid))
+            self._release(stopped)
+        return frozenset(u for u, s in self._states.items() if (s.terminated_at is not None and not s.released) or self.record_lost(u))
 
-    def looked(self, doubtful: Set[str], live: Set[str]) -> None:
-        """Of these, which `review` had said before one looked, only those in `live` have a process."""
-        now, done, changed = self._clock(), [], False
-        for uid in doubtful & self._lives.keys():
-            life = self._lives[uid]
-            if life.over is None and not self.lost(uid):
+    def apply_process_scan(self, scanned: Set[str], live: Set[str]) -> None:
+        """Of `scanned`, which `terminated_pods` returned before the scan, only the pods in `live` have a process."""
+        now, ended, changed = self._clock(), [], False
+        for uid in scanned & self._states.keys():
+            state = self._states[uid]
+            if state.terminated_at is None and not self.record_lost(uid):
                 continue
-            changed = changed or life.alive != (uid in live)
-            life.alive = uid in live
-            life.ran = life.ran or life.alive
-            if life.over is not None and not life.alive and not life.ended and self._none_to_come(uid, life, now):
-                done.append(uid)
-        if done or changed:
-            self._end(done)
+            changed = changed or state.alive != (uid in live)
+            state.alive = uid in live
+            state.ran = state.ran or state.alive
+            if state.terminated_at is not None and not state.alive and not state.released and self._has_no_start_ahead(uid, state, now):
+                ended.append(uid)
+        if ended or changed:
+            self._release(ended)
 
-    def _end(self, uids: Collection[str]) -> None:
+    def _release(self, uids: Collection[str]) -> None:
         for uid in uids:
-            self._lives[uid].ended = True
-        self._forget(key for key, of in self._table.items() if not of.listed and key[0] in uids)
+            self._states[uid].released = True
+        self._remove(key for key, usage in self._table.items() if not usage.listed and key[0] in uids)
         self._changed()
 
-    def _forget(self, keys: Iterable[Key]) -> None:
+    def _remove(self, keys: Iterable[DeviceKey]) -> None:
         for key in list(keys):
             del self._table[key]
         left = {key[0] for key in self._table}
-        self._lives = {uid: life for uid, life in self._lives.items() if uid in left}
+        self._states = {uid: state for uid, state in self._states.items() if uid in left}
 
-    def _over(self, uid: str, life: Life, now: float) -> bool:
-        """Whether the pod no longer counts for kubelet, or for the API server although kubelet's file still lists it."""
+    def _changed(self) -> None:
+        for uid, state in self._states.items():
+            pod = None if state.name else self._pods.get(uid)
+            state.name = str(pod) if pod is not None else state.name
+        self.changes.notify()
+
+    def _is_terminated(self, uid: str, state: PodState, now: float) -> bool:
+        """Whether kubelet no longer counts the pod, or the API server does not although kubelet's checkpoint lists it."""
         pod = self._pods.get(uid)
-        if life.offered or (life.dropped is not None and not life.lost):
+        if state.offered or (state.dropped_at is not None and not state.record_lost):
             return True
         if pod is not None:
             return pod.finished
-        if life.over is not None or self._pods.removed(uid) is not None:
+        if state.terminated_at is not None or self._pods.removed(uid) is not None:
             return True
-        # Neither now nor before: the watch may be behind kubelet, and for as long as it is interrupted.
-        if not self._heard_since(life.seen):
-            life.strange = None
+        # The watch never showed the pod: it may lag behind kubelet, for as long as it is interrupted.
+        if not self._watch_has_passed(state.seen_at):
+            state.missing_since = None
             return False
-        life.strange = now if life.strange is None else life.strange
-        return now - life.strange >= _BURST
+        state.missing_since = now if state.missing_since is None else state.missing_since
+        return now - state.missing_since >= _BURST
 
-    def _heard_since(self, time: float) -> bool:
-        """Whether the API server has been heard so much later that it has shown what kubelet knew then."""
-        heard = self._pods.heard()
-        return self._pods.synced and heard is not None and heard > time + _GRACE
+    def _watch_has_passed(self, time: float) -> bool:
+        """Whether the API server's last contact is so late that the watch has shown what kubelet knew at that time."""
+        contact = self._pods.last_contact()
+        return self._pods.synced and contact is not None and contact > time + _GRACE
 
-    def _none_to_come(self, uid: str, life: Life, now: float) -> bool:
-        """Whether no process of a pod without one is still to come."""
-        if life.ran:
+    def _has_no_start_ahead(self, uid: str, state: PodState, now: float) -> bool:
+        """Whether a pod without a process will not get one any more."""
+        if state.ran:
             return True
-        if any(self._starting(uid, containers) for containers in life.starts):
+        if any(self._may_be_creating(uid, containers) for containers in state.starts):
             return False
         pod = self._last_seen(uid)
         if pod is not None and pod.phase != "Pending":
             return True
-        return life.over is not None and now - life.over >= START_GRACE
+        return state.terminated_at is not None and now - state.terminated_at >= START_GRACE
 
-    def _starting(self, uid: str, containers: tuple[str, ...]) -> bool:
-        """Whether the one of these that was to start may be in the making: nobody has reported it since."""
-        at, before = self._lives[uid].starts[containers]
-        return self._clock() - at < _MAKING and self._ids(uid, containers) == before
+    def _may_be_creating(self, uid: str, containers: tuple[str, ...]) -> bool:
+        """Whether the runtime may be creating one of them: kubelet has not reported a new one since the start."""
+        at, before = self._states[uid].starts[containers]
+        return self._clock() - at < _CREATION_SECONDS and self._container_ids(uid, containers) == before
 
-    def starting(self, key: Key) -> bool:
-        """Whether the container may be in the making."""
-        life = self._lives.get(key[0])
-        return life is not None and any(key[1] in containers and self._starting(key[0], containers) for containers in life.starts)
+    def is_starting(self, key: DeviceKey) -> bool:
+        """Whether the runtime may be creating the container."""
+        state = self._states.get(key[0])
+        return state is not None and any(key[1] in containers and self._may_be_creating(key[0], containers) for containers in state.starts)
 
-    def _changed(self) -> None:
-        for uid in self._lives:
-            pod = self._pods.get(uid) if uid not in self._names else None
-            if pod is not None:
-                self._names[uid] = str(pod)
-        known = {key[0] for key, _ in self._holds()}
-        self._names = {uid: name for uid, name in self._names.items() if uid in known}
-        self.changes.notify()
+    def may_run(self, key: DeviceKey, running: Callable[[str], Set[str] | None]) -> bool:
+        """Whether the container may use ids that kubelet does not count. running: see Processes.containers.
 
-    # What kubelet's file should list and does not.
+        Of a pod that kubelet no longer counts, any process may use them.
+        """
+        if not self.record_lost(key[0]) or self.is_starting(key):
+            return True
+        names = running(key[0])
+        return names is None or key[1] in names
 
-    def _note_unlisted(self, now: float) -> None:
-        listed = {key for key, holding in self._table.items() if holding.listed}
-        unlisted = {pod.uid for pod in self._pods if self._lacks(pod, listed)}
-        self._unlisted = {uid: self._unlisted.get(uid, now) for uid in unlisted}
-        for uid, since in self._unlisted.items():
-            life = self._lives.get(uid)
-            if life is not None and life.dropped is not None and self._heard_since(since):
-                # A pod that kubelet had forgotten because it was gone would be gone for the API server by now.
-                life.lost = True
+    # What kubelet's checkpoint should list, and does not.
 
-    def _lacks(self, pod: LocalPod, listed: Set[Key], resource: str = "") -> bool:
-        """Whether kubelet runs the pod without a record of (some of) the ids that it asks for."""
-        asked = ((pod.uid, ask.container, ask.resource) for ask in pod.asks if resource in ("", ask.resource))
-        # A pod in its init phase is Pending; that one of its containers has an ID says that kubelet has admitted it, with all of them.
-        started = pod.phase == "Running" or any(pod.containers.values())
-        return pod.active and started and any(key not in listed for key in asked)
+    def _update_unrecorded(self, now: float) -> None:
+        listed = self._listed()
+        self._unrecorded = {pod.uid: self._unrecorded.get(pod.uid, now) for pod in self._pods if self._lacks_record(pod, listed)}
+        for uid, since in self._unrecorded.items():
+            state = self._states.get(uid)
+            if state is not None and state.dropped_at is not None and self._watch_has_passed(since):
+                # Had kubelet forgotten a deleted pod, the API server would have reported its end by now.
+                state.record_lost = True
 
-    def record_lost(self, resource: str) -> bool:
-        """Whether kubelet has no record of a container that runs, or is to run again, with this resource."""
-        listed = {key for key, holding in self._table.items() if holding.listed}
-        for uid, since in self._unlisted.items():
-            pod, life = self._pods.get(uid), self._lives.get(uid)
-            # At once where it is plain: the file is gone and the pod lives. Else when the two words have had time to agree.
-            if pod and self._lacks(pod, listed, resource) and ((life and life.lost and life.alive) or self._heard_since(since)):
+    def _listed(self) -> set[DeviceKey]:
+        return {key for key, usage in self._table.items() if usage.listed}
+
+    def _lacks_record(self, pod: LocalPod, listed: Set[DeviceKey], resource: str = "") -> bool:
+        """Whether kubelet runs the pod without a record of some of its ids."""
+        requested = ((pod.uid, of.container, of.resource) for of in pod.container_devices if resource in ("", of.resource))
+        # During the init phase a pod is Pending; a container ID proves that kubelet has admitted it, with all of its containers.
+        started = pod.phase == "Running" or any(pod.container_ids.values())
+        return pod.active and started and any(key not in listed for key in requested)
+
+    def any_record_lost(self, resource: str) -> bool:
+        """Whether kubelet lacks the record of a container with this resource that runs or will run again."""
+        listed = self._listed()
+        for uid, since in self._unrecorded.items():
+            pod, state = self._pods.get(uid), self._states.get(uid)
+            # Immediately if the checkpoint is lost and the pod has a process; else when watch and checkpoint had time to agree.
+            plain = state is not None and state.record_lost and state.alive
+            if pod and self._lacks_record(pod, listed, resource) and (plain or self._watch_has_passed(since)):
                 return True
         return False
 
-    # What has to outlive this process.
+    def record_lost(self, uid: str) -> bool:
+        """Whether kubelet has lost its record of a pod that it still counts."""
+        state, pod = self._states.get(uid), self._pods.get(uid)
+        return state is not None and state.record_lost and pod is not None and pod.active
 
-    def restore(self, snapshot: Mapping[Key, frozenset[str]], names: Mapping[str, str]) -> None:
-        """What was held when the process before this one ended. Call it before the first checkpoint is read, which says more."""
+    def dropped_by_kubelet(self) -> set[str]:
+        """UIDs of the pods that kubelet no longer counts, even if the watch still shows them."""
+        return {u for u, state in self._states.items() if state.offered or (state.dropped_at is not None and not self.record_lost(u))}
+
+    # Queries.
+
+    def _last_seen(self, uid: str) -> LocalPod | None:
+        return self._pods.get(uid) or self._pods.removed(uid)
+
+    def _recent(self) -> list[UnconfirmedAllocation]:
+        now = self._clock()
+        self._unconfirmed = [allocation for allocation in self._unconfirmed if now - allocation.at < _UNCONFIRMED_SECONDS]
+        return self._unconfirmed
+
+    def _in_use(self, *, orphaned: bool = False) -> Iterator[tuple[DeviceKey, ContainerUsage]]:
+        """orphaned: only what kubelet may allocate to others although it is in use."""
+        for key, usage in self._table.items():
+            state = self._states[key[0]]
+            if not state.released and not (orphaned and usage.listed and state.terminated_at is None):
+                yield key, usage
+
+    def card_users(self) -> CardUsers:
+        """The pods that use each card."""
+        memory: dict[str, set[str]] = {}
+        whole: dict[str, str] = {}
+        used = [(key[0], key[2], usage.card_uuids) for key, usage in self._in_use()]
+        used += [(a.container.pod.uid if a.container else "", a.resource, card_uuids_of(a.resource, a.ids)) for a in self._recent()]
+        for uid, resource, card_uuids in used:
+            for card in card_uuids:
+                if resource == protocol.RESOURCE_CARDS:
+                    whole[card] = uid
+                else:
+                    memory.setdefault(card, set()).add(uid)
+        return CardUsers(memory, whole)
+
+    def still_in_use(self, resource: str) -> dict[DeviceKey, frozenset[str]]:
+        """The ids that containers use although kubelet may offer them."""
+        return {key: usage.ids for key, usage in self._in_use(orphaned=True) if key[2] == resource}
+
+    def former_ids(self, key: DeviceKey) -> frozenset[str]:
+        """The ids of this container in a record that kubelet lost, without those that another container has."""
+        mine = self._table.get(key)
+        if mine is None or mine.listed or not self.record_lost(key[0]):
+            return frozenset()
+        return mine.ids.difference(*(usage.ids for other, usage in self._in_use() if other != key and other[2] == key[2]))
+
+    def ids_of(self, resource: str, card_uuids: Collection[str], *, orphaned: bool = False) -> set[str]:
+        """The ids in use by containers that have some of these cards. orphaned: only by pods that are terminated."""
+        used = self._in_use(orphaned=orphaned)
+        ids = {i for key, usage in used if key[2] == resource and not usage.card_uuids.isdisjoint(card_uuids) for i in usage.ids}
+        return ids if orphaned else ids.union(*(a.ids for a in self._recent() if a.resource == resource))
+
+    def card_uuids(self) -> dict[DeviceKey, Collection[str]]:
+        """The cards that each container of the pods that are not terminated has."""
+        found: dict[DeviceKey, Collection[str]] = {key: usage.card_uuids for key, usage in self._in_use() if usage.listed}
+        found.update({a.container.key: card_uuids_of(a.resource, a.ids) for a in self._recent() if a.container})
+        return found
+
+    def orphaned(self) -> dict[tuple[str, str], frozenset[str]]:
+        """(pod UID, resource) → ids that the pod uses although it is terminated."""
+        ids: dict[tuple[str, str], frozenset[str]] = {}
+        for key, usage in self._in_use(orphaned=True):
+            ids[key[0], key[2]] = ids.get((key[0], key[2]), frozenset()) | usage.ids
+        return ids
+
+    def recorded_ids(self, uid: str, resource: str) -> frozenset[str]:
+        """The ids that kubelet's checkpoint lists for this pod; none if it is terminated."""
+        state = self._states.get(uid)
+        if state is None or state.terminated_at is not None:
+            return frozenset()
+        return frozenset().union(*(u.ids for key, u in self._table.items() if u.listed and key[0] == uid and key[2] == resource))
+
+    def units_by_card(self, inventory: Inventory | None, *, orphaned: bool = False) -> dict[str, int]:
+        """Card UUID → units in use. orphaned: only by pods that are terminated."""
+        units: dict[str, int] = {}
+        for card in inventory.cards if inventory else ():
+            whole = self.ids_of(protocol.RESOURCE_CARDS, [card.uuid], orphaned=orphaned)
+            memory = self.ids_of(protocol.RESOURCE_MEMORY, [card.uuid], orphaned=orphaned)
+            units[card.uuid] = card.units if card.uuid in whole else sum(card_of_unit(i) == card.uuid for i in memory)
+        return units
+
+    def allocated(self) -> set[DeviceKey]:
+        """The containers that have their ids."""
+        return self._listed() | {allocation.container.key for allocation in self._recent() if allocation.container}
+
+    def entries_of(self, uid: str) -> list[CheckpointEntry]:
+        """The ids of this pod's containers, by kubelet's checkpoint or by the record that kubelet lost."""
+        lost = self.record_lost(uid)
+        return [CheckpointEntry(*key, usage.ids) for key, usage in self._table.items() if key[0] == uid and (usage.listed or lost)]
+
+    def was_allocated(self, uid: str) -> bool:
+        """Whether a container of this pod has ids, or had."""
+        return uid in self._states or any(a.container and a.container.pod.uid == uid for a in self._recent())
+
+    def containers_with(self, resource: str, ids: frozenset[str]) -> list[DeviceKey]:
+        """The containers that have exactly these ids, including released ones."""
+        return [key for key, usage in self._table.items() if key[2] == resource and usage.ids == ids]
+
+    def released(self, uid: str) -> bool:
+        """Whether this pod of the table uses its ids no longer."""
+        return self._states[uid].released
+
+    def name(self, uid: str) -> str:
+        """Namespace and name of a pod; "" if the watch never showed it."""
+        pod, state = self._last_seen(uid), self._states.get(uid)
+        return str(pod) if pod else state.name if state else ""
+
+    def pod_name(self, uid: str) -> str:
+        """The pod in a message."""
+        name = self.name(uid)
+        return f"pod {name}" if name else f"the pod with UID {uid}" if uid else "a pod admitted just now"
+
+    # What the usage file keeps.
+
+    def snapshot(self) -> dict[DeviceKey, frozenset[str]]:
+        """All ids in use."""
+        return {key: usage.ids for key, usage in self._in_use()}
+
+    def names(self) -> Mapping[str, str]:
+        """Pod UID → namespace and name, of the pods that use something."""
+        return {uid: state.name for uid, state in self._states.items() if state.name and not state.released}
+
+    def restore(self, snapshot: Mapping[DeviceKey, frozenset[str]], names: Mapping[str, str]) -> None:
+        """Take what was in use when the previous process ended. Call it before the first checkpoint, which is newer."""
         now = self._clock()
         for key, ids in snapshot.items():
-            self._table[key] = Holding(ids, cards_of(key[2], ids))
-            self._lives.setdefault(key[0], Life(now))
-        self._names.update(names)
+            self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids))
+            self._states.setdefault(key[0], PodState(now, names.get(key[0], "")))
         self._changed()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Keep the node's annotations `gpushare/cards` and `gpushare/held` true: written when they differ, also when others changed
-them. The same watch brings what an administrator wrote in `gpushare/cordon`.
+"""Publishes the node's annotations `gpushare/cards` and `gpushare/held`: writes them whenever they differ, even if others changed them.
+
+The same watch delivers `gpushare/cordon`, which an administrator writes.
 """
 
 from __future__ import annotations
@@ -15,42 +16,41 @@ from typing import Any, Final, NoReturn
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
-from gpushare_runtime.daemon.sync import Changes, any_after
-from gpushare_runtime.device_plugin.node.allocator import NodeState
 from gpushare_runtime.device_plugin.node.ids import card_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
-from gpushare_runtime.device_plugin.node.usage import Holders
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
 
 
 def report(node: NodeState) -> Held:
-    """What pods hold that are gone or were never placed, and what was refused; empty on the normal path."""
-    if node.inventory is None:
+    """What orphaned and unmanaged pods use, and which allocations the plugin rejected; normally empty."""
+    if node.devices.inventory is None:
         return Held()
-    entries = [*_leaving(node.holders, node.inventory), *_unmanaged(node.holders, node.pods, node.inventory)]
-    return Held(tuple(sorted(entries, key=lambda e: (e.card, e.uid))), tuple(node.refusals.current()))
+    entries = [*_orphaned(node.usage, node.devices.inventory), *_unmanaged(node.usage, node.pods, node.devices.inventory)]
+    return Held(tuple(sorted(entries, key=lambda e: (e.card, e.uid))), tuple(node.rejections.current()))
 
 
-def _leaving(holders: Holders, inventory: Inventory) -> Iterator[HeldEntry]:
-    for (uid, resource), ids in holders.outlived().items():
-        yield from _entries(holders, inventory, uid, resource, ids, "leaving")
+def _orphaned(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
+    for (uid, resource), ids in usage.orphaned().items():
+        yield from _entries(usage, inventory, uid, resource, ids, "orphaned")
 
 
-def _unmanaged(holders: Holders, pods: PodTable, inventory: Inventory) -> Iterator[HeldEntry]:
-    """Of pods whose annotations cannot say it."""
+def _unmanaged(usage: Usage, pods: PodTable, inventory: Inventory) -> Iterator[HeldEntry]:
+    """For pods whose annotations cannot report their cards."""
     for pod in pods:
-        if pod.finished or pod.sayable:
+        if pod.finished or pod.annotatable:
             continue
         for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS):
-            for entry in _entries(holders, inventory, pod.uid, resource, holders.recorded(pod.uid, resource), "unmanaged"):
-                # The scheduler's side knows a static pod by its copy alone, and would count it twice under two UIDs.
-                yield replace(entry, uid=pod.copy) if pod.copy else entry
+            for entry in _entries(usage, inventory, pod.uid, resource, usage.recorded_ids(pod.uid, resource), "unmanaged"):
+                # The extender knows only the copy of a static pod, and would count two UIDs twice.
+                yield replace(entry, uid=pod.mirror_uid) if pod.mirror_uid else entry
 
 
-def _entries(holders: Holders, inventory: Inventory, uid: str, resource: str, ids: Collection[str], why: str) -> Iterator[HeldEntry]:
-    name = holders.name(uid)
+def _entries(usage: Usage, inventory: Inventory, uid: str, resource: str, ids: Collection[str], why: str) -> Iterator[HeldEntry]:
+    name = usage.name(uid)
     if resource == protocol.RESOURCE_CARDS:
         for card in inventory.cards:
             if card.uuid in ids:
@@ -67,58 +67,54 @@ def _entries(holders: Holders, inventory: Inventory, uid: str, resource: str, id
 
 log = logging.getLogger(__name__)
 
-# Against somebody who keeps writing something else: never more than one PATCH in this time.
+# At most one PATCH in this time, even if somebody else keeps writing another value.
 _PAUSE_SECONDS: Final = 0.25
+# One PATCH covers the changes within this time.
 _TOGETHER_SECONDS: Final = 0.05
-# Refusals end by time.
-_LOOK_AGAIN_SECONDS: Final = 5.0
+# Rejections expire without a change.
+_RECHECK_SECONDS: Final = 5.0
 
 
 class NodePublisher:
-    """Writes nothing before the cards were read once: a node whose NVML does not answer keeps what it had."""
+    """Writes nothing before the first reading of the cards: a node whose NVML does not answer keeps its annotations."""
 
     def __init__(self, node: NodeState, client: KubeClient, name: str) -> None:
         self._node = node
         self._client = client
         self._name = name
         self._published: Mapping[str, str] | None = None
-        self._changes = Changes()
 
     def reflector(self) -> Reflector[Mapping[str, str]]:
-        """The watch of this node's own annotations; run it beside `run`."""
+        """The watch of this node's annotations; run it beside `run`."""
         return Reflector(
             self._client,
             path("api/v1", "nodes"),
-            on_replace=lambda values: self._see(values[0] if values else None),
-            on_event=lambda kind, value: self._see(None if kind == "DELETED" else value),
+            on_replace=lambda values: self._observe(values[0] if values else None),
+            on_event=lambda kind, value: self._observe(None if kind == "DELETED" else value),
             field_selector=f"metadata.name={self._name}",
             transform=_annotations,
             metadata_only=True,
         )
 
-    def _see(self, annotations: Mapping[str, str] | None) -> None:
-        """annotations: None for no node."""
+    def _observe(self, annotations: Mapping[str, str] | None) -> None:
+        """annotations: None if the node does not exist."""
         self._published = annotations
-        self._node.set_cordon((annotations or {}).get(protocol.ASK_CORDON, ""))
-        self._changes.notify()
+        self._node.devices.set_cordon((annotations or {}).get(protocol.ASK_CORDON, ""))
+        self._node.changes.notify()
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
-        backoff = Backoff()
-        node = self._node
-        sources = (self._changes, node.inventory_changes, node.holders.changes, node.refusals.changes, node.pods.changes)
+        backoff, changes = Backoff(), self._node.changes
         while True:
-            seen = [(changes, changes.count) for changes in sources]
-            due = self._due()
+            seen, due = changes.count, self._due()
             if not due:
-                await any_after(*seen, timeout=_LOOK_AGAIN_SECONDS)
-                # What changes together is looked at once.
+                await changes.after(seen, _RECHECK_SECONDS)
                 await asyncio.sleep(_TOGETHER_SECONDS)
                 continue
             names = " and ".join(due)
             try:
                 body = {"metadata": {"annotations": due}}
-                # Through the status: that is all this plugin may patch of its node.
+                # The plugin has permission only for the status of its node.
                 await self._client.patch(path("api/v1", "nodes", self._name, "status"), body, kind="merge", within=10.0)
             except KubeError as error:
                 wait = backoff.wait()
@@ -127,18 +123,18 @@ class NodePublisher:
                 continue
             backoff.reset()
             for name, value in due.items():
-                log.info("annotation %s of node %s: %s", name, self._name, value or "removed, there is nothing to say")
+                log.info("annotation %s of node %s: %s", name, self._name, value or "removed")
             left = {**(self._published or {}), **due}
             self._published = {name: value for name, value in left.items() if value is not None}
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _due(self) -> dict[str, str | None]:
-        """Annotation → what to write, None to remove it; {} if all is as it should be."""
-        if self._node.inventory is None or self._published is None:
+        """Annotation → the value to write, None to remove it; {} if nothing is due."""
+        if self._node.devices.inventory is None or self._published is None:
             return {}
         held = report(self._node)
         wanted = {
-            protocol.ANNOTATION_CARDS: self._node.inventory.to_json(),
+            protocol.ANNOTATION_CARDS: self._node.devices.inventory.to_json(),
             protocol.ANNOTATION_HELD: held.to_json() if held != Held() else None,
         }
         return {name: value for name, value in wanted.items() if value != self._published.get(name)}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The original's ConfigMap `unhealthy-gpu-<node>`: which cards its extender must not use. Ours reads `gpushare/cards` instead."""
+"""The original's ConfigMap `unhealthy-gpu-<node>`: cards that its extender must not use. Ours reads `gpushare/cards` instead."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import logging
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.device_plugin.node.allocator import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
 log = logging.getLogger(__name__)
 
-# Somebody else's to allow: asking again soon does not help.
+# Only an administrator can add the permission: a quick retry does not help.
 _FORBIDDEN_SECONDS: Final = 300.0
 
 
 class UnhealthyMap:
-    """Made with the first card that is not usable; later it says none rather than being removed, as nobody else may remove it."""
+    """Created with the first unusable card. Later it lists no card instead of being deleted: the plugin has no permission to delete it."""
 
     def __init__(self, node: NodeState, client: KubeClient, node_name: str) -> None:
         self._node = node
@@ -29,7 +29,7 @@ class UnhealthyMap:
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
-        changes, backoff = self._node.inventory_changes, Backoff()
+        changes, backoff = self._node.changes, Backoff()
         while True:
             seen, wanted = changes.count, self._wanted()
             if wanted is None or wanted == self._written:
@@ -40,7 +40,7 @@ class UnhealthyMap:
             except KubeError as error:
                 forbidden = error.status == 403
                 if wanted or not forbidden:
-                    cure = "; allow this plugin's account get, patch and create of it" if forbidden else ""
+                    cure = "; allow this plugin's account to get, patch and create it" if forbidden else ""
                     log.warning("ConfigMap %s/%s cannot be written: %s%s", protocol.UNHEALTHY_NAMESPACE, self._name, error, cure)
                 await changes.after(seen, _FORBIDDEN_SECONDS if forbidden else backoff.wait())
                 continue
@@ -48,12 +48,12 @@ class UnhealthyMap:
             self._written = wanted
 
     def _wanted(self) -> str | None:
-        inventory = self._node.inventory
+        inventory = self._node.devices.inventory
         return None if inventory is None else ",".join(str(card.index) for card in inventory.cards if not card.usable)
 
     async def _write(self, wanted: str) -> None:
         maps = path("api/v1", "namespaces", protocol.UNHEALTHY_NAMESPACE, "configmaps")
-        # Without the key rather than with none in it: the original reads an empty text as card 0.
+        # Removes the key: the original reads an empty value as card 0.
         data = {protocol.UNHEALTHY_KEY: wanted or None}
         try:
             await self._client.patch(path(maps, self._name), {"data": data}, kind="merge", within=10.0)

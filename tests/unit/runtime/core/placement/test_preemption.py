@@ -206,7 +206,7 @@ def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | No
     def fits(without: set[str]) -> bool:
         return node.simulate(without=without).remaining_after(request) is not None
 
-    gone = proposed | {"new"} | {h.uid for h in node.pods if h.leaving}
+    gone = proposed | {"new"} | {h.uid for h in node.pods if h.terminating}
     if fits(gone):
         return proposed
     lesser = {h.uid: h for h in node.pods if h.priority < 10 and h.uid not in gone}

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The parts of this node's state, wired together. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpushare_runtime.device_plugin.node.allocator import Allocator, Rejections
+from gpushare_runtime.device_plugin.node.candidates import Candidates
+from gpushare_runtime.device_plugin.node.devices import Devices
+from gpushare_runtime.device_plugin.node.local_pods import PodTable
+from gpushare_runtime.device_plugin.node.pending import PendingContainers
+from gpushare_runtime.device_plugin.node.usage import Processes, Usage
+
+
+class NodeState:
+    """Used from one event loop only. changes: counts every change of any part.
+
+    clock: monotonic seconds; now: Unix time; processes: of this host.
+    """
+
+    def __init__(self, pods: PodTable, clock: Callable[[], float], now: Callable[[], float], processes: Processes) -> None:
+        self.pods = pods
+        self.changes = pods.changes
+        self.usage = Usage(pods, clock)
+        self.devices = Devices(self.usage)
+        self.pending = PendingContainers(pods, self.usage, processes)
+        self.candidates = Candidates(pods, self.devices, self.usage, self.pending, processes)
+        self.rejections = Rejections(clock, now, self.devices.users_key, self.changes)
+        self.allocator = Allocator(pods, self.devices, self.usage, self.pending, self.candidates, self.rejections, processes)
