@@ -53,7 +53,9 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/host/usage_file.py": ("device_plugin/test_usage_file.py",),
     "device_plugin/kubelet/checkpoint.py": ("device_plugin/test_checkpoint.py", "device_plugin/test_unit_change.py"),
     "device_plugin/kubelet/podresources.py": ("device_plugin/test_podresources.py",),
-    "device_plugin/node/allocator.py": tuple(f"device_plugin/test_{name}.py" for name in ("requests", "allocator", "refusals", "answer")),
+    "device_plugin/node/allocator.py": tuple(
+        f"device_plugin/test_{name}.py" for name in ("requests", "allocator", "rejections", "allocate_response")
+    ),
     "device_plugin/node/candidates.py": tuple(f"device_plugin/test_{n}.py" for n in ("candidates", "requests", "allocator", "pending")),
     "device_plugin/node/devices.py": ("device_plugin/test_requests.py", "device_plugin/test_allocator.py"),
     "device_plugin/node/ids.py": ("device_plugin/test_ids.py", "device_plugin/test_pod_annotations.py"),

@@ -103,14 +103,14 @@ class Node:
     async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
         try:
             return self._plugin.allocator.prefer(resource, available, must, size)[0]
-        except AllocationRejected as refusal:
-            raise AdmissionError(str(refusal)) from None
+        except AllocationRejected as rejection:
+            raise AdmissionError(str(rejection)) from None
 
     async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
         try:
             return dict(self._plugin.allocator.allocate(resource, ids).environment)
-        except AllocationRejected as refusal:
-            raise AdmissionError(str(refusal)) from None
+        except AllocationRejected as rejection:
+            raise AdmissionError(str(rejection)) from None
 
     def _checkpoint(self) -> None:
         entries = (

@@ -81,8 +81,7 @@ def _events(counters: Counters) -> Iterator[Metric]:
     yield counter("unplanned_allocations", text, counters.unplanned)
     yield counter("annotation_corrections", "Pods whose annotations the plugin corrected to their actual cards.", counters.corrections)
     yield counter("start_rejections", "Starts of containers that the plugin rejected.", counters.start_rejections)
-    text = "Starts of containers whose ids kubelet's checkpoint did not list."
-    yield counter("unrecorded_starts", text, counters.unrecorded_starts)
+    yield counter("unrecorded_starts", "Starts of containers whose ids kubelet's checkpoint did not list.", counters.unrecorded_starts)
     text = "Containers for which kubelet's checkpoint and its podresources API list different ids."
     yield counter("checkpoint_mismatches", text, counters.checkpoint_mismatches)
     yield family(

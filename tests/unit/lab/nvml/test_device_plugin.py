@@ -154,7 +154,7 @@ def test_a_driver_that_is_loaded_later_wants_a_new_process_if_this_one_is_kept_f
     devices.write_text("Character devices:\n  1 mem\n195 nvidia-frontend\n")
     ask(f"devices {devices}")
     answer = ask("start")
-    assert ("was loaded after this process was started" in answer["error"], answer["reload"]) == (True, True)
+    assert ("was loaded after this process started" in answer["error"], answer["reload"]) == (True, True)
     machine.command("driver", "back")
     assert ask("start") is None
     assert ask("count") == 1

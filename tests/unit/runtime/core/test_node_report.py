@@ -159,7 +159,7 @@ def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object)
     assert Held.from_json(json.dumps(data)).entries == (HeldEntry("GPU-1", "u", "a/b", 8, "orphaned"),) * 2
     broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "cards" else [REFUSED | {}, REFUSED | {key: wrong}]
     data[part] = {"GPU-1": broken} if part == "cards" else broken
-    place = "cards['GPU-1'][1]" if part == "cards" else "refused[1]"
+    place = "cards['GPU-1'][1]" if part == "cards" else "rejected[1]"
     with pytest.raises(HeldError, match=f"^{re.escape(f'{place}.{key} must be')}"):
         Held.from_json(json.dumps(data))
 

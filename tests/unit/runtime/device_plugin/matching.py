@@ -40,20 +40,20 @@ class Ours:
             pass
         try:
             return self.node.allocator.prefer(resource, available, must, size)[0]
-        except AllocationRejected as refusal:
-            raise AdmissionError(str(refusal)) from None
+        except AllocationRejected as rejection:
+            raise AdmissionError(str(rejection)) from None
 
     def allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
         try:
             return dict(self.node.allocator.allocate(resource, ids).environment)
-        except AllocationRejected as refusal:
-            raise AdmissionError(str(refusal)) from None
+        except AllocationRejected as rejection:
+            raise AdmissionError(str(rejection)) from None
 
     def start(self, resource: str, ids: list[str]) -> None:
         try:
             self.node.allocator.may_start(resource, ids)
-        except AllocationRejected as refusal:
-            raise StartError(str(refusal)) from None
+        except AllocationRejected as rejection:
+            raise StartError(str(rejection)) from None
 
     def asks_before_start(self, resource: str) -> bool:
         return not self.node.usage.any_record_lost(resource)

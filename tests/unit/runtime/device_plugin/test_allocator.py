@@ -65,14 +65,14 @@ class Node:
     async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
         try:
             return self.state.allocator.prefer(resource, available, must, size)[0]
-        except AllocationRejected as refusal:
-            raise AdmissionError(str(refusal)) from None
+        except AllocationRejected as rejection:
+            raise AdmissionError(str(rejection)) from None
 
     async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
         try:
             return dict(self.state.allocator.allocate(resource, ids).environment)
-        except AllocationRejected as refusal:
-            raise AdmissionError(str(refusal)) from None
+        except AllocationRejected as rejection:
+            raise AdmissionError(str(rejection)) from None
 
     def see(self, pod: dict[str, Any]) -> dict[str, Any]:
         """The watch shows the pod."""
@@ -599,10 +599,10 @@ def test_every_card_that_was_chosen_is_held_back_and_the_pod_is_told_who_should_
     node = Node(cards)
     for index in (0, 2):
         node.admit(node.see(memory(cards, index, 6, phase="Running")))
-    with pytest.raises(AdmissionError) as refusal:
+    with pytest.raises(AdmissionError) as rejection:
         node.admit(node.see(bound(cards, {0: {0: 4, 1: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"}, uid="two")))
-    assert "extender" not in str(refusal.value)
-    assert "asked for 8 units of 1 GiB on 2 cards, but" in str(refusal.value)
+    assert "extender" not in str(rejection.value)
+    assert "asked for 8 units of 1 GiB on 2 cards, but" in str(rejection.value)
     with pytest.raises(AllocationRejected, match="asked for 3 units of 1 GiB on one card, but"):
         node.state.allocator.prefer(MEMORY, [], [], 3)
     with pytest.raises(AdmissionError, match="card 0 has memory allocated to"):

@@ -63,7 +63,7 @@ class Case:
         self.pods.event("DELETED", parse_local_pod(pod))
 
     def still_in_use(self, resource: str) -> dict[str, str]:
-        """id → UID of the pod that still holds it although kubelet may offer it."""
+        """id → UID of the pod that still uses it although kubelet may offer it."""
         return {i: key[0] for key, ids in self.usage.still_in_use(resource).items() for i in ids}
 
     def former_ids(self, uid: str, resource: str = MEMORY) -> frozenset[str]:
@@ -74,14 +74,14 @@ class Case:
         assert pod is not None
         return PendingContainer(pod, pod.container_devices[0])
 
-    def settle(self) -> set[str]:
-        """The UIDs of the pods that hold something then."""
+    def release(self) -> set[str]:
+        """The UIDs of the pods that use something then."""
 
-        def look(uids: Set[str]) -> set[str]:
+        def scan(uids: Set[str]) -> set[str]:
             self.looks += 1
             return self.live & uids
 
-        self.usage.release_terminated(look)
+        self.usage.release_terminated(scan)
         return {uid for uids in self.usage.card_users().memory.values() for uid in uids}
 
 
@@ -89,7 +89,7 @@ def test_on_the_normal_path_nobody_looks_at_processes() -> None:
     case = Case()
     case.add("a")
     case.record(entry("a", 0, 1))
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     assert (case.looks, case.still_in_use(MEMORY)) == (0, {})
 
 
@@ -108,11 +108,11 @@ def test_what_processes_hold_stays_held(how: str) -> None:
         case.usage.observe_available(MEMORY, {"GPU-00000000-_-1"})
     else:
         case.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
-    assert case.settle() == {"a", "b"}
+    assert case.release() == {"a", "b"}
     assert case.still_in_use(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "a"}
     assert case.usage.orphaned() == {("a", MEMORY): frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})}
     case.live = set()
-    assert case.settle() == {"b"}
+    assert case.release() == {"b"}
     assert (case.still_in_use(MEMORY), case.usage.orphaned()) == ({}, {})
 
 
@@ -121,12 +121,12 @@ def test_a_container_that_was_being_made_may_still_get_a_process() -> None:
     pod = case.add("a", phase="Pending")
     case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     case.now += START_GRACE / 2
     case.live = {"a"}
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     case.live = set()
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace() -> None:
@@ -134,9 +134,9 @@ def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace() -> None:
     pod = case.add("a", phase="Pending")
     case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
-    case.settle()
+    case.release()
     case.now += START_GRACE
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 def test_a_pod_that_comes_again_holds_again() -> None:
@@ -144,12 +144,12 @@ def test_a_pod_that_comes_again_holds_again() -> None:
     pod = case.add("a")
     case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
-    assert case.settle() == set()
+    assert case.release() == set()
     # A static pod keeps its UID, and its ids where only the API's copy of it was made anew.
     case.add("a")
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     case.usage.set_checkpoint((entry("a", 1),))
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
 
 
 def test_a_lost_record_is_told_from_a_forgotten_pod() -> None:
@@ -159,17 +159,17 @@ def test_a_lost_record_is_told_from_a_forgotten_pod() -> None:
     case.live = {"a", "b"}
     case.usage.set_checkpoint((entry("a", 0), entry("b", 1)))
     case.usage.set_checkpoint((entry("b", 1),))
-    case.settle()
+    case.release()
     assert case.usage.dropped_by_kubelet() == {"a"}
     assert (case.still_in_use(MEMORY), case.former_ids("a")) == ({"GPU-00000000-_-0": "a"}, set())
     assert not case.usage.any_record_lost(MEMORY)
     case.usage.set_checkpoint(())
-    case.settle()
+    case.release()
     assert case.usage.any_record_lost(MEMORY)
     assert case.still_in_use(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "b"}
     assert (case.former_ids("a"), case.former_ids("b")) == (set(), units(1)), "its own again, of the one whose record was lost"
     case.usage.set_checkpoint((entry("b", 2),))
-    assert case.settle() == {"a", "b"}
+    assert case.release() == {"a", "b"}
     assert case.usage.snapshot() == {("a", "main", MEMORY): frozenset({"GPU-00000000-_-0"}), ("b", "main", MEMORY): entry("b", 2).ids}
 
 
@@ -183,10 +183,10 @@ def test_the_next_process_knows_what_this_one_knew() -> None:
     after.usage.set_checkpoint((entry("b", 3),))
     after.add("b")
     after.live = {"a", "b"}
-    assert after.settle() == {"a", "b"}
+    assert after.release() == {"a", "b"}
     assert after.usage.name("a") == "default/a"
     after.live = {"b"}
-    assert after.settle() == {"b"}
+    assert after.release() == {"b"}
 
 
 # Who is over.
@@ -200,11 +200,11 @@ def test_kubelets_word_that_all_containers_have_ended_needs_no_look_at_processes
     case.live = {"a"}
     ended = {**pod, "status": {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}}
     case.pods.event(kind, parse_local_pod(ended))
-    assert (case.settle(), case.looks) == ({"other"}, 0)
+    assert (case.release(), case.looks) == ({"other"}, 0)
     # Nor is it left behind when kubelet's file drops it.
     case.record(entry("other", 1))
     assert case.still_in_use(MEMORY) == {}
-    assert (case.settle(), case.looks, case.still_in_use(MEMORY)) == ({"other"}, 0, {})
+    assert (case.release(), case.looks, case.still_in_use(MEMORY)) == ({"other"}, 0, {})
 
 
 def test_a_container_that_has_started_again_holds_although_its_pod_was_deleted_between_two_runs_by_the_api_server() -> None:
@@ -217,11 +217,11 @@ def test_a_container_that_has_started_again_holds_although_its_pod_was_deleted_b
     told["metadata"] = {**pod["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}
     for kind in ("MODIFIED", "DELETED"):
         case.pods.event(kind, parse_local_pod(told))
-        assert case.settle() == {"a"}
+        assert case.release() == {"a"}
     case.record()
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     case.live = set()
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 @pytest.mark.parametrize("synced", [True, False])
@@ -237,31 +237,31 @@ def test_a_pod_that_nobody_has_seen_is_over_when_the_watch_must_have_shown_it(sy
     case.record(entry("unseen", 0), entry("later", 1), entry("seen", 2))
     for more, over in ((1, False), (0.1, False), (BURST, False), (START_GRACE, synced)):
         case.wait(more)
-        assert case.settle() == ({"later", "seen"} if over and not runs else {"unseen", "later", "seen"})
+        assert case.release() == ({"later", "seen"} if over and not runs else {"unseen", "later", "seen"})
     assert case.still_in_use(MEMORY) == ({min(units(0)): "unseen"} if synced and runs else {})
 
 
 def test_where_all_pods_are_unseen_time_alone_brings_a_change() -> None:
     case = Case()
     case.record(entry("unseen", 0))
-    assert case.settle() == {"unseen"}
+    assert case.release() == {"unseen"}
     case.wait(WATCH_GRACE + 1)
-    assert case.settle() == {"unseen"}, "the watch may just be bringing it"
+    assert case.release() == {"unseen"}, "the watch may just be bringing it"
     for held in ({"unseen"}, set()):
         case.wait(BURST)
-        assert case.settle() == held
+        assert case.release() == held
 
 
 def test_a_pod_that_had_no_process_yet_when_it_went_is_waited_for_from_then_on() -> None:
     case = Case()
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
-    case.settle()
+    case.release()
     case.now += 60
     case.delete(pod)
     for more, held in ((0, {"a"}), (START_GRACE / 2, {"a"}), (START_GRACE / 2, set())):
         case.now += more
-        assert case.settle() == held
+        assert case.release() == held
 
 
 @pytest.mark.parametrize("age", [1, WATCH_GRACE])
@@ -272,7 +272,7 @@ def test_a_pod_that_kubelet_took_back_before_anybody_saw_it_may_still_get_a_proc
     case.usage.observe_available(MEMORY, units(0))
     for more, held in ((0, {"unseen"}), (START_GRACE, set())):
         case.wait(more)
-        assert case.settle() == held
+        assert case.release() == held
 
 
 def test_a_pod_that_ran_has_no_process_still_to_come() -> None:
@@ -280,7 +280,7 @@ def test_a_pod_that_ran_has_no_process_still_to_come() -> None:
     pod = case.add("a", phase="Running")
     case.record(entry("a", 0))
     case.delete(pod)
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_grace() -> None:
@@ -289,7 +289,7 @@ def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_
     case.record(entry("other", 5))
     for more, held in ((0, {"old"}), (START_GRACE - 0.1, {"old"}), (0.1, set())):
         case.now += more
-        assert case.settle() - {"other"} == held
+        assert case.release() - {"other"} == held
 
 
 def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it() -> None:
@@ -297,18 +297,18 @@ def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it() -> No
     pods = {uid: case.add(uid) for uid in "ab"}
     case.record(entry("a", 0), entry("b", 1))
     case.delete(pods["a"])
-    doubtful = case.usage.terminated_pods()
-    assert doubtful == {"a"}
+    terminated = case.usage.terminated_pods()
+    assert terminated == {"a"}
     # While somebody looks, another one goes.
     case.delete(pods["b"])
     case.live = {"b"}
     assert case.usage.terminated_pods() == {"a", "b"}
-    case.usage.apply_process_scan(doubtful, set())
+    case.usage.apply_process_scan(terminated, set())
     assert case.still_in_use(MEMORY) == {min(units(1)): "b"}
-    assert case.settle() == {"b"}
+    assert case.release() == {"b"}
     # A look without it says nothing of it.
     case.usage.apply_process_scan(frozenset(), set())
-    assert case.settle() == {"b"}
+    assert case.release() == {"b"}
 
 
 def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh() -> None:
@@ -317,14 +317,14 @@ def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh() -> None:
     case.record(entry("static", 0))
     case.live = {"static"}
     case.delete(pod)
-    assert case.settle() == {"static"}
+    assert case.release() == {"static"}
     case.add("static", phase="Pending")
-    assert (case.settle(), case.still_in_use(MEMORY)) == ({"static"}, {})
+    assert (case.release(), case.still_in_use(MEMORY)) == ({"static"}, {})
     case.live = set()
     case.delete(pod)
-    assert case.settle() == {"static"}, "its container may be about to start"
+    assert case.release() == {"static"}, "its container may be about to start"
     case.now += START_GRACE
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 def test_each_change_of_who_holds_is_counted_once() -> None:
@@ -332,7 +332,7 @@ def test_each_change_of_who_holds_is_counted_once() -> None:
 
     def counted() -> int:
         before = case.usage.changes.count
-        case.settle()
+        case.release()
         return case.usage.changes.count - before
 
     pod = case.add("a", phase="Pending")
@@ -353,10 +353,10 @@ def test_kubelet_gives_ids_to_a_pod_whose_end_was_seen_so_that_its_processes_cou
     case = Case()
     case.record(entry("a", 0))
     case.delete(case.add("a"))
-    assert case.settle() == set()
+    assert case.release() == set()
     case.live = {"a"}
     case.record(entry("a", 1))
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
 
 
 def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_counts_the_pod() -> None:
@@ -369,7 +369,7 @@ def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_coun
     case.record(entry("a", 0))
     assert case.usage.dropped_by_kubelet() == {"a"}
     case.record(entry("a", 0), entry("a", 3, container="second"))
-    assert (case.usage.dropped_by_kubelet(), case.settle()) == (set(), {"a"})
+    assert (case.usage.dropped_by_kubelet(), case.release()) == (set(), {"a"})
     assert case.still_in_use(MEMORY) == {}
 
 
@@ -390,12 +390,12 @@ def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_pr
     case.live = {"a"}
     case.record(entry("a", 0), entry("a", 1, container="second"))
     case.record(entry("a", 0))
-    case.settle()
+    case.release()
     assert case.still_in_use(MEMORY) == {min(units(1)): "a"}
     assert case.usage.snapshot() == {("a", "main", MEMORY): units(0), ("a", "second", MEMORY): units(1)}
     assert case.usage.dropped_by_kubelet() == set(), "kubelet counts the pod"
     case.record(entry("a", 0), entry("a", 1, container="second"))
-    case.settle()
+    case.release()
     assert (case.still_in_use(MEMORY), case.usage.dropped_by_kubelet()) == ({}, set())
 
 
@@ -409,11 +409,11 @@ def test_a_record_that_is_lost_twice_is_lost_twice() -> None:
         case.record()
         # Not before it is known that it runs.
         assert not case.usage.any_record_lost(MEMORY)
-        case.settle()
+        case.release()
         assert case.usage.any_record_lost(MEMORY)
         assert case.usage.dropped_by_kubelet() == set(), "kubelet will ask for it again"
         case.record(entry("a", 0))
-        case.settle()
+        case.release()
         assert not case.usage.any_record_lost(MEMORY)
     case.record(entry("other", 5))
     assert case.usage.dropped_by_kubelet() == {"a"}, "this time it was dropped alone"
@@ -426,12 +426,12 @@ def test_a_lost_record_is_no_loss_when_the_pod_has_ended(end: str) -> None:
     case.live = {"a"}
     case.record(entry("a", 0))
     case.record()
-    case.settle()
+    case.release()
     if end == "processes":
         case.live = set()
     else:
         case.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
-    case.settle()
+    case.release()
     assert not case.usage.any_record_lost(MEMORY)
 
 
@@ -442,7 +442,7 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
     case.live = {"a", "b"}
     case.record(entry("a", 0), whole("a", 1), entry("b", 4))
     case.record()
-    case.settle()
+    case.release()
     assert case.still_in_use(MEMORY) == {min(units(0)): "a", min(units(4)): "b"}
     assert (case.former_ids("a"), case.former_ids("b")) == (units(0), units(4))
     assert (case.former_ids("a", CARDS), case.former_ids("b", CARDS)) == ({"GPU-00000001"}, set())
@@ -492,8 +492,8 @@ def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
     case.add("a")
     case.usage.record_grant(MEMORY, units(0, 1), case.pending("a"))
     case.usage.record_grant(CARDS, frozenset({"GPU-00000001"}), None)
-    held = case.usage.card_users()
-    assert (held.memory, held.whole) == ({"GPU-00000000": {"a"}}, {"GPU-00000001": ""})
+    users = case.usage.card_users()
+    assert (users.memory, users.whole) == ({"GPU-00000000": {"a"}}, {"GPU-00000001": ""})
     key = ("a", "main", MEMORY)
     assert case.usage.allocated() == {key}
     assert case.usage.card_uuids() == {key: {"GPU-00000000"}}
@@ -514,11 +514,11 @@ def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     case.record(entry("runs", 0, 1), entry("outlives", 3, card=1), entry("done", 4), whole("card", 1))
     for uid in ("outlives", "done"):
         case.delete(pods[uid])
-    case.settle()
+    case.release()
     usage = case.usage
-    held = usage.card_users()
-    assert held.memory == {"GPU-00000000": {"runs"}, "GPU-00000001": {"outlives"}}
-    assert held.whole == {"GPU-00000001": "card"}
+    users = usage.card_users()
+    assert users.memory == {"GPU-00000000": {"runs"}, "GPU-00000001": {"outlives"}}
+    assert users.whole == {"GPU-00000001": "card"}
     assert usage.still_in_use(MEMORY) == {("outlives", "main", MEMORY): units(3, card=1)}
     assert usage.still_in_use(CARDS) == {}
     assert usage.orphaned() == {("outlives", MEMORY): units(3, card=1)}
@@ -554,7 +554,7 @@ def test_outlived_containers_of_one_pod_are_one_answer() -> None:
     case.live = {"a"}
     case.record(entry("a", 0), entry("a", 1, container="second"))
     case.delete(pod)
-    case.settle()
+    case.release()
     assert case.usage.orphaned() == {("a", MEMORY): units(0, 1)}
     assert case.usage.ids_of(MEMORY, ["GPU-00000000"], orphaned=True) == units(0, 1)
 
@@ -575,7 +575,7 @@ def test_a_name_is_kept_as_long_as_something_is_held_under_it() -> None:
     case.live = {"a"}
     case.record(entry("a", 0, 1))
     case.delete(pod)
-    case.settle()
+    case.release()
     # More pods come and go than are remembered.
     case.now += 60
     for number in range(1001):
@@ -583,7 +583,7 @@ def test_a_name_is_kept_as_long_as_something_is_held_under_it() -> None:
     assert case.pods.removed("a") is None
     assert (case.usage.name("a"), case.usage.names()) == ("default/a", {"a": "default/a"})
     case.live = set()
-    case.settle()
+    case.release()
     assert case.usage.names() == {}
 
 
@@ -595,20 +595,20 @@ def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is
     case.heard = False
     case.record(entry("pulls its image", 0))
     case.wait(600)
-    assert case.settle() == {"pulls its image"}
+    assert case.release() == {"pulls its image"}
     assert (case.still_in_use(MEMORY), case.looks) == ({}, 0)
     case.heard = True
-    assert case.settle() == {"pulls its image"}, "what the watch brings now is taken in first"
+    assert case.release() == {"pulls its image"}, "what the watch brings now is taken in first"
     case.add("pulls its image", phase="Pending")
     case.wait(BURST + START_GRACE)
-    assert case.settle() == {"pulls its image"}
+    assert case.release() == {"pulls its image"}
 
 
 def test_what_an_old_file_lists_and_the_first_list_does_not_is_over_at_once() -> None:
     case = Case()
     case.usage.set_checkpoint((entry("gone before the start", 0),), age=WATCH_GRACE + 1)
     for held in ({"gone before the start"}, {"gone before the start"}, set()):
-        assert case.settle() == held
+        assert case.release() == held
         case.wait(BURST)
 
 
@@ -617,9 +617,9 @@ def test_kubelets_own_offer_ends_it_at_once_whether_the_api_server_is_heard_or_n
     case.heard = False
     case.record(entry("unseen", 0))
     case.usage.observe_available(MEMORY, units(0))
-    assert case.settle() == {"unseen"}
+    assert case.release() == {"unseen"}
     case.wait(START_GRACE)
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 def test_what_a_lost_file_listed_is_held_without_a_process_for_as_long_as_the_api_server_shows_the_pod() -> None:
@@ -628,11 +628,11 @@ def test_what_a_lost_file_listed_is_held_without_a_process_for_as_long_as_the_ap
     case.record(entry("pulls its image", 0))
     case.record()
     case.wait(600)
-    assert case.settle() == {"pulls its image"}
+    assert case.release() == {"pulls its image"}
     case.delete(pod)
-    case.settle()
+    case.release()
     case.wait(START_GRACE)
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 # Starts.
@@ -646,13 +646,13 @@ def test_a_start_that_was_asked_for_is_waited_for() -> None:
     case.record(entry("a", 0))
     case.usage.record_start([("a", "main", MEMORY)])
     case.delete({**pod, "status": status})
-    assert case.settle() == {"a"}, "its container may be in the making"
+    assert case.release() == {"a"}, "its container may be in the making"
     case.wait(MAKING - 1)
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     case.live = {"a"}
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     case.live = set()
-    assert case.settle() == set(), "it has come and gone"
+    assert case.release() == set(), "it has come and gone"
 
 
 def test_a_start_that_was_reported_is_not_waited_for() -> None:
@@ -662,7 +662,7 @@ def test_a_start_that_was_reported_is_not_waited_for() -> None:
     case.usage.record_start([("a", "main", MEMORY)])
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either() -> None:
@@ -674,21 +674,21 @@ def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either() -> None
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
     assert not case.usage.is_starting(("a", "first", MEMORY))
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 def test_a_start_of_what_was_released_holds_it_again() -> None:
     case = Case()
     case.delete(case.add("a"))
     case.record(entry("a", 0))
-    assert case.settle() == set()
+    assert case.release() == set()
     case.usage.record_start([("a", "main", MEMORY)])
-    assert case.settle() == {"a"}
+    assert case.release() == {"a"}
     assert case.still_in_use(MEMORY) == {min(units(0)): "a"}
     assert case.usage.is_starting(("a", "main", MEMORY))
     case.wait(MAKING)
     assert not case.usage.is_starting(("a", "main", MEMORY))
-    assert case.settle() == set()
+    assert case.release() == set()
 
 
 # What kubelet's file should list.
@@ -705,7 +705,7 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
     case.record()
     for more, lost in ((0, False), (WATCH_GRACE, False), (1, True)):
         case.wait(more)
-        case.settle()
+        case.release()
         assert case.usage.any_record_lost(MEMORY) == lost
     assert not case.usage.any_record_lost(CARDS)
     assert case.usage.dropped_by_kubelet() == set()
@@ -713,7 +713,7 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
     assert not case.usage.any_record_lost(MEMORY)
     case.heard = True
     case.pods.event("MODIFIED", parse_local_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "now"}}))
-    case.settle()
+    case.release()
     assert not case.usage.any_record_lost(MEMORY)
 
 
@@ -729,7 +729,7 @@ def test_a_pod_that_is_not_past_its_init_containers_is_a_lost_record_when_one_wa
     case.pods.event("MODIFIED", parse_local_pod(pod))
     case.record()
     for _ in range(2):
-        case.settle()
+        case.release()
         case.wait(WATCH_GRACE + 1)
     assert case.usage.any_record_lost(MEMORY) is started
 
@@ -739,11 +739,11 @@ def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_l
     pod = case.add("a")
     case.record(entry("a", 0), entry("other", 1))
     case.record(entry("other", 1))
-    case.settle()
+    case.release()
     case.wait(WATCH_GRACE)
     case.delete(pod)
     case.wait(1)
-    case.settle()
+    case.release()
     assert not case.usage.any_record_lost(MEMORY)
 
 

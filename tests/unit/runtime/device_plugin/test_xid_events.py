@@ -79,8 +79,8 @@ class Nvml:
 def following(scenario: Callable[[Nvml, Counter[tuple[str, int]], list[None]], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         nvml, counts, reads = Nvml(), Counter[tuple[str, int]](), list[None]()
-        follower = XidListener(nvml, CardHealth(), counts, lambda: reads.append(None), retry=0.01)
-        task = asyncio.ensure_future(follower.run())
+        listener = XidListener(nvml, CardHealth(), counts, lambda: reads.append(None), retry=0.01)
+        task = asyncio.ensure_future(listener.run())
         try:
             await scenario(nvml, counts, reads)
         finally:

@@ -186,7 +186,7 @@ class Candidates:
             for key, cards in self._card_indexes().items()
             if key[0] == pod.uid and key[2] == devices.resource and key[1] != devices.container and len(cards) == devices.cards_per_pod
         }
-        moved = [cards for (_, name, resource), cards in others.items() if cards != (plans.get((name, resource)) or {}).keys()]
+        moved = [cards for key, cards in others.items() if cards != (plans.get(key[1:]) or {}).keys()]
         return moved[0] if moved and all(cards == moved[0] for cards in moved) else ()
 
     def _candidates(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What was refused is said until its time is over or who holds the card has changed, and then never again."""
+"""A rejection is in force until it expires or other pods use the card, and then never again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case:
         self.rejections.add(uid, card, units, whole=whole)
         assert self.rejections.changes.count > before
 
-    def said(self) -> list[str]:
+    def uids(self) -> list[str]:
         return [rejection.uid for rejection in self.rejections.current()]
 
 
@@ -39,9 +39,9 @@ def test_all_of_it_is_said_oldest_first_for_a_minute() -> None:
         Refusal("a", "GPU-2", 2, 1070.0),
     ]
     case.now = 1059.9
-    assert case.said() == ["a", "b", "a"]
+    assert case.uids() == ["a", "b", "a"]
     case.now = 1060.0
-    assert case.said() == ["b", "a"]
+    assert case.uids() == ["b", "a"]
 
 
 def test_the_same_pod_and_card_again_is_the_newer_one() -> None:
@@ -57,9 +57,9 @@ def test_a_change_on_the_card_ends_it_for_good_and_on_another_card_does_not() ->
     case.add("a", "GPU-1")
     case.add("b", "GPU-2")
     case.users["GPU-1"] = "somebody else"
-    assert case.said() == ["b"]
+    assert case.uids() == ["b"]
     del case.users["GPU-1"]
-    assert case.said() == ["b"]
+    assert case.uids() == ["b"]
 
 
 def test_a_clock_that_is_set_changes_neither_its_end_nor_by_more_than_that_what_is_said() -> None:
@@ -70,6 +70,6 @@ def test_a_clock_that_is_set_changes_neither_its_end_nor_by_more_than_that_what_
     case.unix -= 3600
     assert [rejection.until for rejection in case.rejections.current()] == [1060.0 - 3600]
     case.now += 49.9
-    assert case.said() == ["a"]
+    assert case.uids() == ["a"]
     case.now += 0.1
-    assert case.said() == []
+    assert case.uids() == []
