@@ -15,7 +15,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.publish.node_annotations import report
 from gpushare_runtime.device_plugin.publish.pod_annotations import allocation_in, annotations_due
-from gpushare_runtime.extender.cache import LINGER_SECONDS
+from gpushare_runtime.extender.cache import FORCED_SECONDS
 from unit.runtime.device_plugin.churn import UNIX, Churn
 from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
 
@@ -23,7 +23,7 @@ from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
 class Ours:
     """NodeState and what the plugin does around it. processes: None for those of the world."""
 
-    linger = LINGER_SECONDS
+    linger = FORCED_SECONDS
 
     def __init__(self, world: Churn, state: Any, processes: Processes | None = None) -> None:
         self._world = world
