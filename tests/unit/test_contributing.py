@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The map in CONTRIBUTING.md names files and names that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+RUNTIME = ROOT / "files/gpushare_runtime/gpushare_runtime"
+ROWS = [line for line in PAGE.partition("## Where a behaviour lives")[2].partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+
+
+def places(row: str) -> list[Path]:
+    """The files of a row; one without a folder lies beside the one before it."""
+    found: list[Path] = []
+    for name in re.findall(r"`([\w/]+(?:\.py|/))`", row.split("|")[2]):
+        found.append(RUNTIME / name if "/" in name else found[-1].parent / name)
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
+def test_what_a_row_names_is_there(row: str) -> None:
+    paths = places(row)
+    assert paths
+    assert [str(path) for path in paths if not path.exists()] == []
+    text = "".join(path.read_text() for path in paths if path.is_file())
+    symbols = re.findall(r"`(\w+)`", row.split("|")[2])
+    assert [symbol for symbol in symbols if f"def {symbol}(" not in text] == []
+
+
+def test_every_file_of_the_how_to_is_there() -> None:
+    named = re.findall(r"`((?:plugins|tests|roles|playbooks)/[\w/.]+)`", PAGE)
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
