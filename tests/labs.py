@@ -2,8 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """The labs that suites stand on: their shapes, and one of them in the state that a test wants, in seconds where it was in it before.
 
-A run of pytest brings its lab up and removes it. Where the runner of the suites names one (GPUSHARE_SHARED_LAB) it stays for the
-next suite, with its states saved. GPUSHARE_LAB=NAME uses a lab that is up, as it is, and leaves it: for one test by hand.
+A run of pytest brings its lab up and removes it (GPUSHARE_OWN_LAB: under this name). Where the runner of the suites names one
+(GPUSHARE_SHARED_LAB) it stays for the next suite, with its states saved. GPUSHARE_LAB=NAME uses a lab that is up, as it is, and
+leaves it: for one test by hand.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
 THREE_PLANES = Shape("three-planes", ("--control-planes", "3"))
 
 
-def lab_name(shape: str) -> str:
-    """The instance of the lab with that shape that suites use. GPUSHARE_LABS: another prefix, for two runs side by side."""
-    return f"{os.environ.get('GPUSHARE_LABS', 't')}-{shape}"
+def lab_name(instance: str) -> str:
+    """The name of a lab that suites use. GPUSHARE_LABS: another prefix, for two runs side by side."""
+    return f"{os.environ.get('GPUSHARE_LABS', 't')}-{instance}"
 
 
 class Labs:
@@ -45,6 +46,7 @@ class Labs:
     def __init__(self) -> None:
         self._borrowed = os.environ.get("GPUSHARE_LAB")
         self._shared = os.environ.get("GPUSHARE_SHARED_LAB")
+        self._name = os.environ.get("GPUSHARE_OWN_LAB")
         self._own: Cluster | None = None
         self._state = ""
 
@@ -94,7 +96,7 @@ class Labs:
         if self._borrowed:
             return Cluster(self._borrowed)
         if self._own is None:
-            self._own = Cluster(self._shared or lab_name(shape.name))
+            self._own = Cluster(self._shared or self._name or lab_name(shape.name))
         return self._own
 
     def _saved(self, cluster: Cluster) -> list[str]:

@@ -74,13 +74,13 @@ class Runner:
         needs = any(job.suite.lab or job.suite.prepared for job in self.jobs)
         waiting = sorted(self.jobs, key=lambda job: -self.expected(job.suite))
         running: list[Job] = []
-        shapes = {job.suite.lab for job in self.jobs if job.suite.lab}
+        instances = {job.suite.instance for job in self.jobs if job.suite.lab}
         removing: list[subprocess.Popen[bytes]] = []
         removed: set[str] = set()
         told = 0.0
         try:
-            for shape in shapes:
-                remove_lab(shape).wait(300)
+            for instance in instances:
+                remove_lab(instance).wait(300)
             if needs:
                 self._start(prepare)
                 running.append(prepare)
@@ -90,10 +90,10 @@ class Runner:
                     self._finish(job)
                     if job is not prepare:
                         self.ended(job)
-                    used = {other.suite.lab for other in [*waiting, *running]}
-                    if job.suite.lab and job.suite.lab not in used:
-                        removed.add(job.suite.lab)
-                        removing.append(remove_lab(job.suite.lab))
+                    used = {other.suite.instance for other in [*waiting, *running]}
+                    if job.suite.lab and job.suite.instance not in used:
+                        removed.add(job.suite.instance)
+                        removing.append(remove_lab(job.suite.instance))
                 if needs and prepare.failed:
                     # Without it nothing on a lab can run; the others can.
                     for job in [job for job in waiting if job.suite.lab or job.suite.prepared]:
@@ -116,18 +116,18 @@ class Runner:
             for job in running:
                 assert job.process is not None
                 job.process.wait(60)
-            for process in [*removing, *map(remove_lab, shapes - removed)]:
+            for process in [*removing, *map(remove_lab, instances - removed)]:
                 process.wait(300)
 
     def _next(self, waiting: list[Job], running: list[Job], *, ready: bool) -> Job | None:
         """The longest one that may start now."""
         if len(running) >= self.at_once or any(job.suite.alone for job in running):
             return None
-        labs = {job.suite.lab for job in running if job.suite.lab}
+        labs = {job.suite.instance for job in running if job.suite.lab}
         for job in waiting:
             if (job.suite.lab or job.suite.prepared) and not ready:
                 continue
-            if job.suite.lab in labs or (job.suite.alone and (running or len(waiting) > sum(other.suite.alone for other in waiting))):
+            if job.suite.instance in labs or (job.suite.alone and (running or len(waiting) > sum(other.suite.alone for other in waiting))):
                 continue
             return job
         return None
@@ -153,8 +153,8 @@ class Runner:
             )
 
     def _shares(self, suite: Suite) -> bool:
-        """Whether another suite goes on with its lab. One that always runs, the life of a cluster, wants one from its beginning."""
-        return not suite.always and sum(job.suite.lab == suite.lab and not job.suite.always for job in self.jobs) > 1
+        """Whether another suite goes on with its lab."""
+        return not suite.always and sum(job.suite.instance == suite.instance for job in self.jobs) > 1
 
     def _is_over(self, job: Job) -> bool:
         assert job.process is not None
@@ -193,18 +193,18 @@ def environment(suite: Suite, *, full: bool, shared: bool) -> dict[str, str]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpushare-lab"
     own = {"GPUSHARE_TIMELINE": str(TIMELINE), "GPUSHARE_SUITE": suite.name, "PYTHONUNBUFFERED": "1"}
     own["PYTHONPATH"] = f"{REPOSITORY / 'tests'}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
-    if suite.lab and shared:
-        # The lab stays for the next suite that needs it; this runner removes it.
-        own["GPUSHARE_SHARED_LAB"] = lab_name(suite.lab)
+    if suite.lab:
+        # A shared lab stays for the next suite that needs it; this runner removes it.
+        own["GPUSHARE_SHARED_LAB" if shared else "GPUSHARE_OWN_LAB"] = lab_name(suite.instance)
     if programs := sorted(cache.glob("nvidia-smi-*/nvidia-smi")):
         own["GPUSHARE_LAB_NVIDIA_SMI"] = str(programs[-1])
     return {**os.environ, **own, **suite.env, **(suite.full if full else {})}
 
 
-def remove_lab(shape: str) -> subprocess.Popen[bytes]:
-    """Begin to remove the lab of that shape: what a killed run left, or what nobody needs any more."""
+def remove_lab(instance: str) -> subprocess.Popen[bytes]:
+    """Begin to remove that lab: what a killed run left, or what nobody needs any more."""
     with (BUILD / "labs.log").open("ab") as log:
-        return subprocess.Popen([sys.executable, str(LAB), "--name", lab_name(shape), "down"], stdout=log, stderr=log)
+        return subprocess.Popen([sys.executable, str(LAB), "--name", lab_name(instance), "down"], stdout=log, stderr=log)
 
 
 def counts(report: Path) -> tuple[int, int, int, list[str]]:

@@ -71,6 +71,11 @@ class Suite:
     seconds: int = 120
     prepared: bool = False
 
+    @property
+    def instance(self) -> str:
+        """Which lab of its shape it uses: one that always runs has its own from beginning to end, so that others run beside it."""
+        return f"{self.lab}-{self.name}" if self.lab and self.always else self.lab
+
     def asks(self, path: str) -> bool:
         """Whether a change of that file asks for this suite."""
         return any(fnmatchcase(path, pattern) for pattern in self.paths)

@@ -156,6 +156,11 @@ def test_two_at_a_time_but_never_on_one_lab_nor_beside_one_that_is_alone(build: 
     jobs, _ = run(shell("left", left), shell("right", right))
     assert [job.failed for job in jobs] == [0, 0]
 
+    # The life of a cluster has a lab of its own beside those of that shape.
+    left, right = (text.replace("/l", "/ll").replace("/r", "/rr") for text in (left, right))
+    jobs, _ = run(shell("life", left, lab="x", always=True), shell("other", right, lab="x"))
+    assert [job.failed for job in jobs] == [0, 0]
+
     alone = f"test ! -e {build}/busy && touch {build}/busy && sleep 0.2 && rm {build}/busy"
     jobs, _ = run(shell("one", alone, lab="x"), shell("two", alone, lab="x"))
     assert [job.failed for job in jobs] == [0, 0]
@@ -174,15 +179,15 @@ def test_without_the_cache_what_needs_a_lab_fails_and_the_rest_runs(build: Path,
 def test_a_lab_stays_for_the_next_suite_but_not_that_of_the_life_of_a_cluster(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "PREPARE", shell("prepare", "true"))
     monkeypatch.setattr(runner_module, "remove_lab", lambda shape: runner_module.subprocess.Popen(["true"]))
-    tell = 'echo "lab: ${GPUSHARE_SHARED_LAB:-its own}"'
+    tell = 'echo "lab: ${GPUSHARE_SHARED_LAB:-its own, $GPUSHARE_OWN_LAB}"'
     jobs, _ = run(
         shell("one", tell, lab="x"), shell("two", tell, lab="x"), shell("life", tell, lab="x", always=True), shell("alone", tell, lab="y")
     )
     assert {job.suite.name: job.log.read_text().strip() for job in jobs} == {
         "one": "lab: t-x",
         "two": "lab: t-x",
-        "life": "lab: its own",
-        "alone": "lab: its own",
+        "life": "lab: its own, t-x-life",
+        "alone": "lab: its own, t-y",
     }
 
 
