@@ -65,13 +65,13 @@ def render(metrics: Iterable[Metric]) -> Iterator[str]:
     """The text that a scrape gets, in pieces that each take about a millisecond."""
     for metric in metrics:
         samples = iter(metric.samples)
-        piece, head = Metric(metric.name, metric.documentation, metric.type), 0
-        while (lines := list(islice(samples, _LINES))) or not head:
+        piece, first = Metric(metric.name, metric.documentation, metric.type), True
+        while (lines := list(islice(samples, _LINES))) or first:
             piece.samples = lines
             text = generate_latest(_One(piece)).decode()
             # HELP and TYPE stand above the first piece only.
-            yield text.split("\n", 2)[2] if head else text
-            head = 1
+            yield text if first else text.split("\n", 2)[2]
+            first = False
 
 
 class _One(Collector):

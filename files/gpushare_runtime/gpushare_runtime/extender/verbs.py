@@ -27,6 +27,8 @@ IN_THE_POD: Final = "what is wrong is in the pod: see the other reason"
 """For all nodes but the first, where a pod cannot be meant."""
 
 _REMEMBERED: Final = 300
+_REMEMBERED_LABELS: Final = 64
+"""Of a pod; each has at most 380 characters."""
 
 
 class Service:
@@ -118,9 +120,13 @@ class Service:
         if None in version:
             return read_pending(pod)
         if version not in self._parsed:
+            read = read_pending(pod)
+            if isinstance(read, PendingPod) and len(read.labels) > _REMEMBERED_LABELS:
+                # Everything else that is kept of a pod is bounded; as many labels as it likes would outlive the pod here.
+                return read
             if len(self._parsed) >= _REMEMBERED:
                 self._parsed.clear()
-            self._parsed[version] = read_pending(pod)
+            self._parsed[version] = read
         return self._parsed[version]
 
     def _fitting(self, names: Sequence[str], pod: PendingPod) -> tuple[Sequence[str], Collection[str]]:

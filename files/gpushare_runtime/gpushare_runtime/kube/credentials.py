@@ -47,16 +47,17 @@ class Loaded:
     proxy: str | None = None
 
     def __post_init__(self) -> None:
-        found = f"{self.source}: the current context's cluster has server {self.server[:80]!r}"
         if not self.server.startswith(("https://", "http://")):
-            raise CredentialsError(f"{found}; expected a URL such as https://10.0.0.1:6443")
+            raise self._other_server("a URL such as https://10.0.0.1:6443")
 
     def sends_token(self) -> Loaded:
         """Itself. CredentialsError if a token would go over the network in clear text."""
         if self.server.startswith("http://") and urlsplit(self.server).hostname not in _THIS_HOST:
-            found = f"{self.source}: the current context's cluster has server {self.server[:80]!r}"
-            raise CredentialsError(f"{found}; expected https://, because a token goes there")
+            raise self._other_server("https://, because a token goes there")
         return self
+
+    def _other_server(self, expected: str) -> CredentialsError:
+        return CredentialsError(f"{self.source}: the current context's cluster has server {self.server[:80]!r}; expected {expected}")
 
     def tls_state(self) -> tuple[object, ...]:
         """Changes when a file of the TLS context has changed."""

@@ -181,6 +181,15 @@ def test_what_is_reserved_is_what_the_scheduler_will_take(ledger: Ledger) -> Non
     assert ledger.pod("several") is None
 
 
+def test_labels_without_end_do_not_outlive_their_pod(ledger: Ledger) -> None:
+    service = Service(ledger, Binpack())
+    for count, kept in ((64, 1), (65, 0)):
+        service._parsed.clear()
+        labels = {f"l{number}": "x" for number in range(count)}
+        service.filter(args(container(mem=1), uid="u", resourceVersion="7", labels=labels))
+        assert len(service._parsed) == kept
+
+
 def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[object] = []
 
