@@ -242,7 +242,7 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
             assert asks_before_start(it) == {MEMORY: True, CARDS: True}
             patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() - 3600, **clock))
             patch.setattr(f"{registration}._SETTLED_SECONDS", 0.0)
-            await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True}, seconds=10)
+            await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True})
 
 
 @running
