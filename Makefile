@@ -64,13 +64,16 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life hosts e2e original ha quality bench mutants verify)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life people hosts e2e original ha quality bench mutants scale verify)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
 	$(call say,locks agree with their inputs; variables with their documentation)
 	@$(BIN)/python tests/locks.py
 	@$(BIN)/python tests/variables.py
+	$(call say,Markdown and the language of documentation)
+	@pymarkdown scan $$(git -c safe.directory=$(CURDIR) ls-files '*.md')
+	@$(BIN)/python tests/language.py
 
 .PHONY: unit
 unit: venv ## Unit and property tests only
@@ -100,7 +103,7 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 	$(call say,500 nodes)
 	@$(BENCH) --out docs/benchmarks/scheduling-500.json
 	$(call say,5000 nodes with the sampling of kube-scheduler)
-	@$(BENCH) --nodes 5000 --percentage 0 --holding 50000 --out docs/benchmarks/scheduling-5000-sampled.json
+	@$(BENCH) --nodes 5000 --percentage 0 --bound-pods 50000 --out docs/benchmarks/scheduling-5000-sampled.json
 	$(call say,5000 nodes and every one asked)
 	@$(BENCH) --nodes 5000 --pods 600 --out docs/benchmarks/scheduling-5000.json
 	$(call say,the same$(comma) where the extender names the best 100)

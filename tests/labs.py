@@ -85,6 +85,8 @@ class Labs:
 
     def has_been_installed(self) -> None:
         """A test has run `install` itself."""
+        if self._own:
+            self._save(self._own, INSTALLED)
         self._state = INSTALLED
 
     def close(self) -> None:

@@ -31,17 +31,18 @@ DOCUMENT = Path("docs/variables.md")
 INTRODUCTION = """\
 # Variables
 
-Every public variable of the collection `gpushare.kubernetes`, made from the roles' argument specifications
-(`python tests/variables.py --write`). Set them for all hosts, for a group or for one host, as Ansible's own precedence has it, but for
-their scope:
+This page lists every public variable of the collection `gpushare.kubernetes`. The roles' argument specifications are
+its source (`python tests/variables.py --write`). Set variables for all hosts, for a group or for one host. Ansible's
+own precedence applies. The scope limits where values may differ:
 
-- `host`: may differ from host to host. `gpushare_kubectl` and `gpushare_admin_kubeconfig` are read from the control plane that is asked.
-- `control planes`, `GPU nodes`, `group`: must be the same on all control planes, on all GPU nodes, or within each of the two. What they
-  say goes into what these hosts share, or is asked once for all of them.
+- `host`: may differ from host to host. `gpushare_kubectl` and `gpushare_admin_kubeconfig` come from the control plane
+  that runs the command.
+- `control planes`, `GPU nodes`: must be the same on all hosts of this group, because the hosts share the result.
+- `group`: must be the same within each of the two groups.
 - `cluster`: must be the same on every host.
 
-`preflight` refuses one that differs within its scope.
-Any other name that begins with `gpushare_` is refused by `preflight`, as a typing error.
+`preflight` rejects a value that differs within its scope. It also rejects any other name that begins with `gpushare_`,
+as a typo.
 
 | variable | type | default | scope | roles | what it is |
 |---|---|---|---|---|---|

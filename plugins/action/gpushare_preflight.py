@@ -31,6 +31,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
     "root": {"type": "path", "default": "/"},
 }
+_UID_SHOWN = 20
 
 
 class ActionModule(ActionBase):
@@ -55,10 +56,11 @@ class ActionModule(ActionBase):
             result = ask(self, task_vars, "gpushare.kubernetes.gpu_node_info", options)
         except AnsibleConnectionFailure as error:
             return preflight_reasons.unreachable(host, _line(error)), {}
-        except AnsibleError as error:
-            return preflight_reasons.not_gathered(host, _line(error)), {}
         if result.get("failed") or "kubelet" not in result:
-            return preflight_reasons.not_gathered(host, _line(result.get("module_stderr") or result.get("msg") or result)), {}
+            return preflight_reasons.not_gathered(host, preflight_reasons.failure_of(result)), {}
+        user = result.get("effective_uid")
+        if user != 0 and arguments["root"] == "/":
+            return preflight_reasons.not_root(host, f"modules that run as user id {str(user)[:_UID_SHOWN]}"), {}
         facts = NodeFacts.from_dict(result)
         known = Known.of(self, task_vars, arguments["node_name"])
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)

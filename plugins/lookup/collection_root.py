@@ -7,11 +7,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: collection_root
-short_description: Where the collection lies that Ansible has loaded
+short_description: Return the folder of the collection that Ansible has loaded
 version_added: 0.1.0
 description:
-  - Returns the folder of the collection C(gpushare.kubernetes) that is in use, whether it was found in the collection paths, beside a
-    playbook, or among Python's packages. Links are followed.
+  - Returns the folder of the collection C(gpushare.kubernetes) that is in use. It may be in the collection paths, beside a playbook, or
+    among Python's packages. Links are followed.
 author: gpushare.kubernetes contributors (@gpushare)
 """
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: control_plane
-short_description: Which control plane is asked about the cluster, and how
+short_description: Select the control plane for tasks about the cluster
 version_added: 0.1.0
 description:
-  - Names the control plane that tasks about the cluster are delegated to, and the kubectl and kubeconfig there. These are read from
-    that host's variables, not from those of the host that is changed.
-  - The first one by name that has answered in this run, or else the first one.
+  - Returns the control plane that tasks about the cluster are delegated to, and the kubectl and kubeconfig there. These come from that
+    host's variables, not from those of the changed host.
+  - Takes the first one by name that has answered in this run, or else the first one.
 author: gpushare.kubernetes contributors (@gpushare)
 options:
   group:
@@ -20,15 +20,15 @@ options:
     type: str
     required: true
   kubectl:
-    description: Name or path of kubectl where that host's variables do not say it.
+    description: Name or path of kubectl if that host's variables do not set it.
     type: str
     required: true
   kubeconfig:
-    description: Path of the kubeconfig where that host's variables do not say it.
+    description: Path of the kubeconfig if that host's variables do not set it.
     type: str
     required: true
   answered:
-    description: The hosts that have answered in this run. By default those that preflight has asked with success.
+    description: The hosts that have answered in this run. If there are none, those that have answered preflight.
     type: list
     elements: str
 """
@@ -69,7 +69,7 @@ class LookupModule(LookupBase):
                 f"no host in the group {group!r}; name the group of the control planes in gpushare_control_plane_group"
             )
         answered = self.get_option("answered")
-        if answered is None:
+        if not answered:
             answered = [one["item"] for one in (known.get("__preflight_api") or {}).get("results") or [] if "nodes" in one]
         host = next((plane for plane in planes if plane in answered), planes[0])
         theirs = known["hostvars"][host]

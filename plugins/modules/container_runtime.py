@@ -8,18 +8,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: container_runtime
-short_description: Make the nvidia runtime the default of containerd
+short_description: Make the nvidia runtime the default of containerd, docker or CRI-O
 version_added: 0.1.0
 description:
   - The role C(container_runtime) uses this module. Its options may change in any release.
-  - Adds the runtime C(nvidia) to containerd's configuration, with the options of the low-level runtime that pods have now, and makes
-    it the default. Everything else in the files stays, comments included.
-  - Writes a file of its own where containerd merges those (2.x with configuration version 3 or newer), otherwise into the file that
-    decides. Configuration version 1 is refused.
-  - Before anything is written, the host's containerd reads the candidate in a scratch folder. What it makes of it must be what it
-    makes of the present files, with this change and no other.
-  - Restarts containerd only if the running process has another configuration, which its CRI status tells. If it is not as ready as
-    before within O(timeout), the files are put back and its own log is the error message.
+  - Adds the runtime C(nvidia) to the configuration of the container runtime and makes it the default. Everything else in the files
+    stays, order and indentation included.
+  - For containerd, writes its own file if containerd merges such files (2.x with configuration version 3 or newer), otherwise changes
+    the effective file. Configuration version 1 is rejected. The new entry has the options of the low-level runtime.
+  - For docker, changes C(daemon.json). A default runtime on the command line of dockerd stays if it is C(nvidia). Any other one is
+    rejected, because dockerd accepts an option in one of the two places only.
+  - For CRI-O, writes its own file into the folder of drop-ins that this CRI-O reads. The new entry has the options of the low-level
+    runtime.
+  - Before anything is written, the host's own containerd, dockerd or crio reads the candidate in a scratch folder.
+  - Restarts the container runtime only if the running process has another configuration. dockerd reloads its configuration without a
+    restart if that suffices. If the process is not as ready as before within O(timeout), the files are restored and its own log is the
+    error message.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -27,28 +31,43 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - With V(absent), files that still are as this module left them get their old bytes back. From files that others have changed
-        since, exactly our part is taken out.
+      - With V(absent), unchanged files get their old bytes back. From files that others have changed since, the module removes exactly
+        its own part.
     type: str
     choices: [present, absent]
     default: present
+  runtime:
+    description:
+      - The container runtime to configure. With V(auto), the one that kubelet's endpoint names.
+      - With O(state=absent), every container runtime that was configured by this module.
+    type: str
+    choices: [auto, containerd, docker, cri-o]
+    default: auto
+  default_runtime:
+    description:
+      - With V(nvidia), the runtime C(nvidia) becomes the default.
+      - With V(unchanged), it is added only, and the default runtime stays.
+      - V(auto) means V(nvidia).
+    type: str
+    choices: [auto, nvidia, unchanged]
+    default: auto
   program:
     description: Path on the host of NVIDIA's container runtime.
     type: path
     default: /usr/bin/nvidia-container-runtime
   unit:
-    description: The systemd service that is kubelet's containerd.
+    description: The systemd service of the container runtime. Empty for C(containerd.service), C(docker.service) or C(crio.service).
     type: str
-    default: containerd.service
+    default: ""
   config:
     description: The main configuration file. By default the one that the service's command line names.
     type: path
   timeout:
-    description: How many seconds containerd has to become healthy after a restart.
+    description: Seconds within which the container runtime must become healthy after a restart or reload.
     type: int
     default: 60
   allow_container_kill:
-    description: Whether containerd may be restarted although its unit would end the shims of all containers with it.
+    description: Whether the container runtime may be restarted although that ends the containers of this host.
     type: bool
     default: false
 """
@@ -60,15 +79,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 restarted:
-  description: Whether containerd was restarted (in check mode, would be).
+  description: Whether the container runtime was restarted or reloaded (in check mode, would be).
   returned: success
   type: bool
 restarted_at:
-  description: When it was done, as Unix time of the host's clock; a restart was before that.
+  description: Unix time of the host's clock after the restart.
   returned: success
   type: float
 why_restart:
-  description: What the running containerd lacked; empty if nothing.
+  description: Settings that the running process lacked; empty if it had all.
   returned: success
   type: str
 files:
@@ -77,7 +96,7 @@ files:
   type: list
   elements: str
 notes:
-  description: What a person should know, such as a file that somebody else has changed since.
+  description: Remarks for people, for example about a file that others have changed since.
   returned: success
   type: list
   elements: str
@@ -85,22 +104,43 @@ notes:
 
 import os
 import time
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import JsonError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused
+
+
+def runtime_of(params: "dict[str, Any]") -> str:
+    """The name of the container runtime that is asked for. Refused if it is none that can be configured."""
+    if params["runtime"] != "auto":
+        return str(params["runtime"])
+    host = Host()
+    found = kubernetes.kubelet(host, kubernetes.distribution(host))
+    name = found.runtime or "containerd"
+    if name not in KINDS and params["state"] == "present":
+        raise Refused(
+            f"kubelet uses the container runtime {name} ({found.endpoint}), expected {' or '.join(KINDS)}; nothing was changed: make "
+            "nvidia its default runtime by hand, or name another one in gpushare_container_runtime_name"
+        )
+    return name
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "runtime": {"type": "str", "choices": ["auto", *KINDS], "default": "auto"},
+            "default_runtime": {"type": "str", "choices": ["auto", "nvidia", "unchanged"], "default": "auto"},
             "program": {"type": "path", "default": "/usr/bin/nvidia-container-runtime"},
-            "unit": {"type": "str", "default": "containerd.service"},
+            "unit": {"type": "str", "default": ""},
             "config": {"type": "path"},
             "timeout": {"type": "int", "default": 60},
             "allow_container_kill": {"type": "bool", "default": False},
@@ -110,8 +150,8 @@ def main() -> None:
     with lock.for_module(module):
         os.umask(0o022)
         try:
-            result = converge(Wanted(**module.params), module.check_mode)
-        except (Refused, TomlError, JournalError, TransactionError, OSError) as error:
+            result = converge(Wanted(**dict(module.params, runtime=runtime_of(module.params))), module.check_mode)
+        except (Refused, TomlError, JsonError, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         # By this host's clock, as is the heartbeat of its kubelet.
         restarted_at = time.time()

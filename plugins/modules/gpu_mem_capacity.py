@@ -8,14 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_mem_capacity
-short_description: Compare the memory of a node's cards with what Kubernetes offers of it
+short_description: Compare the memory of a node's cards with the capacity in Kubernetes
 version_added: 0.1.0
 description:
   - Compares, for each node, the cards that nvidia-smi lists, the annotation C(gpushare/cards) of the device plugin, and capacity and
-    allocatable of C(aliyun.com/gpu-mem) and C(aliyun.com/gpu-count). Says which of them differs and what to do.
+    allocatable of C(aliyun.com/gpu-mem) and C(aliyun.com/gpu-count). Returns the differences and what to do.
   - Memory on cards that are unhealthy or cordoned is not allocatable; that is a warning, not an error.
-  - One call on a control plane serves any number of nodes. Called on a GPU node without O(nodes), it looks at that node only, for which
-    kubelet's own kubeconfig is enough.
+  - One call on a control plane serves any number of nodes. On a GPU node without O(nodes), the module compares that node only, for
+    which kubelet's own kubeconfig is enough.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -24,15 +24,15 @@ extends_documentation_fragment:
 options:
   nodes:
     description:
-      - Name of each node to what M(gpushare.kubernetes.nvidia_smi_info) returned on its host.
-      - By default the node that the module runs on, where it asks nvidia-smi itself.
+      - Result of M(gpushare.kubernetes.nvidia_smi_info) by name of the node.
+      - By default the node that the module runs on. There it runs nvidia-smi itself.
     type: dict
   unit:
-    description: The unit of memory that is wanted, such as V(GiB). By default any.
+    description: The required unit of memory, such as V(GiB). By default any.
     type: str
     default: ""
   timeout:
-    description: How many seconds kubelet and the device plugin have until all is equal. With V(0) the module looks once.
+    description: Seconds to wait until all values are equal. With V(0) the module compares once.
     type: int
     default: 0
   fail_on_difference:
@@ -64,7 +64,7 @@ ok:
   returned: always
   type: bool
 nodes:
-  description: The sums of each node. Null where a place says nothing.
+  description: The sums of each node. Null where a place has no value.
   returned: always
   type: list
   elements: dict
@@ -80,7 +80,7 @@ nodes:
     cards_capacity: {description: C(aliyun.com/gpu-count) in the capacity., type: int, sample: 2}
     cards_allocatable: {description: C(aliyun.com/gpu-count) in allocatable., type: int, sample: 2}
 differences:
-  description: What is not as it should be.
+  description: The differences.
   returned: always
   type: list
   elements: dict
@@ -88,9 +88,9 @@ differences:
     node: {description: Name of the node., type: str, sample: gpu1}
     what: {description: Which place differs., type: str, sample: capacity aliyun.com/gpu-mem}
     severity: {description: V(error) or V(warning)., type: str}
-    found: {description: What was found., type: str, sample: "0"}
-    expected: {description: What was expected., type: str, sample: "32"}
-    cure: {description: What to do., type: str}
+    found: {description: The state that was found., type: str, sample: "0"}
+    expected: {description: The required state., type: str, sample: "32"}
+    cure: {description: The action to take., type: str}
     code: {description: A stable word for the kind of difference., type: str, sample: capacity_short}
 """
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_node_info
-short_description: Tell which Kubernetes node this host is, and what it has
+short_description: Gather facts about this host and its Kubernetes node
 version_added: 0.1.0
 description:
-  - Gathers what must be known of a host before its GPUs are shared, in one call. Works on any host, with or without cards, driver or
-    Kubernetes. A value that cannot be found out is null.
+  - Gathers the facts of a host that sharing its GPUs depends on, in one call. Works on any host, with or without cards, driver or
+    Kubernetes. Unknown values are null.
   - Reads files; runs only C(kubelet), C(containerd) and the like with C(--version), C(modinfo), and C(nvidia-smi -q -x).
-  - What the node is called is always returned. Where the inventory does not know the host by it, see O(node_name).
+  - Always returns the node's name. If the inventory has another name, see O(node_name).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -23,19 +23,19 @@ options:
   node_name:
     description:
       - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
-      - A host that says another one is not believed.
+      - A host that reports another name is rejected.
     type: str
     default: ""
   gather:
     description:
-      - What to gather besides the node, its kubelet and its control plane. An empty list is the fastest.
-      - V(cards) asks the driver, which can take seconds where no persistence daemon runs.
+      - Facts to gather besides the node, its kubelet and its control plane. An empty list is the fastest.
+      - V(cards) calls the driver, which can take seconds without a persistence daemon.
     type: list
     elements: str
     choices: [system, cards, runtimes, managers]
     default: [system, cards, runtimes, managers]
   install_dir:
-    description: Folder of the runtime. Its disk space is returned, and processes from it are no other GPU managers.
+    description: Folder of the runtime. The module returns its disk space, and does not count its processes as other GPU managers.
     type: path
     default: /opt/gpushare
   root:
@@ -43,7 +43,7 @@ options:
     type: path
     default: /
   timeout:
-    description: How many seconds each program has to answer with its version.
+    description: Timeout in seconds for each program that returns its version.
     type: int
     default: 20
 """
@@ -74,8 +74,13 @@ kubelet_running:
   description: Whether a kubelet runs on this host.
   returned: success
   type: bool
+effective_uid:
+  description: User id that the module ran as. Another user than root does not see whose processes run, and not all files.
+  returned: success
+  type: int
+  sample: 0
 kubelet:
-  description: The running kubelet; where none runs, what its files say.
+  description: The running kubelet. If none runs, the content of its files.
   returned: success
   type: dict
   contains:
@@ -91,7 +96,7 @@ kubelet:
     runtime: {description: "V(containerd), V(cri-o), V(docker) or V(unknown).", type: str, sample: containerd}
     feature_gates: {description: Feature gates that are set., type: dict}
 distribution:
-  description: What installed Kubernetes.
+  description: The tool that installed Kubernetes.
   returned: success
   type: dict
   contains:
@@ -99,7 +104,7 @@ distribution:
     kubespray: {description: Whether kubespray did., type: bool}
     version: {description: Its own version where it has one., type: str}
 control_plane:
-  description: What of a control plane is on the host.
+  description: The parts of a control plane on the host.
   returned: success
   type: dict
   contains:
@@ -115,7 +120,7 @@ system:
     id: {description: As in os-release., type: str, sample: debian}
     like: {description: As in os-release., type: list, elements: str}
     version: {description: As in os-release., type: str, sample: "12"}
-    name: {description: In words., type: str, sample: Debian GNU/Linux 12 (bookworm)}
+    name: {description: Full name., type: str, sample: Debian GNU/Linux 12 (bookworm)}
     architecture: {description: Of the kernel., type: str, sample: x86_64}
     init: {description: V(systemd) or V(other)., type: str}
     selinux: {description: "V(enforcing), V(permissive) or V(disabled).", type: str}
@@ -127,7 +132,7 @@ kernel:
     release: {description: Release., type: str, sample: 6.1.0-30-amd64}
     headers: {description: Folder of its headers., type: str}
     secure_boot: {description: "V(enabled), V(disabled), V(none) for a host without EFI, or V(unknown).", type: str}
-    signed_modules_only: {description: Whether it refuses modules that are not signed., type: bool}
+    signed_modules_only: {description: Whether the kernel rejects unsigned modules., type: bool}
 pythons:
   description: Pythons from 3.10 on, newest first.
   returned: when V(system) is gathered
@@ -163,7 +168,7 @@ driver:
     nvidia_smi: {description: Path of nvidia-smi., type: str}
     nouveau_loaded: {description: Whether nouveau is loaded., type: bool}
 nvidia_smi:
-  description: What M(gpushare.kubernetes.nvidia_smi_info) returns.
+  description: Result of M(gpushare.kubernetes.nvidia_smi_info).
   returned: when V(cards) is gathered
   type: dict
 runtimes:
@@ -185,9 +190,9 @@ managers:
   contains:
     name: {description: Its project., type: str, sample: NVIDIA device plugin}
     active: {description: Whether it has the cards now., type: bool}
-    evidence: {description: What was seen., type: list, elements: str}
+    evidence: {description: Observations., type: list, elements: str}
 registered:
-  description: Extended resource to the number of healthy devices, as kubelet has recorded them.
+  description: Number of healthy devices by extended resource, from kubelet's record.
   returned: when V(managers) is gathered
   type: dict
 sharing:
@@ -198,6 +203,8 @@ sharing:
     unit: {description: Unit of memory of the device plugin that this collection has installed., type: str, sample: GiB}
     pods: {description: UIDs of the pods that have memory of the cards and a process that runs., type: list, elements: str}
 """
+
+import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, gather
@@ -221,6 +228,7 @@ def main() -> None:
         node_name=facts.kubelet.node_name,
         kubelet_root=facts.kubelet.root,
         kubelet_running=facts.kubelet.running,
+        effective_uid=os.geteuid(),
         **facts.as_dict(),
     )
 

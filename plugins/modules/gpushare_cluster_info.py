@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_cluster_info
-short_description: Ask the API server for what preflight has to know of the cluster
+short_description: Read the cluster's facts for preflight from the API server
 version_added: 0.1.0
 description:
   - The role C(preflight) uses this module. Its options may change in any release.

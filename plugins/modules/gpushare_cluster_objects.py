@@ -11,10 +11,10 @@ module: gpushare_cluster_objects
 short_description: Apply gpushare's objects to the cluster
 version_added: 0.1.0
 description:
-  - The roles C(admission), C(device_plugin), C(extender) and C(kubelet) use this module. Its options may change in any release.
-  - Applies objects by server-side apply through the host's own kubectl, and only if the server's dry run says that one of them
-    would change. Fields of these objects that somebody else has changed are taken back.
-  - Refuses every object that is not of a kind and a name that this collection makes, and of nodes all but its labels.
+  - The roles C(cluster_objects) and C(kubelet) use this module. Its options may change in any release.
+  - Applies objects by server-side apply through the host's own kubectl, but only if the server's dry run shows a change. Fields of
+    these objects that others have changed are reset.
+  - Rejects every object with a kind or name that this collection does not create. Of nodes it accepts only gpushare's labels.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -27,18 +27,18 @@ options:
     elements: dict
     required: true
   create:
-    description: Whether objects may be made that are not there. If not, those are left out and named in RV(missing).
+    description: Whether missing objects may be created. If not, they are left out and listed in RV(missing).
     type: bool
     default: true
   unserved:
     description:
-      - What to do about objects of kinds that this API server does not have, such as policies before Kubernetes 1.30. V(skip) leaves
-        them out and names them in RV(skipped).
+      - Action for objects of kinds that this API server does not have, such as policies before Kubernetes 1.30. V(skip) leaves them out
+        and lists them in RV(skipped).
     type: str
     choices: [fail, skip]
     default: fail
   field_manager:
-    description: The name under which the API server remembers which fields are ours.
+    description: The field manager's name for the fields of this collection.
     type: str
     default: gpushare.kubernetes
 """

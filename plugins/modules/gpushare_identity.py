@@ -8,14 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_identity
-short_description: Make what gpushare's daemons need to be known to the API server
+short_description: Create the credentials of gpushare's daemons
 version_added: 0.1.0
 description:
   - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
-  - Returns the daemons' kubeconfig, which holds no secret, and for each daemon whose own token is no good a seed, a token that lives an
-    hour, with which it gets one of its own.
-  - A token is no good if there is none, if it is another ServiceAccount's or that of one that was made anew, if it has expired, if the
-    API server refuses it, or if less than a quarter of its life is left.
+  - Returns the daemons' kubeconfig, which has no secret. For each daemon without a usable token it also returns a seed. A seed is a
+    token that is valid for an hour, with which the daemon requests its own.
+  - A token is not usable if it is missing or expired, or the API server rejects it. The same applies if it belongs to another or a
+    former ServiceAccount, or if less than a quarter of its life is left.
   - Seeds are secrets. Use C(no_log) on the task.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -29,11 +29,11 @@ options:
     default: kube-system
   accounts:
     description:
-      - What each daemon is called in the result, such as its host, to the name of its ServiceAccount. That must exist, but for check mode.
+      - Name of the ServiceAccount by key of the daemon in the result, such as its host. The account must exist, except in check mode.
     type: dict
     required: true
   tokens:
-    description: What each daemon is called to what M(gpushare.kubernetes.gpushare_token_info) returned for it as C(own).
+    description: C(own) of the daemon's M(gpushare.kubernetes.gpushare_token_info) result, by key of the daemon.
     type: dict
     default: {}
   server:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_node_ready_info
-short_description: Tell whether a node is ready since its container runtime was restarted
+short_description: Check whether a node is ready since its container runtime was restarted
 version_added: 0.1.0
 description:
   - The role C(container_runtime) uses this module. Its options may change in any release.
-  - Reads the node's condition C(Ready) and its lease, once. The condition counts only beside a heartbeat of kubelet that is younger than
-    the restart by the time that kubelet needs to notice one. Use it with C(until).
+  - Reads the node's condition C(Ready) and its lease, once. The condition counts only with a later heartbeat of kubelet, by the time
+    that kubelet needs to notice a restart. Use it with C(until).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -48,7 +48,7 @@ ready:
   returned: always
   type: bool
 msg:
-  description: What is missing.
+  description: The missing condition.
   returned: when it is not ready
   type: str
 """

@@ -12,8 +12,8 @@ short_description: Make the certificates between kube-scheduler and the extender
 version_added: 0.1.0
 description:
   - The role C(extender) uses this module. Its options may change in any release.
-  - Has the runtime's C(gpushare-pki) make a certificate authority of this host, a server's certificate for the extender and a client's
-    for kube-scheduler, and renew what is due. Never touches a valid file.
+  - Runs the runtime's C(gpushare-pki). It creates a certificate authority of this host, a server certificate for the extender and a
+    client certificate for kube-scheduler. It renews certificates that are due, and never changes a valid file.
   - In check mode on a host that does not have the runtime yet, every missing file is predicted.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -29,7 +29,7 @@ options:
     type: path
     default: /opt/gpushare/current/bin/gpushare-pki
   reload:
-    description: Service to reload if it is there and its certificate was made anew.
+    description: Service to reload if it exists and its certificate is new.
     type: str
     default: gpushare-extender.service
 """
@@ -41,7 +41,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 files:
-  description: Files that were made anew (in check mode, would be), relative to O(path).
+  description: New files (in check mode, predicted ones), relative to O(path).
   returned: success
   type: list
   elements: str
@@ -73,7 +73,7 @@ def main() -> None:
     params = module.params
     installed = os.access(params["program"], os.X_OK)
     if not installed and not module.check_mode:
-        module.fail_json(msg=f"{params['program']} is not there; expected the runtime: run the role gpushare.kubernetes.runtime first")
+        module.fail_json(msg=f"{params['program']} is not there; expected the runtime; run gpushare.kubernetes.python_environment first")
     with lock.for_module(module):
         # A unit that does not exist yet cannot be reloaded; it reads the files when it starts.
         unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""

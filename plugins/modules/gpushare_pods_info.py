@@ -12,7 +12,7 @@ short_description: List the pods that have a share of a GPU
 version_added: 0.1.0
 description:
   - The role C(uninstall) uses this module. Its options may change in any release.
-  - Lists the pods that are on a node, have not ended and ask for C(aliyun.com/gpu-mem), C(aliyun.com/gpu-count) or
+  - Lists the pods that are on a node, have not ended and request C(aliyun.com/gpu-mem), C(aliyun.com/gpu-count) or
     C(aliyun.com/gpu-core.percentage).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -21,7 +21,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.kubectl
 options:
   nodes:
-    description: Names of the nodes to look at. By default all.
+    description: Names of the nodes. By default all.
     type: list
     elements: str
 """

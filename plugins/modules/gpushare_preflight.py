@@ -14,8 +14,8 @@ description:
   - The role C(preflight) uses this module. Its options may change in any release.
   - Gathers the facts of a host with M(gpushare.kubernetes.gpu_node_info), in one call, and judges them and the host's C(gpushare_*)
     variables on the controller.
-  - Never fails because of the host. Whatever is wrong with it, even that it cannot be reached, is a reason in the result, which
-    M(gpushare.kubernetes.gpushare_preflight_verdict) puts together with those of the other hosts.
+  - Never fails because of the host. Each problem of the host, even an unreachable one, is a reason in the result.
+    M(gpushare.kubernetes.gpushare_preflight_verdict) gathers the reasons of all hosts.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -32,7 +32,7 @@ options:
   node_name:
     description:
       - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
-      - A host that says another one is not believed.
+      - A host that reports another name is rejected.
     type: str
     default: ""
   install_dir:
@@ -75,11 +75,11 @@ host:
   returned: always
   type: str
 node_name:
-  description: Name of its Kubernetes node, null where nothing could be asked.
+  description: Name of its Kubernetes node, null for an unreachable host.
   returned: always
   type: str
 reasons:
-  description: What speaks against changing the host.
+  description: The reasons against changing the host.
   returned: always
   type: list
   elements: dict
@@ -87,11 +87,11 @@ reasons:
     host: {description: The host's name in the inventory., type: str}
     check: {description: A word for the kind of reason., type: str, sample: cards}
     severity: {description: V(error) or V(warning)., type: str}
-    found: {description: What was found., type: str}
-    expected: {description: What was expected., type: str}
-    cure: {description: What to do., type: str}
+    found: {description: The state that was found., type: str}
+    expected: {description: The required state., type: str}
+    cure: {description: The action to take., type: str}
 facts:
-  description: What M(gpushare.kubernetes.gpu_node_info) returned, empty where nothing could be asked.
+  description: Result of M(gpushare.kubernetes.gpu_node_info), empty for an unreachable host.
   returned: always
   type: dict
 """

@@ -12,8 +12,8 @@ short_description: Stop the run if there is a reason to, with all reasons of all
 version_added: 0.1.0
 description:
   - The role C(preflight) uses this module. Its options may change in any release.
-  - Puts together what M(gpushare.kubernetes.gpushare_preflight) found on each host, adds what speaks against the inventory as a whole,
-    and fails with the whole list if there is an error in it. Warnings are shown and do not fail.
+  - Gathers the reasons of M(gpushare.kubernetes.gpushare_preflight) from each host, and adds those against the inventory as a whole.
+    Fails with the whole list if it contains an error. Warnings are shown and do not fail.
   - Works on the controller and reaches no host. Use it with C(run_once).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -21,7 +21,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes.info
 options:
   hosts:
-    description: The hosts of the run, usually V(ansible_play_hosts_all), so that one that is gone is named.
+    description: The hosts of the run, usually V(ansible_play_hosts_all), so that the verdict lists lost ones as well.
     type: list
     elements: str
     required: true
@@ -39,8 +39,7 @@ options:
     required: true
   cluster:
     description: >-
-      What M(gpushare.kubernetes.gpushare_cluster_info) returned on each control plane, whose name is C(item). By default the cluster was
-      not asked.
+      Result of M(gpushare.kubernetes.gpushare_cluster_info) on each control plane, whose name is C(item). By default there is none.
     type: list
     elements: dict
   plans:

@@ -12,10 +12,10 @@ short_description: Place a probe pod on nodes through the real scheduler, or rem
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.
-  - Creates a pod per node that asks for one unit, which only that node may take, whatever taints it has, and waits until it runs or is
-    refused. Its image is one that is on the node already and needs no command.
-  - The pods stay until the module is called with O(state=absent), so that somebody can look into them. Both states first remove the
-    probe pods of a run that was killed.
+  - Creates a pod per node that requests one unit and may only run there, with any taints. Waits until the pod runs or is rejected. Its
+    image is on the node already and needs no command.
+  - The pods stay for inspection until the module is called with O(state=absent). Both states first remove the probe pods of an
+    interrupted run.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -27,7 +27,7 @@ attributes:
     support: none
   idempotent:
     support: none
-    details: With O(state=present) each call makes the pods anew.
+    details: With O(state=present) each call creates the pods again.
 options:
   state:
     description: Whether there are to be probe pods.
@@ -39,7 +39,7 @@ options:
     type: dict
     default: {}
   resource:
-    description: The resource that a probe pod asks one unit of.
+    description: The resource of which a probe pod requests one unit.
     type: str
     default: aliyun.com/gpu-mem
   scheduler_name:
@@ -47,7 +47,7 @@ options:
     type: str
     default: default-scheduler
   timeout:
-    description: How many seconds the pods have to run, or to be gone.
+    description: Seconds within which the pods must run, or be gone.
     type: int
     default: 60
 """
@@ -65,7 +65,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 pods:
-  description: Node to what became of its probe pod, for M(gpushare.kubernetes.gpushare_verify_verdict). Null for one that is gone.
+  description: Final state of the probe pod by node, for M(gpushare.kubernetes.gpushare_verify_verdict). Null for a missing pod.
   returned: with O(state=present), not in check mode
   type: dict
 removed:

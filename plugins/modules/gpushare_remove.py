@@ -8,18 +8,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_remove
-short_description: Take gpushare's daemons and files off a host
+short_description: Remove gpushare's daemons and files from a host
 version_added: 0.1.0
 description:
   - The role C(uninstall) uses this module. Its options may change in any release.
-  - Takes away what the journal, the names and the marks of this collection show to be its own, and nothing else. What stays is
-    returned in RV(left) with the reason.
-  - A file that was there before the collection gets its old bytes, mode and owner back if nobody else has changed it since; otherwise it is
-    left alone and named. A file that the collection has made goes, also if somebody has changed it, which is said in RV(notes).
-  - The scheduler and the container runtime are undone by M(gpushare.kubernetes.kube_scheduler_extender) and
-    M(gpushare.kubernetes.container_runtime), which prove that they still run. While the manifest on this host points kube-scheduler at the
-    extender, the module refuses to stop it.
-  - Killed at any point, the next run finishes.
+  - Removes only files that belong to this collection by the journal, their names or their marks. RV(left) lists the remaining ones with
+    the reason.
+  - A file from before the collection gets its old bytes, mode and owner back if no one else has changed it since. Otherwise it stays and
+    is listed. A file that the collection created is removed, even if it has been changed; RV(notes) then lists it.
+  - M(gpushare.kubernetes.kube_scheduler_extender) and M(gpushare.kubernetes.container_runtime) restore the scheduler and the container
+    runtime, and verify that they run. The module does not stop the extender while the manifest on this host configures kube-scheduler to
+    call it.
+  - After an interruption, the next run completes.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -28,7 +28,7 @@ options:
   what:
     description:
       - V(services) stops the daemons and removes their units, credentials, certificates, state and sockets.
-      - V(leftovers), after the container runtime has been undone, removes kubectl's plugin, the runtime's environments and at last the
+      - V(leftovers), after the container runtime has been restored, removes kubectl's plugin, the runtime's environments and at last the
         journal.
     type: str
     choices: [services, leftovers]
@@ -77,7 +77,7 @@ stopped:
   elements: str
   sample: [gpushare-extender.service]
 removed:
-  description: What was removed, in order.
+  description: The removed items, in order.
   returned: success
   type: list
   elements: str
@@ -87,15 +87,15 @@ restored:
   type: list
   elements: str
 left:
-  description: What was left alone, and why.
+  description: The items that stay, and why.
   returned: success
   type: list
   elements: dict
   contains:
     what: {description: Usually a path., type: str}
-    why: {description: The reason in words., type: str}
+    why: {description: The reason as a message., type: str}
 notes:
-  description: What a person should know besides.
+  description: Further remarks for people.
   returned: success
   type: list
   elements: str

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_remove_cluster
-short_description: Take gpushare's objects and the traces on nodes out of the cluster
+short_description: Remove gpushare's objects, and its traces on nodes, from the cluster
 version_added: 0.1.0
 description:
   - The role C(uninstall) uses this module. Its options may change in any release.
-  - Deletes the objects that this collection has applied (admission policies first, then bindings, roles and accounts), known by name and
-    field manager, and takes its label and annotations from the nodes.
-  - Removes the extended resources from the nodes' status, once kubelet has let go of them. It does so five minutes after the device plugin
-    has gone; until then it would write them again.
-  - Annotations of pods stay. They tell what the pods had.
+  - Deletes the objects that this collection has applied, by name and field manager. Admission policies go first, then bindings, roles and
+    accounts. Removes its label and annotations from the nodes.
+  - Removes the extended resources from the nodes' status, once kubelet has released them. kubelet does so five minutes after the device
+    plugin has gone. Until then it would write them again.
+  - Annotations of pods stay. They record the cards that the pods had.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -30,11 +30,12 @@ options:
     required: true
   everything:
     description:
-      - Whether the objects that all nodes and control planes share go, too. They stay while another node of the cluster still serves cards.
+      - Whether to remove the objects that all nodes and control planes share, too. They stay while another node of the cluster still serves
+        cards.
     type: bool
     default: false
   wait:
-    description: How many seconds to wait for kubelet to let go of the extended resources. What is still there then is returned in RV(left).
+    description: Seconds to wait for kubelet to release the extended resources. RV(left) lists those that remain.
     type: int
     default: 330
 """
@@ -48,18 +49,18 @@ EXAMPLES = r"""
 
 RETURN = r"""
 removed:
-  description: What was removed (in check mode, would be).
+  description: The removed objects (in check mode, the objects to remove).
   returned: success
   type: list
   elements: str
 left:
-  description: What was left alone, and why.
+  description: The objects that stay, and why.
   returned: success
   type: list
   elements: dict
   contains:
     what: {description: The object or part of it., type: str}
-    why: {description: The reason in words., type: str}
+    why: {description: The reason as a message., type: str}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_report
-short_description: Tell what gpushare has changed on a host, and what became of it since
+short_description: List what gpushare has changed on a host, and what has been modified since
 version_added: 0.1.0
 description:
   - The role C(report) uses this module. Its options may change in any release.
-  - Compares the host's journal with its files as they are now, and says which runtime is installed and which daemons run.
+  - Compares the host's journal with its present files. Returns the installed runtime and the running daemons.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -54,7 +54,7 @@ report:
       type: dict
       contains:
         environment: {description: Path of the environment in use., type: str}
-        state: {description: Whether it is whole., type: str}
+        state: {description: Whether it is complete., type: str}
         version: {description: Version of the runtime., type: str}
         python: {description: Version of its Python., type: str}
         wheel_sha256: {description: Hash of its wheel., type: str}
@@ -64,9 +64,9 @@ report:
       description: "The changed files: path, owner, before, state, and when others have last written it."
       type: list
       elements: dict
-    settings: {description: "What is changed and no file of the host: what, owner.", type: list, elements: dict}
+    settings: {description: "Changes outside of the host's files: what, owner.", type: list, elements: dict}
     kubectl_plugin: {description: Path of the link, type: str}
-    unproven: {description: What a run has changed that was stopped before it had proven it., type: list, elements: str}
+    unproven: {description: Unverified changes of an interrupted run., type: list, elements: str}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -11,12 +11,12 @@ module: gpushare_runtime_env
 short_description: Install the gpushare runtime into a versioned virtual environment
 version_added: 0.1.0
 description:
-  - The role C(runtime) uses this module. Its options may change in any release.
-  - Builds a wheel from the runtime's sources on the controller, the same bytes every time, and installs it with its locked
-    dependencies into O(root)/E(VERSION)-E(HASH) on the host.
-  - The hash is over the wheel, the locked requirements and the version of Python, so an environment is never changed once it is whole.
-  - The daemons' units name their environment, so that it is part of what is put back if a new one does not come up. The link
-    O(root)/current is for people and for kubectl; with O(link) it is switched, and then environments that nothing uses are removed.
+  - The role C(python_environment) uses this module. Its options may change in any release.
+  - Builds a wheel from the runtime's sources on the controller, with the same bytes every time. Installs it with its locked dependencies
+    into O(root)/E(VERSION)-E(HASH) on the host.
+  - The hash is over the wheel, the locked requirements and the version of Python, so a complete environment never changes.
+  - The daemons' units name their environment, so a failed daemon is rolled back together with its environment. The link O(root)/current
+    is for people and for kubectl. With O(link) the module switches it, and then removes unused environments.
   - The wheel travels to the host only if the host does not have the environment yet.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -29,7 +29,7 @@ options:
     required: true
   extra:
     description:
-      - The extra of the runtime that the host needs. V(kubectl) brings what kubectl's plugin needs, which no daemon does.
+      - The extra of the runtime that the host needs. V(kubectl) adds the packages that only kubectl's plugin needs.
     type: str
     choices: ["", kubectl]
     default: ""
@@ -51,11 +51,12 @@ options:
     elements: str
     default: []
   link:
-    description: Whether O(root)/current is to lead to the environment. Last, once all that runs from it has been proven.
+    description: Whether O(root)/current is to lead to the environment. Set it last, after all daemons of the environment have been
+      verified.
     type: bool
     default: true
   artifact:
-    description: What is to be installed. Filled in by this module's action plugin on the controller, not by users.
+    description: The artifact to install. This module's action plugin on the controller sets it, not users.
     type: dict
     suboptions:
       version:

@@ -13,9 +13,9 @@ version_added: 0.1.0
 description:
   - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
   - Writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is healthy.
-  - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk. Where only
-    files differ that the unit copies, it is told to reload. A seed alone restarts nothing.
-  - If it does not come up, puts back the files that were there and says why in the daemon's own words.
+  - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk. If only files
+    differ that the unit copies, the module reloads it. A seed alone restarts nothing.
+  - If the daemon does not start, restores the previous files and returns the daemon's own log.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -30,29 +30,29 @@ options:
     type: str
     required: true
   kubeconfig_path:
-    description: Where the daemon's kubeconfig lies; always of mode 0600.
+    description: Path of the daemon's kubeconfig, always of mode 0600.
     type: path
     required: true
   kubeconfig_content:
-    description: Content of the kubeconfig. If it is not given, the one that is there stays.
+    description: Content of the kubeconfig. If it is not given, the present one stays.
     type: str
   seed_path:
-    description: Where the daemon's seed lies, the token with which it gets one of its own; always of mode 0600.
+    description: Path of the daemon's seed, with which it requests its own token; always of mode 0600.
     type: path
   seed_content:
-    description: A new seed. If it is not given, the one that is there stays.
+    description: A new seed. If it is not given, the present one stays.
     type: str
   seed_due:
     description: In check mode, whether there would be a new seed, which cannot be made before its account exists.
     type: bool
     default: false
   token_path:
-    description: Where the daemon keeps its own token. After a new seed, the module waits until it has swapped it for such a token.
+    description: Where the daemon stores its own token. After a new seed, the module waits until the daemon has requested such a token.
     type: path
   secrets:
     description:
       - Files of mode 0600 that the daemon reads beside these, by path with their content. One with empty content is removed. They restart
-        nothing; where they are among O(copies), the daemon is told to reload.
+        nothing. If they are among O(copies), the daemon is reloaded.
     type: dict
     default: {}
   copies:
@@ -66,17 +66,17 @@ options:
     type: dict
     default: {}
   health_url:
-    description: URL on this host that answers a JSON object. By default only systemd's word counts.
+    description: URL on this host that answers a JSON object. By default only systemd's state counts.
     type: str
   health_ca:
     description: File with the certificate authority that must have signed the certificate of an https O(health_url).
     type: path
   health_key:
-    description: The key that must be true in what O(health_url) answers.
+    description: The key that must be true in the answer of O(health_url).
     type: str
     default: synced
   timeout:
-    description: How many seconds the daemon has to become healthy.
+    description: Seconds within which the daemon must become healthy.
     type: int
     default: 60
 """

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_token_info
-short_description: Tell which token one of gpushare's daemons has
+short_description: Read the token of one of gpushare's daemons
 version_added: 0.1.0
 description:
   - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
-  - Reads what the token that a daemon has got for itself says, and asks the API server of the daemon's kubeconfig whether it takes it.
+  - Reads the claims of a daemon's own token, and checks whether the API server of the daemon's kubeconfig accepts it.
   - Never returns the token.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -39,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 own:
-  description: What the token says; V(null) if there is none.
+  description: Claims of the token, V(null) without a token.
   returned: success
   type: dict
   contains:
@@ -47,7 +47,7 @@ own:
     uid: {description: UID of that ServiceAccount., type: str}
     issued: {description: "Since when it is valid, Unix time in seconds.", type: int}
     expires: {description: "Until when it is valid, Unix time in seconds.", type: int}
-    accepted: {description: Whether the API server takes it; null if it does not answer., type: bool}
+    accepted: {description: Whether the API server accepts it; null if it does not answer., type: bool}
 """
 
 from ansible.module_utils.basic import AnsibleModule

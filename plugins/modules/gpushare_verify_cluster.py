@@ -8,13 +8,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_verify_cluster
-short_description: Look at everything of gpushare in the API
+short_description: Gather everything of gpushare in the API
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.
-  - Gathers, in one call on a control plane, the nodes, the pods that ask for or hold cards, the schedulers that run, and how gpushare's
-    own objects differ from those that its roles apply (by the server's dry run).
-  - Judges nothing. M(gpushare.kubernetes.gpushare_verify_verdict) does, with what was seen on the hosts.
+  - Gathers the nodes, the pods that request or have cards, and the running schedulers, in one call on a control plane. Compares
+    gpushare's own objects with those that its roles apply, by the server's dry run.
+  - Returns evidence only. M(gpushare.kubernetes.gpushare_verify_verdict) judges it, together with that of the hosts.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -38,8 +38,8 @@ options:
     default: []
   settle:
     description:
-      - How many seconds kubelet has to tell the API what the device plugin offers, which it does every ten seconds. For use right after
-        a device plugin was started. With V(0) the module looks once.
+      - Seconds to wait until kubelet has reported the device plugin's resources, which it does every ten seconds. Use it right after the
+        start of a device plugin. With V(0) the module reads once.
     type: int
     default: 0
 """
@@ -56,7 +56,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 seen:
-  description: What was seen, for M(gpushare.kubernetes.gpushare_verify_verdict).
+  description: The evidence, for M(gpushare.kubernetes.gpushare_verify_verdict).
   returned: success
   type: dict
 """
@@ -91,7 +91,6 @@ def main() -> None:
             "pods": cluster.pods(kubectl),
             "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
             "objects": cluster.objects(kubectl, params["objects"]),
-            "accounts": cluster.accounts(kubectl),
         }
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_verify_host
-short_description: Look at everything of gpushare on a host
+short_description: Gather everything of gpushare on a host
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.
-  - Gathers, in one call, what proves or disproves that a host shares its cards; its daemons, what they were installed and started
-    from, their tokens and certificates, the driver, the container runtime that runs, kubelet's side of the device plugin, CDI specs,
-    the cards that running containers really have, and the files of kube-scheduler.
-  - Judges nothing. M(gpushare.kubernetes.gpushare_verify_verdict) does, with what the other hosts and the API say.
+  - Gathers the evidence whether a host shares its cards, in one call. It covers the driver, the running container runtime, CDI specs,
+    and the cards that running containers really have. It also covers the runtime of the daemons, the answer of its program
+    C(gpushare-doctor), and the files of kube-scheduler.
+  - Returns evidence only. M(gpushare.kubernetes.gpushare_verify_verdict) judges it, together with that of the other hosts and the API.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -32,11 +32,11 @@ options:
   node_name:
     description:
       - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
-      - A host that says another one is not believed.
+      - A host that reports another name is rejected.
     type: str
     default: ""
   only:
-    description: Look at these only, which change while a probe pod runs. By default at everything.
+    description: The parts to gather, which change while a probe pod runs. By default all parts.
     type: list
     elements: str
     choices: [containers, extender]
@@ -44,10 +44,6 @@ options:
     description: Folder of the runtime.
     type: path
     default: /opt/gpushare
-  config_dir:
-    description: Folder of the daemons' kubeconfigs and tokens.
-    type: path
-    default: /etc/gpushare
   pki_dir:
     description: Folder of the certificates. Empty where the extender speaks plain http.
     type: str
@@ -57,7 +53,7 @@ options:
     type: int
     default: 32766
   memory_unit:
-    description: What one unit of memory is to be.
+    description: The required unit of memory.
     type: str
     default: ""
   metrics_plugin:
@@ -68,12 +64,21 @@ options:
     description: Address and port where the extender is to serve its metrics. Empty for nowhere.
     type: str
     default: ""
-  runtime_unit:
-    description: The systemd service that is kubelet's containerd. Empty where this collection does not configure it.
+  runtime_name:
+    description:
+      - The container runtime that the collection configures. With V(auto), the one that kubelet's endpoint names. Empty for none.
     type: str
-    default: containerd.service
+    default: auto
+  runtime_default:
+    description: With V(unchanged), the runtime C(nvidia) need not be the default.
+    type: str
+    default: auto
+  runtime_unit:
+    description: The systemd service of the container runtime. Empty for its usual one.
+    type: str
+    default: ""
   runtime_config:
-    description: Main configuration file of containerd. By default the one that its command line names.
+    description: Main configuration file of the container runtime. By default the one that its command line names.
     type: str
     default: ""
   scheduler_manifest:
@@ -100,7 +105,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 seen:
-  description: What was seen, for M(gpushare.kubernetes.gpushare_verify_verdict).
+  description: The evidence, for M(gpushare.kubernetes.gpushare_verify_verdict).
   returned: success
   type: dict
 """
@@ -118,13 +123,14 @@ def main() -> None:
             "node_name": {"type": "str", "default": ""},
             "only": {"type": "list", "elements": "str", "choices": ["containers", "extender"]},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
-            "config_dir": {"type": "path", "default": "/etc/gpushare"},
             "pki_dir": {"type": "str", "default": ""},
             "extender_port": {"type": "int", "default": 32766},
             "memory_unit": {"type": "str", "default": ""},
             "metrics_plugin": {"type": "str", "default": ""},
             "metrics_extender": {"type": "str", "default": ""},
-            "runtime_unit": {"type": "str", "default": "containerd.service"},
+            "runtime_name": {"type": "str", "default": "auto"},
+            "runtime_default": {"type": "str", "default": "auto"},
+            "runtime_unit": {"type": "str", "default": ""},
             "runtime_config": {"type": "str", "default": ""},
             "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
             "scheduler_config": {"type": "path", "default": "/etc/kubernetes/gpushare/kube-scheduler.yaml"},

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_verify_verdict
-short_description: One verdict over everything that was seen of gpushare
+short_description: One verdict over all evidence of gpushare
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.
-  - Judges what M(gpushare.kubernetes.gpushare_verify_host), M(gpushare.kubernetes.gpushare_verify_cluster) and
-    M(gpushare.kubernetes.gpushare_probe) returned, and fails with every finding if one of them is an error. Findings that only follow
-    from another one name it.
-  - Each finding has a stable code, and says what was found, what was expected, and what to do.
+  - Judges the results of M(gpushare.kubernetes.gpushare_verify_host), M(gpushare.kubernetes.gpushare_verify_cluster) and
+    M(gpushare.kubernetes.gpushare_probe). Fails with every finding if one of them is an error. A finding caused by another one refers to
+    it.
+  - Each finding has a stable code, and states what was found, what was expected, and what to do.
   - Works on the controller and reaches no host. Use it with C(run_once).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -23,7 +23,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes.info
 options:
   hosts:
-    description: The hosts of the run, usually V(ansible_play_hosts_all), so that one that is gone is named.
+    description: The hosts of the run, usually V(ansible_play_hosts_all), so that the verdict lists lost ones as well.
     type: list
     elements: str
     required: true
@@ -32,27 +32,27 @@ options:
     type: path
     required: true
   seen:
-    description: Name of the variable in which each host's look was registered.
+    description: Name of the variable with each host's registered evidence.
     type: str
     required: true
   cluster:
-    description: Name of the variable in which the look at the cluster was registered.
+    description: Name of the variable with the cluster's registered evidence.
     type: str
     required: true
   probed:
-    description: Name of the variable in which each host's second look, during the probe, was registered. By default there was none.
+    description: Name of the variable with each host's second evidence, from during the probe. By default there is none.
     type: str
     default: ""
   probes:
-    description: What M(gpushare.kubernetes.gpushare_probe) returned. By default there was no probe.
+    description: Result of M(gpushare.kubernetes.gpushare_probe). By default there was no probe.
     type: dict
     default: {}
   unproven:
-    description: What an earlier call returned as RV(unproven).
+    description: RV(unproven) of an earlier call.
     type: dict
     default: {}
   probe:
-    description: Whether probe pods are wanted. Only with O(final=false).
+    description: Whether to place probe pods. Only with O(final=false).
     type: bool
     default: false
   image:
@@ -60,7 +60,7 @@ options:
     type: str
     default: ""
   final:
-    description: With V(false), never fails, and says which probe pods to place.
+    description: With V(false), never fails, and returns the probe pods to place.
     type: bool
     default: true
   report:
@@ -87,7 +87,7 @@ report:
   contains:
     v: {description: Version of this form., type: int, sample: 1}
     ok: {description: Whether no finding is an error., type: bool}
-    looked_at: {description: How much was looked at., type: dict}
+    looked_at: {description: Numbers of verified items., type: dict}
     findings:
       description: Errors first, causes before what follows from them.
       type: list
@@ -96,9 +96,9 @@ report:
         host: {description: Name in the inventory. Empty for the cluster., type: str}
         check: {description: The stable code of the kind of finding., type: str, sample: extender_down}
         severity: {description: "V(error), V(warning) or V(note).", type: str}
-        found: {description: What was found., type: str}
-        expected: {description: What was expected., type: str}
-        cure: {description: What to do., type: str}
+        found: {description: The state that was found., type: str}
+        expected: {description: The required state., type: str}
+        cure: {description: The action to take., type: str}
         because: {description: Code of the finding that it follows from. Empty for a cause., type: str}
 nodes:
   description: Node to the image of the probe pod that is to be placed on it.

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kube_scheduler_extender
-short_description: Point a kubeadm kube-scheduler at the gpushare extender
+short_description: Add the gpushare extender to a kubeadm kube-scheduler
 version_added: 0.1.0
 description:
   - The role C(scheduler) uses this module. Its options may change in any release.
-  - Merges the extender into the KubeSchedulerConfiguration that the static pod's manifest names, or into a new one, and C(--config)
-    with its volumes into the manifest. Everything else in both files stays, comments included.
+  - Merges the extender into the KubeSchedulerConfiguration that the static pod's manifest names, or into a new one. Adds C(--config) with
+    its volumes to the manifest. Everything else in both files stays, including comments.
   - Keeps the scheduler's part of kubeadm's ClusterConfiguration in step, so that C(kubeadm upgrade apply) writes the same C(--config)
     and volumes.
   - Before anything is written, the kube-scheduler of the manifest's own image reads the candidate (on hosts with containerd).
   - The manifest is edited as a copy outside the manifests folder and renamed in. kubelet restarts the scheduler, also when only the
     configuration changes, because the manifest carries its hash.
-  - Ends when the new scheduler runs, holds its lease (or stands by for another one that does) and has called the extender. Otherwise
-    both files are put back and the scheduler's own log is the error message. A run that was killed on the way is proven by the next,
-    or put back by it.
+  - Ends when the new scheduler runs, holds its Lease (or stands by) and has called the extender. Otherwise both files are restored and
+    the scheduler's own log is the error message. After an interruption, the next run verifies or restores.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -30,9 +29,8 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - With V(absent), files that still are as this module left them get their old bytes back. From files that others have changed
-        since, exactly our part is taken out. A configuration of ours in which others have changed something since goes on being used,
-        without our part.
+      - With V(absent), unchanged files get their old bytes back. From files that others have changed since, the module removes exactly
+        its own part. A configuration that the module created and others have changed stays in use, without that part.
     type: str
     choices: [present, absent]
     default: present
@@ -53,7 +51,7 @@ options:
     type: str
     default: http://127.0.0.1:32766/gpushare-scheduler
   health_url:
-    description: The extender's health report, which says whether it is in sync and counts the calls of filter.
+    description: The extender's health report, which has its sync state and the number of calls of filter.
     type: str
     default: http://127.0.0.1:32766/healthz
   health_ca:
@@ -61,15 +59,15 @@ options:
     type: path
   tls_dir:
     description:
-      - Folder with C(ca.crt), C(tls.crt) and C(tls.key), by which kube-scheduler knows the extender and is known to it. It is mounted
-        into the scheduler's container. Empty for plain http.
+      - Folder with C(ca.crt), C(tls.crt) and C(tls.key), with which kube-scheduler and the extender authenticate each other. It is
+        mounted into the scheduler's container. Empty for plain http.
     type: path
     default: ""
   percentage_of_nodes_to_score:
     description:
-      - How many per cent of the nodes kube-scheduler looks for a place on before it chooses among those found.
-      - With V(-1), 100 for clusters of up to 500 nodes, otherwise 0, which is Kubernetes' own sampling. A value that an administrator
-        has put into the configuration is kept then.
+      - Percentage of the nodes that kube-scheduler searches before it chooses among the feasible ones.
+      - With V(-1), 100 for clusters of up to 500 nodes, otherwise 0, which is Kubernetes' own sampling. Then an administrator's value in
+        the configuration stays.
     type: int
     default: -1
   weight:
@@ -83,30 +81,30 @@ options:
   managed_resources:
     description:
       - The extended resources for which kube-scheduler calls the extender. The first is the one that the probe names.
-      - No node has C(aliyun.com/gpu-core.percentage) among its resources; kube-scheduler is told to leave it to the extender.
+      - No node has the resource C(aliyun.com/gpu-core.percentage), so the configuration leaves it to the extender.
     type: list
     elements: str
     default: [aliyun.com/gpu-mem, aliyun.com/gpu-count, aliyun.com/gpu-core.percentage]
   lease:
     description:
-      - Namespace and name of the lease by which the extender knows the active scheduler, C(none) for a scheduler without leader election. A
-        scheduler that competes for another one is refused. By default any will do.
+      - Namespace and name of the Lease that identifies the active scheduler, C(none) for a scheduler without leader election. A scheduler
+        with another Lease is rejected. By default any is accepted.
     type: str
     default: ""
   control_planes:
-    description: How many control planes there are. With several, a scheduler without leader election is refused.
+    description: Number of control planes. With several, a scheduler without leader election is rejected.
     type: int
     default: 1
   preemption:
-    description: Whether kube-scheduler asks the extender which pods have to go, where a pod of higher priority has no room.
+    description: Whether kube-scheduler calls the extender before it evicts pods for a pod of higher priority.
     type: bool
     default: true
   timeout:
-    description: How many seconds the changed scheduler has for its proof, and the former one to come back.
+    description: Timeout in seconds for the verification of the changed scheduler, and for the return of the former one.
     type: int
     default: 180
   plan:
-    description: What to read, or to write and to prove. Filled in by this module's action plugin on the controller, not by users.
+    description: The files to read, or to write and to verify. This module's action plugin on the controller sets it, not users.
     type: dict
 """
 
@@ -118,12 +116,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 notes:
-  description: What a person should know, such as a file that somebody else has changed since.
+  description: Remarks for people, for example about a file that others have changed since.
   returned: success
   type: list
   elements: str
 candidate:
-  description: What the candidate check said, or why it was not possible.
+  description: Result of the candidate check, or why it was not possible.
   returned: when changed outside check mode
   type: str
 holder:

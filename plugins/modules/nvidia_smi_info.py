@@ -12,7 +12,7 @@ short_description: List the NVIDIA cards of a host
 version_added: 0.1.0
 description:
   - Runs C(nvidia-smi -q -x) and returns the cards, the versions of driver and CUDA, and what is wrong with them.
-  - A host without cards or driver is no failure of this module; RV(problem) then says what was found and what to do.
+  - The module does not fail on a host without cards or driver. RV(problem) then states what was found and what to do.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -23,12 +23,12 @@ options:
     type: str
     default: nvidia-smi
   minimum_driver:
-    description: The oldest version of the driver that is no problem.
+    description: The oldest accepted version of the driver.
     type: str
     default: "384.81"
   timeout:
     description:
-      - How many seconds nvidia-smi has to answer.
+      - Timeout of nvidia-smi in seconds.
       - Without a persistence daemon it first initialises every card.
     type: int
     default: 120
@@ -74,7 +74,7 @@ driver_version:
   type: str
   sample: 535.261.03
 cuda_version:
-  description: The newest CUDA that the driver serves. Null for drivers that do not say (before 410).
+  description: The newest CUDA that the driver serves. Null for drivers that do not report it (before 410).
   returned: success
   type: str
   sample: "12.2"
@@ -89,9 +89,9 @@ problem:
           V(reset_required), V(no_permission), V(driver_too_old), V(timeout), V(unreadable) or V(failed).
       type: str
       sample: version_mismatch
-    found: {description: What was found., type: str}
-    expected: {description: What was expected., type: str}
-    cure: {description: What to do., type: str}
+    found: {description: The state that was found., type: str}
+    expected: {description: The required state., type: str}
+    cure: {description: The action to take., type: str}
 """
 
 from ansible.module_utils.basic import AnsibleModule

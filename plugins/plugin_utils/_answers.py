@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -85,8 +86,17 @@ def wrong_folder(what: str, path: Any) -> Wrong | None:
 
 
 def ask(action: ActionBase, task_vars: dict[str, Any] | None, name: str | None = None, arguments: Any = None) -> dict[str, Any]:
-    """What the module answers on the host. It may set no facts: those win over the inventory's variables."""
-    result: dict[str, Any] = action._execute_module(module_name=name, module_args=arguments, task_vars=task_vars)
+    """What the module answers on the host. It may set no facts: those win over the inventory's variables.
+
+    Raises AnsibleConnectionFailure only. A wrong password of sudo, which Ansible raises as well, is a failed result.
+    """
+    try:
+        result: dict[str, Any] = action._execute_module(module_name=name, module_args=arguments, task_vars=task_vars)
+    except AnsibleConnectionFailure:
+        raise
+    except AnsibleError as error:
+        # `failed_when` does not see what is raised.
+        return {"changed": False, "failed": True, "msg": str(error)}
     facts = result.pop("ansible_facts", None)
     # Ansible's own, which it takes from no module: where it has found Python.
     found = {key: value for key, value in dict(facts or {}).items() if "discovered_interpreter_" in key}

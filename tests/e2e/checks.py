@@ -117,17 +117,17 @@ def check_pods_per_card(cluster: Cluster, expected: Mapping[tuple[str, int], int
     return [] if found == Counter(expected) else [f"pods per card are {dict(sorted(found.items()))}, expected {dict(expected)}"]
 
 
-def check_refused(cluster: Cluster, name: str, *words: str, seconds: float = 20) -> list[str]:
+def check_unschedulable(cluster: Cluster, name: str, *words: str, seconds: float = 20) -> list[str]:
     """The pod stays unplaced, and the scheduler's reason carries all these words."""
     try:
-        reason = cluster.until_refused(name, seconds)
+        reason = cluster.until_unschedulable(name, seconds)
     except WaitedInVain:
         pod = cluster.pod(name)
         return [f"{name} was not refused; it is on {pod['spec'].get('nodeName')}, phase {pod['status'].get('phase')}"]
     return [f"the reason does not say {word!r}: {reason}" for word in words if word not in reason]
 
 
-def check_stays_refused(cluster: Cluster, name: str, pods: Collection[str]) -> list[str]:
+def check_stays_unschedulable(cluster: Cluster, name: str, pods: Collection[str]) -> list[str]:
     """The pod is refused although all of `pods` run: it had its chance, and there was no card for it."""
     running = {pod["metadata"]["name"] for pod in cluster.pods() if is_running(pod)}
     problems = [f"{other} does not run" for other in pods if other not in running]

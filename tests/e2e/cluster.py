@@ -201,7 +201,7 @@ class Cluster:
 
         return self.until(f"{', '.join(names)} run", probe, seconds, *names)
 
-    def until_refused(self, name: str, seconds: float = 30) -> str:
+    def until_unschedulable(self, name: str, seconds: float = 30) -> str:
         """The reason for which the scheduler has not placed a pod."""
         return self.until(f"the scheduler says why {name} is not placed", lambda: unschedulable(self.pod(name)), seconds, name)
 
@@ -252,7 +252,7 @@ class Cluster:
                 identity = status.get("containerID", "").removeprefix("containerd://")
                 if identity and "running" in status["state"]:
                     wanted.setdefault(pod["spec"]["nodeName"], {})[identity] = (pod, specs[status["name"]])
-        script = (Path(__file__).parent / "look_inside.py").read_text()
+        script = (Path(__file__).parent / "print_container_devices.py").read_text()
         found = []
         for node, of in wanted.items():
             seen = json.loads(self.on(node, "python3", "-c", script, *of))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What runs on a node, looked at there: it can be seen while the API server is away, and compared with later."""
+"""What runs on a node, read on the node itself: also while the API server is away, to be compared later."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Look:
+class NodeState:
     """containers: by name; registered: resource → ids that kubelet has as healthy."""
 
     containers: Mapping[str, Seen]
     registered: Mapping[str, int]
 
 
-def look_around(cluster: Cluster, node: str = NODE) -> Look:
+def node_state(cluster: Cluster, node: str = NODE) -> NodeState:
     """The containers that run on a node in the namespace default, sidecars among them, and what kubelet has from the device plugin."""
-    found = json.loads(cluster.on(node, "python3", "-c", (Path(__file__).parent / "look_around.py").read_text()))
+    found = json.loads(cluster.on(node, "python3", "-c", (Path(__file__).parent / "print_node_state.py").read_text()))
     seen = [Seen(c["name"], c["id"], c["pid"], c["started"], tuple(c["devices"])) for c in found["containers"]]
-    return Look({c.name: c for c in seen}, found["registered"])
+    return NodeState({c.name: c for c in seen}, found["registered"])
 
 
-def check_untouched(before: Look, after: Look, *, but: Collection[str] = ()) -> list[str]:
+def check_untouched(before: NodeState, after: NodeState, *, but: Collection[str] = ()) -> list[str]:
     """Every container that ran is the same process of the same container with the same device nodes. but: names left out."""
     return [
         f"{name}: was {seen}, is {after.containers.get(name, 'gone')}"

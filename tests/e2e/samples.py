@@ -32,7 +32,7 @@ def apply_samples(cluster: Cluster, say: Callable[[str], None]) -> None:
     cluster.until(f"{NVIDIA_SMI} has ended well", lambda: cluster.pod(NVIDIA_SMI)["status"].get("phase") == "Succeeded", 60, NVIDIA_SMI)
     say(f"{NVIDIA_SMI} has run: 03-nvidia-smi.yaml, {_place(cluster.pod(NVIDIA_SMI))}")
     cluster.kubectl("apply", "-f", str(SAMPLES / "04-too-large.yaml"))
-    cluster.until_refused(TOO_LARGE)
+    cluster.until_unschedulable(TOO_LARGE)
     say(f"{TOO_LARGE} waits: 04-too-large.yaml, no card is that large")
 
 

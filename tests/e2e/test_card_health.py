@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pytest
 
 from e2e.api import ApiError
-from e2e.checks import check_devices, check_follows, check_refused, check_runs, check_totals
+from e2e.checks import check_devices, check_follows, check_runs, check_totals, check_unschedulable
 from e2e.cluster import CARDS, MEMORY, Cluster, allocation, annotations_of
 from e2e.manifests import pod
-from e2e.running import NODE, Look, Say, check_untouched, look_around
+from e2e.running import NODE, NodeState, Say, check_untouched, node_state
 
 PLUGIN = "gpushare-device-plugin"
 UNHEALTHY = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{NODE}"
@@ -29,7 +29,7 @@ class Held:
 
     good: int
     bad: int
-    before: Look
+    before: NodeState
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def held(empty: Cluster) -> Iterator[Held]:
         empty.until_running(name)
     (good,), (bad,) = allocation(empty.pod("most")), allocation(empty.pod("some"))
     assert good != bad
-    yield Held(good, bad, look_around(empty))
+    yield Held(good, bad, node_state(empty))
     card(empty, "driver", "ok")
     for index in (good, bad):
         card(empty, "back", index)
@@ -77,7 +77,7 @@ def allocatable(cluster: Cluster) -> dict[str, int]:
 
 def follow(cluster: Cluster, say: Say, what: str, since: float, wanted: Mapping[str, int]) -> None:
     """Wait until kubelet has so many healthy ids, and until its node status, which it sends every 10 s, says so."""
-    cluster.until(f"kubelet has {wanted}", lambda: dict(look_around(cluster).registered) == wanted, 25)
+    cluster.until(f"kubelet has {wanted}", lambda: dict(node_state(cluster).registered) == wanted, 25)
     say(f"{what}: known to kubelet", time.monotonic() - since)
     cluster.until(f"allocatable is {wanted}", lambda: allocatable(cluster) == wanted, 25)
     say(f"{what}: allocatable in the node's status", time.monotonic() - since)
@@ -112,15 +112,15 @@ def test_a_card_is_out_of_use_and_back(empty: Cluster, held: Held, say: Say, kin
     empty.until("the map for the original's extender has the card", lambda: listed(empty) == str(held.bad), 25)
     # Free ids first; what is held goes with its pod. The whole card is gone at once, since nobody has it whole.
     follow(empty, say, f"card {kind}", since, {MEMORY: 16 + 5, CARDS: 1})
-    assert check_untouched(held.before, look_around(empty)) == []
+    assert check_untouched(held.before, node_state(empty)) == []
     # The good card goes on taking pods, and the other takes none.
     empty.create(pod("more", memory=4, node=NODE))
     assert check_runs(empty, "more") == []
     assert list(allocation(empty.pod("more"))) == [held.good]
     empty.create(pod("waits", memory=8, node=NODE))
     empty.create(pod("waits-whole", cards=1, node=NODE))
-    assert check_refused(empty, "waits") == []
-    assert check_refused(empty, "waits-whole") == []
+    assert check_unschedulable(empty, "waits") == []
+    assert check_unschedulable(empty, "waits-whole") == []
     since = time.monotonic()
     empty.delete("some")
     follow(empty, say, f"card {kind}: its last pod deleted", since, {MEMORY: 16, CARDS: 1})
@@ -152,8 +152,8 @@ def test_an_error_of_the_application_changes_nothing(empty: Cluster, held: Held)
     assert check_runs(empty, "more") == []
     assert list(allocation(empty.pod("more"))) == [held.bad]
     assert annotations_of(empty.node(NODE))["gpushare/cards"] == published
-    assert dict(look_around(empty).registered) == allocatable(empty) == ALL
-    assert check_untouched(held.before, look_around(empty)) == []
+    assert dict(node_state(empty).registered) == allocatable(empty) == ALL
+    assert check_untouched(held.before, node_state(empty)) == []
 
 
 def test_an_error_of_the_card_takes_it_out_until_it_passes_its_checks(empty: Cluster, held: Held, say: Say) -> None:
@@ -164,7 +164,7 @@ def test_an_error_of_the_card_takes_it_out_until_it_passes_its_checks(empty: Clu
     say("XID 48: published", time.monotonic() - since)
     empty.until("the card is offered again", lambda: health(empty)[held.bad] == "ok", 60)
     say("XID 48: usable again after three checks", time.monotonic() - since)
-    assert check_untouched(held.before, look_around(empty)) == []
+    assert check_untouched(held.before, node_state(empty)) == []
 
 
 # The driver.
@@ -186,9 +186,9 @@ def test_the_driver_goes_away_under_running_pods(empty: Cluster, held: Held, say
     say(f"driver {kind}: allocatable in the node's status", time.monotonic() - since)
     cure = "modprobe nvidia" if kind == "gone" else "after a driver upgrade: reboot the host"
     empty.until("the plugin's status says what to do", lambda: cure in empty.on(NODE, "systemctl", "show", "-p", "StatusText", PLUGIN), 25)
-    assert check_untouched(held.before, look_around(empty)) == []
+    assert check_untouched(held.before, node_state(empty)) == []
     empty.create(pod("waits", memory=3, node=NODE))
-    assert check_refused(empty, "waits", MEMORY) == []
+    assert check_unschedulable(empty, "waits", MEMORY) == []
     since = time.monotonic()
     card(empty, "driver", "ok")
     assert check_runs(empty, "waits", seconds=60) == []
@@ -196,4 +196,4 @@ def test_the_driver_goes_away_under_running_pods(empty: Cluster, held: Held, say
     empty.until("all is offered again", lambda: allocatable(empty) == ALL, 60)
     say(f"driver {kind}: allocatable is back", time.monotonic() - since)
     assert check_devices(empty, map(empty.pod, ("most", "some", "waits"))) == []
-    assert check_untouched(held.before, look_around(empty)) == []
+    assert check_untouched(held.before, node_state(empty)) == []

@@ -112,7 +112,7 @@ def _document(found: Churned, seconds: float) -> dict[str, object]:
             "admissions": original.admissions,
             "wrong_cards": {"another": original.other, "none": original.none, "too_few": original.fewer},
             "over_booking_admissions": original.over_booked,
-            "of_these_beside_deleted_pods": original.beside,
+            "of_these_with_orphans": original.with_orphans,
             "over_booked_cards": len(original.cards),
         },
     }

@@ -15,8 +15,8 @@ from e2e.checks import (
     check_devices,
     check_environment,
     check_follows,
-    check_refused,
     check_runs,
+    check_unschedulable,
 )
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
@@ -34,7 +34,7 @@ def test_the_extender_is_down(empty: Cluster) -> None:
         empty.create(pod("plain"))
         empty.create(pod("shares", memory=1))
         assert check_runs(empty, "plain", seconds=15) == []
-        assert check_refused(empty, "shares", "127.0.0.1:32766", "connection refused") == []
+        assert check_unschedulable(empty, "shares", "127.0.0.1:32766", "connection refused") == []
     finally:
         empty.on(CONTROL_PLANE, "systemctl", "start", EXTENDER)
     assert check_runs(empty, "shares") == []
@@ -53,7 +53,7 @@ def test_the_extender_is_stopped_and_does_not_even_refuse(empty: Cluster, capsys
         for number in range(GPU_PODS):
             empty.create(pod(f"shares-{number}", memory=1))
         for number in range(GPU_PODS):
-            assert check_refused(empty, f"shares-{number}", "127.0.0.1:32766", "exceeded") == []
+            assert check_unschedulable(empty, f"shares-{number}", "127.0.0.1:32766", "exceeded") == []
         seconds = []
         for number in range(PLAIN_PODS):
             created = time.monotonic()

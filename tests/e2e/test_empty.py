@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.checks import check_follows, check_refused
+from e2e.checks import check_follows, check_unschedulable
 from e2e.cluster import GPU_NODES, SAMPLES, Cluster
 from e2e.samples import TOO_LARGE
 
@@ -22,7 +22,7 @@ def test_the_reason_for_a_pod_that_no_card_can_hold_names_both_nodes(empty: Clus
         "gpu1: needs 25 GiB on one card, its largest card has 16 (32 in total on 2 cards)",
         "gpu2: needs 25 GiB on one card, its largest card has 24 (40 in total on 2 cards)",
     ]
-    assert check_refused(empty, TOO_LARGE, *words) == []
+    assert check_unschedulable(empty, TOO_LARGE, *words) == []
     events = [event["message"] for event in empty.events(TOO_LARGE) if event["reason"] == "FailedScheduling"]
     assert events
     assert all(word in events[-1] for word in words)

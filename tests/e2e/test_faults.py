@@ -128,11 +128,11 @@ def test_another_number_of_pods_on_a_card(samples: Cluster) -> None:
 
 
 def test_a_pod_that_is_not_refused_or_for_another_reason(samples: Cluster) -> None:
-    assert checks.check_refused(samples, "share-1", seconds=1) == ["share-1 was not refused; it is on gpu1, phase Running"]
+    assert checks.check_unschedulable(samples, "share-1", seconds=1) == ["share-1 was not refused; it is on gpu1, phase Running"]
     with created(samples, pod("one-node", memory=25, node="gpu2"), running=False) as name:
-        (problem,) = checks.check_refused(samples, name, "gpu2: needs 25 GiB", "gpu1: needs 25 GiB")
+        (problem,) = checks.check_unschedulable(samples, name, "gpu2: needs 25 GiB", "gpu1: needs 25 GiB")
     assert problem.startswith("the reason does not say 'gpu1: needs 25 GiB': ")
-    assert checks.check_stays_refused(samples, "share-1", ["share-2", "absent"]) == ["absent does not run", "share-1 is not refused"]
+    assert checks.check_stays_unschedulable(samples, "share-1", ["share-2", "absent"]) == ["absent does not run", "share-1 is not refused"]
 
 
 def test_a_pod_without_the_event(samples: Cluster) -> None:

@@ -10,10 +10,10 @@ from e2e.checks import (
     check_devices,
     check_environment,
     check_pods_per_card,
-    check_refused,
     check_runs,
-    check_stays_refused,
+    check_stays_unschedulable,
     check_totals,
+    check_unschedulable,
 )
 from e2e.cluster import Cluster, is_running
 from e2e.manifests import pod
@@ -31,12 +31,12 @@ def test_thirteen_of_fourteen_pods_of_5_gib_run(empty: Cluster) -> None:
 
     empty.until("13 of 14 pods run", lambda: len(running()) >= 13, 90, NAMES[-1])
     (waiting,) = set(NAMES) - set(running())
-    assert check_refused(empty, waiting, "needs 5 GiB on one card, at most 4 are free on one (5 of 40 in total)") == []
+    assert check_unschedulable(empty, waiting, "needs 5 GiB on one card, at most 4 are free on one (5 of 40 in total)") == []
     assert check_pods_per_card(empty, PER_CARD) == []
     assert check_totals(empty) == []
     assert check_devices(empty, filter(is_running, empty.pods())) == []
     assert check_environment(empty, filter(is_running, empty.pods())) == []
-    assert check_stays_refused(empty, waiting, set(NAMES) - {waiting}) == []
+    assert check_stays_unschedulable(empty, waiting, set(NAMES) - {waiting}) == []
 
     leaving = min(set(NAMES) - {waiting})
     empty.delete(leaving)

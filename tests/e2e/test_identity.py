@@ -11,7 +11,7 @@ import pytest
 
 from e2e import checks
 from e2e.api import Api, ApiError
-from e2e.callers import claims, own_token, unsigned, with_token
+from e2e.clients import claims, own_token, unsigned, with_token
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, annotations_of
 from e2e.manifests import pod
 

@@ -18,7 +18,7 @@ from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_environment, check_follows, check_registers_again, check_runs, check_totals
 from e2e.cluster import CARDS, CONTROL_PLANE, MEMORY, Cluster, CommandError, allocation, is_running
 from e2e.manifests import pod
-from e2e.running import NODE, PEOPLE, SPEC, Look, Say, Seen, check_untouched, ensure_people, look_around, on_two_cards
+from e2e.running import NODE, PEOPLE, SPEC, NodeState, Say, Seen, check_untouched, ensure_people, node_state, on_two_cards
 
 PLUGIN = "gpushare-device-plugin"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -91,19 +91,19 @@ def offered(cluster: Cluster) -> bool:
 
 
 def test_kubelet_restarts(people: Cluster, say: Say) -> None:
-    before = look_around(people)
+    before = node_state(people)
     problems, seconds = check_registers_again(people, NODE)
     for resource, after in seconds.items():
         say(f"{resource} registered after kubelet made its socket", after)
     assert problems == []
     assert check_follows(people, NODE) == []
-    assert check_untouched(before, look_around(people)) == []
+    assert check_untouched(before, node_state(people)) == []
     new_ones_are_right(people)
-    assert check_untouched(before, look_around(people)) == []
+    assert check_untouched(before, node_state(people)) == []
 
 
 def test_the_plugin_is_killed_in_a_burst_of_admissions(people: Cluster, say: Say) -> None:
-    before = look_around(people)
+    before = node_state(people)
     one = pod("burst", memory=1, node=NODE)
     template = {"metadata": {"labels": {"app": "burst"}}, "spec": one["spec"]}
     spec = {"replicas": 8, "selector": {"matchLabels": {"app": "burst"}}, "template": template}
@@ -118,7 +118,7 @@ def test_the_plugin_is_killed_in_a_burst_of_admissions(people: Cluster, say: Say
     lost = [p["status"].get("message", "") for p in burst() if p["status"].get("phase") == "Failed"]
     print(f"pods of the burst that failed and were replaced: {len(lost)} {lost}")
     assert proven(people, *(p["metadata"]["name"] for p in burst() if is_running(p))) == []
-    assert check_untouched(before, look_around(people)) == []
+    assert check_untouched(before, node_state(people)) == []
     people.api.delete("/apis/apps/v1/namespaces/default/deployments/burst", propagationPolicy="Foreground")
     people.until("the burst is gone", lambda: not burst(), 60)
 
@@ -161,31 +161,31 @@ def test_the_api_server_is_away(people: Cluster, say: Say) -> None:
             wanted["spec"]["automountServiceAccountToken"] = False
             people.create(wanted)
         people.until("both are bound", lambda: all(people.pod(name)["spec"].get("nodeName") for name in bound), 30)
-        before = look_around(people)
+        before = node_state(people)
         with no_api_server(people):
             started = time.monotonic()
             people.on(NODE, "systemctl", "kill", "-s", "CONT", PLUGIN)
             mains = {f"{name}/main" for name in bound}
-            waited = seconds_until(people, "the bound pods start", lambda: mains <= set(look_around(people).containers))
+            waited = seconds_until(people, "the bound pods start", lambda: mains <= set(node_state(people).containers))
             say("two bound pods start without the API server", waited)
             people.on(NODE, "kill", "-9", str(before.containers["restarts/main"].pid))
             again = people.until("the container starts again", lambda: restarted(people, before), 60)
             assert again.devices == before.containers["restarts/main"].devices
             say("kubelet has the plugin again after kill -9, without the API server", killed_and_back(people))
-            during = look_around(people)
+            during = node_state(people)
             assert check_untouched(before, during, but=["restarts/main"]) == []
             people.until("the outage is over", lambda: time.monotonic() - started >= OUTAGE_SECONDS, OUTAGE_SECONDS + 60)
     finally:
         people.on(NODE, "systemctl", "kill", "-s", "CONT", PLUGIN)
     assert proven(people, "restarts", *bound) == []
-    assert check_untouched(during, look_around(people)) == []
+    assert check_untouched(during, node_state(people)) == []
     people.delete("restarts", *bound)
     new_ones_are_right(people)
-    assert check_untouched(before, look_around(people), but=["restarts/main"]) == []
+    assert check_untouched(before, node_state(people), but=["restarts/main"]) == []
 
 
-def restarted(cluster: Cluster, before: Look) -> Seen | None:
-    now = look_around(cluster).containers.get("restarts/main")
+def restarted(cluster: Cluster, before: NodeState) -> Seen | None:
+    now = node_state(cluster).containers.get("restarts/main")
     return now if now and now.id != before.containers["restarts/main"].id else None
 
 
@@ -226,7 +226,7 @@ END"""
 )
 def test_kubelet_cannot_read_its_checkpoint(people: Cluster, say: Say, change: str) -> None:
     """kubelet then knows of no pod that has ids, and says so in its log: who has what, the plugin knows."""
-    before = look_around(people)
+    before = node_state(people)
     people.on(NODE, "systemctl", "stop", "kubelet")
     since = next_second()
     try:
@@ -238,13 +238,13 @@ def test_kubelet_cannot_read_its_checkpoint(people: Cluster, say: Say, change: s
     say("allocatable is back after kubelet starts without its checkpoint", time.monotonic() - started)
     said = people.on(NODE, "journalctl", "--no-pager", "-u", "kubelet", "--since", f"@{int(since)}")
     assert re.search("[Ff]ail(ed|ing) to read .*checkpoint", said), said
-    assert check_untouched(before, look_around(people)) == []
+    assert check_untouched(before, node_state(people)) == []
     new_ones_are_right(people)
     # A container of a pod that kubelet has forgotten ends: it starts again, with the same card.
     one = before.containers["one/main"]
     people.on(NODE, "kill", "-9", str(one.pid))
-    people.until("it starts again", lambda: look_around(people).containers.get("one/main", one).id != one.id, 60, "one")
-    after = look_around(people)
+    people.until("it starts again", lambda: node_state(people).containers.get("one/main", one).id != one.id, 60, "one")
+    after = node_state(people)
     assert after.containers["one/main"].devices == one.devices
     assert check_untouched(before, after, but=["one/main"]) == []
     assert proven(people, *PEOPLE) == []
@@ -253,7 +253,7 @@ def test_kubelet_cannot_read_its_checkpoint(people: Cluster, say: Say, change: s
 
 
 def test_the_plugin_cannot_read_what_it_wrote(people: Cluster) -> None:
-    before = look_around(people)
+    before = node_state(people)
     uids = {people.pod(name)["metadata"]["uid"] for name in PEOPLE}
     for change in (f"rm {HELD}", f"echo no JSON > {HELD}"):
         people.on(NODE, "systemctl", "stop", PLUGIN)
@@ -263,9 +263,9 @@ def test_the_plugin_cannot_read_what_it_wrote(people: Cluster) -> None:
             people.on(NODE, "systemctl", "start", PLUGIN)
         assert check_follows(people, NODE) == []
         people.until("it says again who has what", lambda: pods_held(people) == uids, 25)
-        assert check_untouched(before, look_around(people)) == []
+        assert check_untouched(before, node_state(people)) == []
     new_ones_are_right(people)
-    assert check_untouched(before, look_around(people)) == []
+    assert check_untouched(before, node_state(people)) == []
 
 
 def pods_held(cluster: Cluster) -> set[str]:

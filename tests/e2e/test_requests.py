@@ -9,7 +9,7 @@ import time
 import pytest
 
 from e2e.api import ApiError
-from e2e.checks import check_event, check_filter_refuses, check_no_card, check_refused
+from e2e.checks import check_event, check_filter_refuses, check_no_card, check_unschedulable
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
 
@@ -21,7 +21,7 @@ def test_a_pod_that_asks_for_nothing_has_no_card(empty: Cluster) -> None:
 
 def test_both_resources_at_once_are_refused(empty: Cluster) -> None:
     empty.create(pod("both", memory=1, cards=1))
-    assert check_refused(empty, "both", "asks for aliyun.com/gpu-mem and aliyun.com/gpu-count at once", "remove one of them") == []
+    assert check_unschedulable(empty, "both", "asks for aliyun.com/gpu-mem and aliyun.com/gpu-count at once", "remove one of them") == []
 
 
 def test_bytes_instead_of_units_are_explained(empty: Cluster) -> None:
@@ -49,9 +49,9 @@ def test_such_a_pod_does_not_even_get_into_the_api_server(cluster: Cluster, memo
 
 
 def test_an_annotation_makes_the_scheduler_look_at_a_refused_pod_again(empty: Cluster) -> None:
-    # The extender's `recall` stands on this: otherwise a pod refused a moment too early waits for minutes.
+    # extender/requeue.py depends on this: otherwise a pod that was rejected a moment too early waits for minutes.
     empty.create(pod("too-early", memory=25))
-    empty.until_refused("too-early")
+    empty.until_unschedulable("too-early")
 
     def asked(seconds: float) -> bool:
         since = f"@{time.time() - seconds:.3f}"
@@ -59,5 +59,5 @@ def test_an_annotation_makes_the_scheduler_look_at_a_refused_pod_again(empty: Cl
 
     # Longer than the scheduler's own pause between two attempts.
     empty.until("nobody asks about the pod any more", lambda: not asked(12), 120)
-    empty.annotate("/api/v1/namespaces/default/pods/too-early", {"gpushare/recalled": "now"})
+    empty.annotate("/api/v1/namespaces/default/pods/too-early", {"gpushare/requeued": "now"})
     empty.until("the scheduler asks about the pod again", lambda: asked(5), 30)

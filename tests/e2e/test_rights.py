@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from e2e.api import Api, ApiError, Json
-from e2e.callers import DRY, own_token, refused, somebody, with_token
+from e2e.clients import DRY, forbidden, own_token, somebody, with_token
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
 
@@ -78,7 +78,7 @@ def tenant(cluster: Cluster) -> Iterator[Api]:
 def test_a_plugin_publishes_the_cards_of_its_own_node(plugin: Api) -> None:
     """By the status: whoever may patch a pod or a node itself may do more than we can take back."""
     plugin.patch("/api/v1/nodes/gpu1/status", annotated("gpushare/cards", "{}"), **DRY)
-    assert "cannot patch" in refused(lambda: plugin.patch("/api/v1/nodes/gpu1", annotated("gpushare/cards", "{}"), **DRY))
+    assert "cannot patch" in forbidden(lambda: plugin.patch("/api/v1/nodes/gpu1", annotated("gpushare/cards", "{}"), **DRY))
 
 
 @pytest.mark.parametrize("verb", ["get", "patch"])
@@ -87,7 +87,7 @@ def test_a_plugin_has_no_other_node(plugin: Api, verb: str) -> None:
         "get": lambda: plugin.get("/api/v1/nodes/gpu2"),
         "patch": lambda: plugin.patch("/api/v1/nodes/gpu2/status", annotated("gpushare/cards"), **DRY),
     }
-    assert "cannot" in refused(call[verb])
+    assert "cannot" in forbidden(call[verb])
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_a_plugin_has_no_other_node(plugin: Api, verb: str) -> None:
     ],
 )
 def test_a_plugin_changes_nothing_else_of_its_node(plugin: Api, body: Json, words: str) -> None:
-    assert words in refused(lambda: plugin.patch("/api/v1/nodes/gpu1/status", body, **DRY))
+    assert words in forbidden(lambda: plugin.patch("/api/v1/nodes/gpu1/status", body, **DRY))
 
 
 def test_a_plugin_corrects_the_pods_of_its_node_only(plugin: Api, pods: dict[str, str]) -> None:
     plugin.patch(f"{PODS}/{pods['gpu1']}/status", annotated(INDEX), **DRY)
-    assert "cannot patch" in refused(lambda: plugin.patch(f"{PODS}/{pods['gpu1']}", annotated(INDEX), **DRY))
-    words = refused(lambda: plugin.patch(f"{PODS}/{pods['gpu2']}/status", annotated(INDEX), **DRY))
+    assert "cannot patch" in forbidden(lambda: plugin.patch(f"{PODS}/{pods['gpu1']}", annotated(INDEX), **DRY))
+    words = forbidden(lambda: plugin.patch(f"{PODS}/{pods['gpu2']}/status", annotated(INDEX), **DRY))
     assert "only its own node and the pods that are bound to it" in words
 
 
@@ -118,7 +118,7 @@ def test_a_plugin_corrects_the_pods_of_its_node_only(plugin: Api, pods: dict[str
     ],
 )
 def test_a_plugin_changes_nothing_else_of_a_pod(plugin: Api, pods: dict[str, str], body: Json, words: str) -> None:
-    assert words in refused(lambda: plugin.patch(f"{PODS}/{pods['gpu1']}/status", body, **DRY))
+    assert words in forbidden(lambda: plugin.patch(f"{PODS}/{pods['gpu1']}/status", body, **DRY))
 
 
 @pytest.mark.parametrize("who", ["plugin", "extender"])
@@ -126,7 +126,7 @@ def test_a_daemon_changes_no_image(who: str, request: pytest.FixtureRequest, clu
     """The way from one node's token to the whole cluster. By the status, the API server passes over the spec."""
     caller: Api = request.getfixturevalue(who)
     body = {"spec": {"containers": [{"name": "main", "image": "example.org/evil"}]}}
-    assert "cannot patch" in refused(lambda: caller.patch(f"{PODS}/{pods['gpu1']}", body, **DRY))
+    assert "cannot patch" in forbidden(lambda: caller.patch(f"{PODS}/{pods['gpu1']}", body, **DRY))
     before = cluster.api.get(f"{PODS}/{pods['gpu1']}")["spec"]
     with contextlib.suppress(ApiError):
         caller.patch(f"{PODS}/{pods['gpu1']}/status", body)
@@ -141,9 +141,9 @@ def test_a_daemon_gets_no_tokens_but_its_own(who: str, request: pytest.FixtureRe
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
     assert caller.create(f"{SYSTEM}/serviceaccounts/{own}/token", body)["status"]["token"]
     for name in (other, "gpushare-device-plugin-gpu2", "default"):
-        assert "cannot create" in refused(lambda: caller.create(f"{SYSTEM}/serviceaccounts/{name}/token", body))  # noqa: B023
-    assert "cannot list" in refused(lambda: caller.get("/api/v1/secrets"))
-    assert "cannot delete" in refused(lambda: caller.delete(f"{PODS}/x"))
+        assert "cannot create" in forbidden(lambda: caller.create(f"{SYSTEM}/serviceaccounts/{name}/token", body))  # noqa: B023
+    assert "cannot list" in forbidden(lambda: caller.get("/api/v1/secrets"))
+    assert "cannot delete" in forbidden(lambda: caller.delete(f"{PODS}/x"))
 
 
 def token_request(seconds: int) -> Json:
@@ -155,7 +155,7 @@ def test_no_token_of_a_daemon_lives_longer_than_its_own(cluster: Cluster, plugin
     own = f"{SYSTEM}/serviceaccounts/gpushare-device-plugin-gpu1/token"
     assert plugin.create(own, token_request(WEEK))["status"]["token"]
     for caller in (plugin, cluster.api):
-        assert "gpushare_token_seconds" in refused(lambda: caller.create(own, token_request(WEEK + 1)))  # noqa: B023
+        assert "gpushare_token_seconds" in forbidden(lambda: caller.create(own, token_request(WEEK + 1)))  # noqa: B023
 
 
 def event(name: str, component: str, host: str) -> Json:
@@ -172,7 +172,7 @@ def test_a_daemon_changes_no_events_but_its_own(cluster: Cluster, plugin: Api, e
             cluster.api.create(events, event(f"rights-{name}", component, host))
         plugin.patch(f"{events}/rights-own", {"count": 2}, **DRY)
         for caller, name in ((plugin, "other"), (plugin, "kubelet"), (extender, "own"), (extender, "kubelet")):
-            assert "only the events" in refused(lambda: caller.patch(f"{events}/rights-{name}", {"count": 2}, **DRY))  # noqa: B023
+            assert "only the events" in forbidden(lambda: caller.patch(f"{events}/rights-{name}", {"count": 2}, **DRY))  # noqa: B023
     finally:
         for name in sent:
             cluster.api.delete(f"{events}/rights-{name}")
@@ -191,21 +191,21 @@ def test_a_plugin_has_one_config_map_the_originals_of_its_own_node(cluster: Clus
     try:
         plugin.patch(own, {"data": {"gpus": "1"}})
         assert plugin.get(own)["data"] == {"gpus": "1"}
-        assert "with the key gpus" in refused(lambda: plugin.patch(own, {"data": {"other": "x"}}, **DRY))
+        assert "with the key gpus" in forbidden(lambda: plugin.patch(own, {"data": {"other": "x"}}, **DRY))
         for metadata in ({"labels": {"a": "b"}}, {"annotations": {"a": "b"}}):
-            assert "nothing but the key gpus" in refused(lambda: plugin.patch(own, {"metadata": metadata}, **DRY))  # noqa: B023
-        assert "cannot delete" in refused(lambda: plugin.delete(own))
+            assert "nothing but the key gpus" in forbidden(lambda: plugin.patch(own, {"metadata": metadata}, **DRY))  # noqa: B023
+        assert "cannot delete" in forbidden(lambda: plugin.delete(own))
     finally:
         cluster.api.delete(own)
     for name in ("unhealthy-gpu-gpu2", "unhealthy-gpu-gpu10", "kubeadm-config-2"):
-        assert "may write one ConfigMap only" in refused(lambda: plugin.create(MAPS, config_map(name, gpus="0"), **DRY))  # noqa: B023
-    assert "with the key gpus" in refused(lambda: plugin.create(MAPS, config_map("unhealthy-gpu-gpu1", other="x"), **DRY))
+        assert "may write one ConfigMap only" in forbidden(lambda: plugin.create(MAPS, config_map(name, gpus="0"), **DRY))  # noqa: B023
+    assert "with the key gpus" in forbidden(lambda: plugin.create(MAPS, config_map("unhealthy-gpu-gpu1", other="x"), **DRY))
     elsewhere = "/api/v1/namespaces/default/configmaps"
-    assert "cannot create" in refused(lambda: plugin.create(elsewhere, body, **DRY))
+    assert "cannot create" in forbidden(lambda: plugin.create(elsewhere, body, **DRY))
     for name in ("unhealthy-gpu-gpu2", "kubeadm-config"):
-        assert "cannot get" in refused(lambda: plugin.get(f"{MAPS}/{name}"))  # noqa: B023
-        assert "cannot patch" in refused(lambda: plugin.patch(f"{MAPS}/{name}", {"data": {"gpus": "0"}}, **DRY))  # noqa: B023
-    assert "cannot list" in refused(lambda: plugin.get(MAPS))
+        assert "cannot get" in forbidden(lambda: plugin.get(f"{MAPS}/{name}"))  # noqa: B023
+        assert "cannot patch" in forbidden(lambda: plugin.patch(f"{MAPS}/{name}", {"data": {"gpus": "0"}}, **DRY))  # noqa: B023
+    assert "cannot list" in forbidden(lambda: plugin.get(MAPS))
 
 
 # The extender.
@@ -227,31 +227,31 @@ def unbound(cluster: Cluster) -> Iterator[str]:
 
 def test_the_extender_binds_with_annotations_of_ours_only(extender: Api, unbound: str) -> None:
     extender.create(f"{PODS}/{unbound}/binding", binding(unbound, INDEX), **DRY)
-    words = refused(lambda: extender.create(f"{PODS}/{unbound}/binding", binding(unbound, "team"), **DRY))
+    words = forbidden(lambda: extender.create(f"{PODS}/{unbound}/binding", binding(unbound, "team"), **DRY))
     assert "its annotations in Bindings" in words
     assert "team" in words
 
 
-def test_the_extender_recalls_pods_and_changes_nothing_else(extender: Api, unbound: str) -> None:
-    extender.patch(f"{PODS}/{unbound}/status", annotated("gpushare/recalled"), **DRY)
-    assert "cannot patch" in refused(lambda: extender.patch(f"{PODS}/{unbound}", annotated("gpushare/recalled"), **DRY))
-    assert INDEX in refused(lambda: extender.patch(f"{PODS}/{unbound}/status", annotated(INDEX), **DRY))
+def test_the_extender_requeues_pods_and_changes_nothing_else(extender: Api, unbound: str) -> None:
+    extender.patch(f"{PODS}/{unbound}/status", annotated("gpushare/requeued"), **DRY)
+    assert "cannot patch" in forbidden(lambda: extender.patch(f"{PODS}/{unbound}", annotated("gpushare/requeued"), **DRY))
+    assert INDEX in forbidden(lambda: extender.patch(f"{PODS}/{unbound}/status", annotated(INDEX), **DRY))
     for body in ({"metadata": {"labels": {"a": "b"}}}, {"status": {"phase": "Failed"}}):
-        assert "nothing but annotations" in refused(lambda: extender.patch(f"{PODS}/{unbound}/status", body, **DRY))  # noqa: B023
+        assert "nothing but annotations" in forbidden(lambda: extender.patch(f"{PODS}/{unbound}/status", body, **DRY))  # noqa: B023
     for path in ("/api/v1/nodes/gpu1", "/api/v1/nodes/gpu1/status"):
-        assert "cannot patch" in refused(lambda: extender.patch(path, annotated("gpushare/cards"), **DRY))  # noqa: B023
+        assert "cannot patch" in forbidden(lambda: extender.patch(path, annotated("gpushare/cards"), **DRY))  # noqa: B023
 
 
 def test_the_extender_reads_budgets_and_its_schedulers_lease_and_changes_neither(extender: Api) -> None:
     leases, budgets = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", "/apis/policy/v1/poddisruptionbudgets"
     assert extender.get(f"{leases}/kube-scheduler")["spec"]["holderIdentity"]
     assert "items" in extender.get(budgets)
-    assert "cannot list" in refused(lambda: extender.get(leases))
-    assert "cannot get" in refused(lambda: extender.get(f"{leases}/kube-controller-manager"))
-    assert "cannot patch" in refused(lambda: extender.patch(f"{leases}/kube-scheduler", {"spec": {"holderIdentity": "x"}}, **DRY))
+    assert "cannot list" in forbidden(lambda: extender.get(leases))
+    assert "cannot get" in forbidden(lambda: extender.get(f"{leases}/kube-controller-manager"))
+    assert "cannot patch" in forbidden(lambda: extender.patch(f"{leases}/kube-scheduler", {"spec": {"holderIdentity": "x"}}, **DRY))
     of_default = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-    assert "cannot create" in refused(lambda: extender.create(of_default, {"metadata": {"name": "x"}, "spec": {}}, **DRY))
-    assert "cannot create" in refused(lambda: extender.create(MAPS, config_map("unhealthy-gpu-gpu1", gpus="0"), **DRY))
+    assert "cannot create" in forbidden(lambda: extender.create(of_default, {"metadata": {"name": "x"}, "spec": {}}, **DRY))
+    assert "cannot create" in forbidden(lambda: extender.create(MAPS, config_map("unhealthy-gpu-gpu1", gpus="0"), **DRY))
 
 
 # Everybody else.
@@ -261,13 +261,13 @@ def test_a_tenant_forges_nothing(tenant: Api, pods: dict[str, str], unbound: str
     forged = pod("identity-forged", memory=1)
     tenant.create(PODS, forged, **DRY)
     forged["metadata"]["annotations"] = {INDEX: "1", "team": "x"}
-    words = refused(lambda: tenant.create(PODS, forged, **DRY))
+    words = forbidden(lambda: tenant.create(PODS, forged, **DRY))
     assert f"the annotations {INDEX} say which GPU memory is whose" in words
     assert "not tenant" in words
     assert "aliyun.com/gpu-mem" in words
     for body in (annotated(INDEX), annotated(INDEX, None), annotated("scheduler.framework.gpushare.allocation", "{}")):
-        refused(lambda: tenant.patch(f"{PODS}/{pods['gpu1']}", body, **DRY))  # noqa: B023
-    refused(lambda: tenant.patch(f"{PODS}/{unbound}", annotated("gpushare/recalled"), **DRY))
+        forbidden(lambda: tenant.patch(f"{PODS}/{pods['gpu1']}", body, **DRY))  # noqa: B023
+    forbidden(lambda: tenant.patch(f"{PODS}/{unbound}", annotated("gpushare/requeued"), **DRY))
 
 
 def test_a_tenant_works_as_ever(tenant: Api, pods: dict[str, str]) -> None:
@@ -288,7 +288,7 @@ def test_a_tenants_pods_with_memory_of_a_card_are_placed_by_the_scheduler(cluste
     """Such a pod counts against every card of the node, and kubelet need not even know it."""
     mirror = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "x", "kubernetes.io/config.source": "file"}
     for body in (placed(1), placed(1, **mirror)):
-        assert "is placed by the scheduler" in refused(lambda: tenant.create(PODS, body, **DRY))  # noqa: B023
+        assert "is placed by the scheduler" in forbidden(lambda: tenant.create(PODS, body, **DRY))  # noqa: B023
     tenant.create(PODS, placed(None), **DRY)
     cluster.api.create(PODS, placed(1), **DRY)
     owner = {"apiVersion": "v1", "kind": "Node", "name": "gpu1", "controller": True}
@@ -308,8 +308,8 @@ def test_a_controller_that_may_do_everything_makes_nothing_for_its_tenants_that_
         forged = pod("identity-forged", memory=1)
         controller.create(PODS, forged, **DRY)
         forged["metadata"]["annotations"] = {INDEX: "1"}
-        assert "only gpushare sets" in refused(lambda: controller.create(PODS, forged, **DRY))
-        assert "is placed by the scheduler" in refused(lambda: controller.create(PODS, placed(1), **DRY))
+        assert "only gpushare sets" in forbidden(lambda: controller.create(PODS, forged, **DRY))
+        assert "is placed by the scheduler" in forbidden(lambda: controller.create(PODS, placed(1), **DRY))
     finally:
         cluster.api.delete(f"{bindings}/rights-gitops")
 
@@ -336,7 +336,7 @@ def test_kubelet_reports_its_status_and_publishes_no_cards(cluster: Cluster) -> 
     condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
     kubelet.patch("/api/v1/nodes/gpu1/status", {"status": {"conditions": [condition]}}, **DRY)
     for path in ("/api/v1/nodes/gpu1", "/api/v1/nodes/gpu1/status"):
-        assert "gpushare/cards" in refused(lambda: kubelet.patch(path, annotated("gpushare/cards"), **DRY))  # noqa: B023
+        assert "gpushare/cards" in forbidden(lambda: kubelet.patch(path, annotated("gpushare/cards"), **DRY))  # noqa: B023
 
 
 def test_an_administrator_is_not_in_the_way(cluster: Cluster, pods: dict[str, str]) -> None:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from e2e.checks import check_devices, check_environment, check_log_lists_its_card, check_readme, check_refused, check_totals
+from e2e.checks import check_devices, check_environment, check_log_lists_its_card, check_readme, check_totals, check_unschedulable
 from e2e.cluster import Cluster, allocation
 from e2e.samples import DEPLOYMENT, NVIDIA_SMI, SHARING, TOO_LARGE, of_deployment, running_samples
 
@@ -36,7 +36,7 @@ def test_nvidia_smi_lists_one_card(samples: Cluster) -> None:
 
 
 def test_the_large_pod_is_told_why(samples: Cluster) -> None:
-    assert check_refused(samples, TOO_LARGE, "gpu2: needs 25 GiB on one card, its largest card has 24 (40 in total on 2 cards)") == []
+    assert check_unschedulable(samples, TOO_LARGE, "gpu2: needs 25 GiB on one card, its largest card has 24 (40 in total on 2 cards)") == []
 
 
 def test_inspect_prints_what_the_readme_shows(samples: Cluster) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from e2e.api import Json
-from e2e.checks import check_devices, check_environment, check_refused, check_runs, check_totals
+from e2e.checks import check_devices, check_environment, check_runs, check_totals, check_unschedulable
 from e2e.cluster import CARDS, CORE, MEMORY, Cluster
+from e2e.fake_nodes import fake_nodes, fake_pod, placed, until_unschedulable, uuid, where
 from e2e.manifests import pod
-from e2e.paper import on_paper, paper, placed, refused, uuid, where
 
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 
@@ -51,7 +51,7 @@ def test_an_amount_that_cards_cannot_share_is_refused(empty: Cluster) -> None:
     wanted = pod("uneven", memory=7)
     wanted["metadata"]["labels"] = {CARDS: "2"}
     empty.create(wanted)
-    assert check_refused(empty, "uneven", "2") == []
+    assert check_unschedulable(empty, "uneven", "2") == []
 
 
 def test_containers_of_one_pod_share_its_card(empty: Cluster) -> None:
@@ -79,9 +79,9 @@ def test_an_init_container_and_a_sidecar_count_as_in_kubernetes(empty: Cluster) 
     assert len([word for word in said if word.startswith("/dev/nvidia")]) == 1
     assert "ALIYUN_COM_GPU_MEM_CONTAINER=6" in said
     # 16 + 16 - 8 are left on gpu1, of which 16 on the other card.
-    empty.create(pod("beside", memory=8, node="gpu1"))
+    empty.create(pod("neighbour", memory=8, node="gpu1"))
     empty.create(pod("other-card", memory=16, node="gpu1"))
-    for name in ("beside", "other-card"):
+    for name in ("neighbour", "other-card"):
         proven(empty, name)
 
 
@@ -89,7 +89,7 @@ def test_both_kinds_of_request_use_the_same_cards(empty: Cluster) -> None:
     empty.create(pod("shares", memory=1, node="gpu1"))
     proven(empty, "shares")
     empty.create(pod("whole", cards=2, node="gpu1"))
-    assert check_refused(empty, "whole", MEMORY.partition("/")[2].replace("gpu-mem", "card")) == []
+    assert check_unschedulable(empty, "whole", MEMORY.partition("/")[2].replace("gpu-mem", "card")) == []
     empty.delete("shares")
     proven(empty, "whole")
 
@@ -110,80 +110,80 @@ MIXED = {"mixed": (16, (40, A100))}
     ],
 )
 def test_a_pod_accepts_cards_by_model_and_uuid(empty: Cluster, asks: dict[str, str], card: int) -> None:
-    with paper(empty, MIXED):
-        wanted = on_paper("choosy", 4, annotations={f"gpushare.request/{key}": value for key, value in asks.items()})
+    with fake_nodes(empty, MIXED):
+        wanted = fake_pod("choosy", 4, annotations={f"gpushare.request/{key}": value for key, value in asks.items()})
         assert where(placed(empty, wanted)) == ("mixed", {card: 4})
 
 
 def test_a_pod_whose_cards_are_nowhere_is_told_so(empty: Cluster) -> None:
-    with paper(empty, MIXED):
-        reason = refused(empty, on_paper("choosy", 4, annotations={"gpushare.request/models": "H100"}))
+    with fake_nodes(empty, MIXED):
+        reason = until_unschedulable(empty, fake_pod("choosy", 4, annotations={"gpushare.request/models": "H100"}))
         assert "2 cards not of a model or UUID that the pod accepts" in reason
-        reason = refused(empty, on_paper("mistaken", 4, annotations={"gpushare.request/model": "T4"}))
+        reason = until_unschedulable(empty, fake_pod("mistaken", 4, annotations={"gpushare.request/model": "T4"}))
         assert "annotation gpushare.request/model is not known" in reason
 
 
 def test_the_nodes_label_names_the_model_of_cards_that_are_alike(empty: Cluster) -> None:
     with (
-        paper(empty, {"labelled": (32,)}, labels={"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"}),
-        paper(empty, {"plain": (16,)}),
+        fake_nodes(empty, {"labelled": (32,)}, labels={"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"}),
+        fake_nodes(empty, {"plain": (16,)}),
     ):
-        assert where(placed(empty, on_paper("v100", 4, annotations={"gpushare.request/models": "V100"}))) == ("labelled", {0: 4})
-        assert where(placed(empty, on_paper("no-v100", 4, annotations={"gpushare.request/models-refused": "V100"}))) == ("plain", {0: 4})
+        assert where(placed(empty, fake_pod("v100", 4, annotations={"gpushare.request/models": "V100"}))) == ("labelled", {0: 4})
+        assert where(placed(empty, fake_pod("no-v100", 4, annotations={"gpushare.request/models-refused": "V100"}))) == ("plain", {0: 4})
 
 
 def test_pods_choose_their_neighbours(empty: Cluster) -> None:
     encoder, spread = {"app": "encoder"}, {"gpushare.request/placement": "spread"}
-    beside, away = {"gpushare.request/same-card-as": "app=encoder"}, {"gpushare.request/not-with": "app=encoder"}
-    with paper(empty, {"paper": (16, 16, 16)}):
-        assert where(placed(empty, on_paper("encoder", 4, labels=encoder))) == ("paper", {0: 4})
+    near, away = {"gpushare.request/same-card-as": "app=encoder"}, {"gpushare.request/not-with": "app=encoder"}
+    with fake_nodes(empty, {"fake": (16, 16, 16)}):
+        assert where(placed(empty, fake_pod("encoder", 4, labels=encoder))) == ("fake", {0: 4})
         # By itself it would take the emptiest card.
-        assert where(placed(empty, on_paper("decoder", 4, annotations={**spread, **beside}))) == ("paper", {0: 4})
+        assert where(placed(empty, fake_pod("decoder", 4, annotations={**spread, **near}))) == ("fake", {0: 4})
         # By itself it would take the fullest one.
-        assert where(placed(empty, on_paper("shy", 4, annotations=away))) == ("paper", {1: 4})
+        assert where(placed(empty, fake_pod("shy", 4, annotations=away))) == ("fake", {1: 4})
         # And nobody of those comes to it later either.
-        assert where(placed(empty, on_paper("encoder-2", 12, labels=encoder))) == ("paper", {2: 12})
-        reason = refused(empty, on_paper("decoder-2", 9, annotations=beside))
+        assert where(placed(empty, fake_pod("encoder-2", 12, labels=encoder))) == ("fake", {2: 12})
+        reason = until_unschedulable(empty, fake_pod("decoder-2", 9, annotations=near))
         assert "needs 9 GiB on one card" in reason
 
 
 def test_compute_is_counted_where_the_node_shares_it_out(empty: Cluster) -> None:
-    with paper(empty, {"paper": (16, 16)}, core=100):
-        assert where(placed(empty, on_paper("first", 2, core=60))) == ("paper", {0: 2})
-        assert where(placed(empty, on_paper("second", 2, core=60))) == ("paper", {1: 2})
-        reason = refused(empty, on_paper("third", 2, core=60))
+    with fake_nodes(empty, {"fake": (16, 16)}, core=100):
+        assert where(placed(empty, fake_pod("first", 2, core=60))) == ("fake", {0: 2})
+        assert where(placed(empty, fake_pod("second", 2, core=60))) == ("fake", {1: 2})
+        reason = until_unschedulable(empty, fake_pod("third", 2, core=60))
         assert "needs 2 GiB and 60 % of compute on one card" in reason
         assert "at most 40 % of compute beside such memory" in reason
-        assert where(placed(empty, on_paper("fourth", 2, core=40)))[0] == "paper"
+        assert where(placed(empty, fake_pod("fourth", 2, core=40)))[0] == "fake"
         # Who asks for memory alone is not counted.
-        assert where(placed(empty, on_paper("memory", 8)))[0] == "paper"
+        assert where(placed(empty, fake_pod("memory", 8)))[0] == "fake"
 
 
 def test_compute_is_refused_where_nobody_shares_it_out(empty: Cluster) -> None:
-    with paper(empty, {"paper": (16,)}):
-        empty.api.patch("/api/v1/nodes/paper/status", {"status": {of: {CORE: "100"} for of in ("capacity", "allocatable")}})
-        assert "its mode does not share out compute" in refused(empty, on_paper("core", 2, core=20))
+    with fake_nodes(empty, {"fake": (16,)}):
+        empty.api.patch("/api/v1/nodes/fake/status", {"status": {of: {CORE: "100"} for of in ("capacity", "allocatable")}})
+        assert "its mode does not share out compute" in until_unschedulable(empty, fake_pod("core", 2, core=20))
 
 
 @pytest.mark.parametrize(("label", "cards"), [("", (0, 0)), ("binpack", (0, 0)), ("spread", (0, 1))])
 def test_a_nodes_label_is_the_policy_between_its_cards(empty: Cluster, label: str, cards: tuple[int, int]) -> None:
-    with paper(empty, {"paper": (16, 16)}, labels={"ack.node.gpu.placement": label} if label else {}):
-        assert where(placed(empty, on_paper("first", 4))) == ("paper", {cards[0]: 4})
-        assert where(placed(empty, on_paper("second", 4))) == ("paper", {cards[1]: 4})
+    with fake_nodes(empty, {"fake": (16, 16)}, labels={"ack.node.gpu.placement": label} if label else {}):
+        assert where(placed(empty, fake_pod("first", 4))) == ("fake", {cards[0]: 4})
+        assert where(placed(empty, fake_pod("second", 4))) == ("fake", {cards[1]: 4})
 
 
 def test_a_pods_own_policy_goes_first(empty: Cluster) -> None:
-    with paper(empty, {"paper": (16, 16)}, labels={"ack.node.gpu.placement": "spread"}):
+    with fake_nodes(empty, {"fake": (16, 16)}, labels={"ack.node.gpu.placement": "spread"}):
         for name, policy, card in (("first", "binpack", 0), ("second", "binpack", 0), ("third", "spread", 1)):
-            wanted = on_paper(name, 4, annotations={"gpushare.request/placement": policy})
-            assert where(placed(empty, wanted)) == ("paper", {card: 4})
-        assert where(placed(empty, on_paper("fourth", 4, annotations={"gpushare.request/placement": "fgd"})))[0] == "paper"
-        reason = refused(empty, on_paper("mistaken", 4, annotations={"gpushare.request/placement": "tight"}))
+            wanted = fake_pod(name, 4, annotations={"gpushare.request/placement": policy})
+            assert where(placed(empty, wanted)) == ("fake", {card: 4})
+        assert where(placed(empty, fake_pod("fourth", 4, annotations={"gpushare.request/placement": "fgd"})))[0] == "fake"
+        reason = until_unschedulable(empty, fake_pod("mistaken", 4, annotations={"gpushare.request/placement": "tight"}))
         assert "'tight' is no policy; write one of binpack, spread, fgd" in reason
 
 
 def test_pods_spread_between_nodes_by_their_own_policy(empty: Cluster) -> None:
-    with paper(empty, {"paper-1": (16,), "paper-2": (16,)}):
+    with fake_nodes(empty, {"fake-1": (16,), "fake-2": (16,)}):
         spread = {"gpushare.request/placement": "spread"}
-        nodes = [where(placed(empty, on_paper(f"spread-{n}", 2, annotations=spread)))[0] for n in range(4)]
-        assert sorted(nodes) == ["paper-1", "paper-1", "paper-2", "paper-2"]
+        nodes = [where(placed(empty, fake_pod(f"spread-{n}", 2, annotations=spread)))[0] for n in range(4)]
+        assert sorted(nodes) == ["fake-1", "fake-1", "fake-2", "fake-2"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from e2e.api import Json
-from e2e.checks import check_devices, check_environment, check_refused, check_runs, check_totals
+from e2e.checks import check_devices, check_environment, check_runs, check_totals, check_unschedulable
 from e2e.cluster import MEMORY, Cluster, allocation, annotations_of
 from e2e.manifests import pod
 
@@ -58,7 +58,7 @@ def test_it_gets_a_card_with_room_and_is_marked(empty: Cluster, bind: Callable[[
     empty.create(pod("ten", memory=10, node=NODE))
     assert check_runs(empty, "ten") == []
     empty.create(pod("five", memory=5, node=NODE))
-    assert check_refused(empty, "five") == []
+    assert check_unschedulable(empty, "five") == []
     assert check_devices(empty, map(empty.pod, ("placed", "stray", "ten"))) == []
     assert check_totals(empty) == []
 
@@ -109,6 +109,6 @@ def test_a_static_pod_is_published_by_its_node(empty: Cluster, static: str) -> N
     assert check_runs(empty, "twelve") == []
     assert list(allocation(empty.pod("twelve"))) == [1 - card.index]
     empty.create(pod("eight", memory=8, node=NODE))
-    assert check_refused(empty, "eight", NODE) == []
+    assert check_unschedulable(empty, "eight", NODE) == []
     assert check_environment(empty, [empty.pod("twelve")]) == []
     assert check_totals(empty) == []

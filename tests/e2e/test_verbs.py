@@ -14,8 +14,8 @@ import pytest
 from e2e.api import Json
 from e2e.cluster import GPU_NODES, Cluster, allocation, annotations_of
 from e2e.extender import VERBS, ask, bound, filtered, ledger, verb
+from e2e.fake_nodes import NODES, PODS, fake_nodes, fake_pod, inventory, placed, remove, until_placed, until_unschedulable, uuid, where
 from e2e.manifests import pod
-from e2e.paper import NODES, PODS, inventory, on_paper, paper, placed, refused, remove, until_placed, uuid, where
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -23,15 +23,15 @@ PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @pytest.fixture
 def node(empty: Cluster) -> Iterator[str]:
-    """A paper node with two cards of 16 units."""
-    with paper(empty, {"paper": (16, 16)}):
-        yield "paper"
+    """A fake node with two cards of 16 units."""
+    with fake_nodes(empty, {"fake": (16, 16)}):
+        yield "fake"
 
 
 def test_unresolvable_is_only_where_no_eviction_helps(empty: Cluster, node: str) -> None:
     for name in ("first", "second"):
-        placed(empty, on_paper(name, 16))
-    waiting, hopeless = (empty.create(on_paper(f"asks-{size}", size, scheduler="nobody")) for size in (8, 17))
+        placed(empty, fake_pod(name, 16))
+    waiting, hopeless = (empty.create(fake_pod(f"asks-{size}", size, scheduler="nobody")) for size in (8, 17))
     answer = filtered(empty, waiting, [node])
     assert (answer["NodeNames"], answer["Error"]) == ([], "")
     assert "at most 0 are free on one" in answer["FailedNodes"][node]
@@ -43,7 +43,7 @@ def test_unresolvable_is_only_where_no_eviction_helps(empty: Cluster, node: str)
 
 
 def test_node_objects_instead_of_names(empty: Cluster, node: str) -> None:
-    wanted = empty.create(on_paper("objects", 20, scheduler="nobody"))
+    wanted = empty.create(fake_pod("objects", 20, scheduler="nobody"))
     nodes = {"items": [empty.node(name) for name in (node, "gpu2")]}
     answer = verb(empty, "filter", {"Pod": wanted, "Nodes": nodes, "NodeNames": None})
     assert answer["NodeNames"] is None
@@ -53,7 +53,7 @@ def test_node_objects_instead_of_names(empty: Cluster, node: str) -> None:
 
 
 def test_one_node_is_best(empty: Cluster) -> None:
-    wanted = empty.create(on_paper("scored", 16, scheduler="nobody"))
+    wanted = empty.create(fake_pod("scored", 16, scheduler="nobody"))
     scores = {s["Host"]: s["Score"] for s in verb(empty, "prioritize", {"Pod": wanted, "NodeNames": list(GPU_NODES)})}
     # Both have a card of which nothing would be left.
     assert sorted(scores.values())[-1] == 10
@@ -63,15 +63,15 @@ def test_one_node_is_best(empty: Cluster) -> None:
 
 
 def test_at_most_ten_wordings_reach_the_pod(empty: Cluster) -> None:
-    with paper(empty, {f"paper-{size}": (size, size) for size in range(11, 22)}):
-        reason = refused(empty, on_paper("large", 22))
+    with fake_nodes(empty, {f"fake-{size}": (size, size) for size in range(11, 22)}):
+        reason = until_unschedulable(empty, fake_pod("large", 22))
     assert "11 no node has 22 GiB on one card" in reason or "11 no node has 22 units on one card" in reason, reason
-    assert "paper-1" not in reason
+    assert "fake-1" not in reason
 
 
 def test_what_is_prioritized_is_reserved_and_expires(empty: Cluster, node: str) -> None:
-    first, second = (empty.create(on_paper(name, 16, scheduler="nobody", labels={"n": name})) for name in ("first", "second"))
-    placed(empty, on_paper("beside", 16))
+    first, second = (empty.create(fake_pod(name, 16, scheduler="nobody", labels={"n": name})) for name in ("first", "second"))
+    placed(empty, fake_pod("neighbour", 16))
     assert filtered(empty, first, [node])["NodeNames"] == [node]
     assert {p["name"]: p["state"] for p in ledger(empty, node)["pods"]}["first"] == "reserved"
     # The one card that is left is as good as taken, but not for the pod itself.
@@ -81,8 +81,8 @@ def test_what_is_prioritized_is_reserved_and_expires(empty: Cluster, node: str) 
 
 
 def test_room_made_for_a_pod_is_kept_for_it(empty: Cluster, node: str) -> None:
-    placed(empty, on_paper("beside", 16))
-    nominated, other = (empty.create(on_paper(name, 10, scheduler="nobody")) for name in ("nominated", "other"))
+    placed(empty, fake_pod("neighbour", 16))
+    nominated, other = (empty.create(fake_pod(name, 10, scheduler="nobody")) for name in ("nominated", "other"))
     path = f"{PODS}/nominated/status"
     empty.api.patch(path, {"status": {"nominatedNodeName": node}})
     empty.until("the ledger knows the nomination", lambda: [n["name"] for n in ledger(empty, node)["nominated"]] == ["nominated"], 30)
@@ -107,11 +107,11 @@ def test_preemption_frees_a_card_and_spares_those_whose_budget_is_used_up(empty:
     empty.api.create(BUDGETS, budget)
     try:
         # 4 units are left on each card: with one pod less the total is enough, and no card is.
-        cards = {name: where(placed(empty, on_paper(name, 6)))[1] for name in ("a-1", "a-2")}
-        cards |= {name: where(placed(empty, on_paper(name, 6, labels=protected)))[1] for name in ("b-1", "b-2")}
+        cards = {name: where(placed(empty, fake_pod(name, 6)))[1] for name in ("a-1", "a-2")}
+        cards |= {name: where(placed(empty, fake_pod(name, 6, labels=protected)))[1] for name in ("b-1", "b-2")}
         assert cards == {"a-1": {0: 6}, "a-2": {0: 6}, "b-1": {1: 6}, "b-2": {1: 6}}
         empty.until("the budget allows nothing", lambda: empty.api.get(f"{BUDGETS}/protected")["status"].get("observedGeneration"), 30)
-        wanted = on_paper("urgent", 14)
+        wanted = fake_pod("urgent", 14)
         wanted["spec"]["priorityClassName"] = high
         urgent = placed(empty, wanted, seconds=60)
         assert where(urgent) == (node, {0: 14})
@@ -121,7 +121,7 @@ def test_preemption_frees_a_card_and_spares_those_whose_budget_is_used_up(empty:
 
 
 def test_a_bind_to_another_node_names_the_real_one(empty: Cluster, node: str) -> None:
-    found = placed(empty, on_paper("placed", 4))
+    found = placed(empty, fake_pod("placed", 4))
     assert bound(empty, found, "gpu1") == f"pod default/placed is already bound to node {node}; it cannot be bound to node gpu1"
     assert bound(empty, found, node) == ""
     assert where(empty.pod("placed")) == (node, {0: 4})
@@ -130,24 +130,24 @@ def test_a_bind_to_another_node_names_the_real_one(empty: Cluster, node: str) ->
 
 
 def test_a_bind_that_finds_no_room_leaves_the_ledger_as_it_was(empty: Cluster, node: str) -> None:
-    placed(empty, on_paper("beside", 10))
+    placed(empty, fake_pod("neighbour", 10))
     before = ledger(empty, node)
-    wanted = empty.create(on_paper("late", 17, scheduler="nobody"))
+    wanted = empty.create(fake_pod("late", 17, scheduler="nobody"))
     assert "needs 17 GiB on one card, its largest card has 16" in bound(empty, wanted, node)
     assert ledger(empty, node) == before
     assert "nodeName" not in empty.pod("late")["spec"]
 
 
 def test_a_pod_of_the_same_name_is_another_pod(empty: Cluster) -> None:
-    with paper(empty, {"paper": (16,)}):
-        old = placed(empty, on_paper("same", 10))
+    with fake_nodes(empty, {"fake": (16,)}):
+        old = placed(empty, fake_pod("same", 10))
         empty.api.delete(f"{PODS}/same", gracePeriodSeconds="0")
-        new = placed(empty, on_paper("same", 12))
+        new = placed(empty, fake_pod("same", 12))
         assert old["metadata"]["uid"] != new["metadata"]["uid"]
-        assert where(new) == ("paper", {0: 12})
-        (held,) = ledger(empty, "paper")["pods"]
+        assert where(new) == ("fake", {0: 12})
+        (held,) = ledger(empty, "fake")["pods"]
         assert (held["uid"], held["by_card"]) == (new["metadata"]["uid"], {"0": 12})
-        assert "is gone" in bound(empty, old, "paper") or "already bound" in bound(empty, old, "paper")
+        assert "is gone" in bound(empty, old, "fake") or "already bound" in bound(empty, old, "fake")
 
 
 def test_the_binding_replaces_annotations_that_were_there_before(empty: Cluster, node: str) -> None:
@@ -159,7 +159,7 @@ def test_the_binding_replaces_annotations_that_were_there_before(empty: Cluster,
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
         "scheduler.framework.gpushare.allocation": '{"0":{"1":1}}',
     }
-    found = annotations_of(placed(empty, on_paper("forged", 6, annotations=forged)))
+    found = annotations_of(placed(empty, fake_pod("forged", 6, annotations=forged)))
     assert found["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] != "1"
     assert {name: found[name] for name in forged if name != "ALIYUN_COM_GPU_MEM_ASSUME_TIME"} == {
         "ALIYUN_COM_GPU_MEM_IDX": "0",
@@ -172,7 +172,7 @@ def test_the_binding_replaces_annotations_that_were_there_before(empty: Cluster,
 
 def by_hand(cluster: Cluster, name: str, memory: int, node: str, annotations: dict[str, str] | None = None) -> None:
     """A pod that nobody asked the scheduler about."""
-    wanted = on_paper(name, memory, annotations=annotations)
+    wanted = fake_pod(name, memory, annotations=annotations)
     wanted["spec"]["nodeName"] = node
     uid = cluster.create(wanted)["metadata"]["uid"]
     cluster.until("the ledger has the pod", lambda: uid in {p["uid"] for p in ledger(cluster, node)["pods"]}, 30)
@@ -183,13 +183,13 @@ def test_the_originals_five_annotations_are_enough(empty: Cluster, node: str) ->
     by_hand(empty, "migrated", 6, node, {f"ALIYUN_COM_GPU_MEM_{key}": value for key, value in five.items()})
     (held,) = ledger(empty, node)["pods"]
     assert held["by_card"] == {"1": 6}
-    assert where(placed(empty, on_paper("beside", 10))) == (node, {1: 10})
+    assert where(placed(empty, fake_pod("neighbour", 10))) == (node, {1: 10})
 
 
 def test_a_pod_without_a_known_card_counts_against_each(empty: Cluster, node: str) -> None:
     by_hand(empty, "unknown", 6, node)
-    assert "at most 10 are free on one" in refused(empty, on_paper("large", 12))
-    assert where(placed(empty, on_paper("small", 10)))[0] == node
+    assert "at most 10 are free on one" in until_unschedulable(empty, fake_pod("large", 12))
+    assert where(placed(empty, fake_pod("small", 10)))[0] == node
     (problem,) = ledger(empty, node)["problems"]
     assert "pod default/unknown: its card is not known" in problem
     # This node has no device plugin that would say what it has.
@@ -198,10 +198,10 @@ def test_a_pod_without_a_known_card_counts_against_each(empty: Cluster, node: st
 
 
 def test_an_allocation_that_cannot_be_is_not_computed_with(empty: Cluster, node: str) -> None:
-    _, cards = where(placed(empty, on_paper("forged", 6)))
+    _, cards = where(placed(empty, fake_pod("forged", 6)))
     (index,) = cards
     empty.annotate(f"{PODS}/forged", {"scheduler.framework.gpushare.allocation": '{"0":{"0":999}}'})
-    assert where(placed(empty, on_paper("later", 11))) == (node, {1 - index: 11}), "it keeps what it was bound with"
+    assert where(placed(empty, fake_pod("later", 11))) == (node, {1 - index: 11}), "it keeps what it was bound with"
     assert [card["free"] for card in ledger(empty, node)["cards"]][index] == 10
 
 
@@ -210,27 +210,27 @@ def held(cards: dict[str, list[Json]] | None = None, refusals: list[Json] | None
 
 
 def test_what_the_node_says_is_held_is_held(empty: Cluster, node: str) -> None:
-    placed(empty, on_paper("first", 2))
+    placed(empty, fake_pod("first", 2))
     entry = {"pod": "default/gone", "uid": "gone", "units": 10, "why": "orphaned"}
     empty.annotate(f"{NODES}/{node}", held({uuid(node, 0): [entry]}))
     empty.until("the ledger has it", lambda: ledger(empty, node)["held"], 30)
     assert [card["free"] for card in ledger(empty, node)["cards"]] == [4, 16]
-    assert where(placed(empty, on_paper("second", 6))) == (node, {1: 6})
+    assert where(placed(empty, fake_pod("second", 6))) == (node, {1: 6})
     empty.annotate(f"{NODES}/{node}", {"gpushare/held": None})
     empty.until("the ledger has forgotten it", lambda: [card["free"] for card in ledger(empty, node)["cards"]] == [14, 10], 30)
 
 
 def test_a_card_that_refused_a_pod_is_held_back_for_that_size_and_a_while(empty: Cluster, node: str) -> None:
-    placed(empty, on_paper("first", 2))
+    placed(empty, fake_pod("first", 2))
     until = datetime.fromtimestamp(time.time() + 10, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
     empty.annotate(f"{NODES}/{node}", held(None, [{"uid": "x", "card": uuid(node, 0), "units": 8, "until": until}]))
     empty.until("the ledger has it", lambda: ledger(empty, node)["rejected"], 30)
     # The fullest card that has room would be 0.
-    assert where(placed(empty, on_paper("same-size", 8))) == (node, {1: 8})
+    assert where(placed(empty, fake_pod("same-size", 8))) == (node, {1: 8})
     only = {"gpushare.request/cards": uuid(node, 0)}
-    assert where(placed(empty, on_paper("smaller", 4, annotations=only))) == (node, {0: 4})
-    assert where(placed(empty, on_paper("rest", 8))) == (node, {1: 8})
-    assert "held back because the node refused a pod of this size there" in refused(empty, on_paper("again", 8))
+    assert where(placed(empty, fake_pod("smaller", 4, annotations=only))) == (node, {0: 4})
+    assert where(placed(empty, fake_pod("rest", 8))) == (node, {1: 8})
+    assert "held back because the node rejected a pod of this size there" in until_unschedulable(empty, fake_pod("again", 8))
     # A minute from when it was seen, whatever the node wrote.
     assert where(until_placed(empty, "again", seconds=90)) == (node, {0: 8})
 
@@ -238,7 +238,7 @@ def test_a_card_that_refused_a_pod_is_held_back_for_that_size_and_a_while(empty:
 def test_a_node_whose_cards_are_not_known_takes_no_pod_until_they_are(empty: Cluster, node: str) -> None:
     empty.annotate(f"{NODES}/{node}", {"gpushare/cards": None})
     empty.until("the ledger has forgotten its cards", lambda: not ledger(empty, node).get("cards"), 30)
-    assert "no annotation gpushare/cards on the node" in refused(empty, on_paper("waits", 8))
+    assert "no annotation gpushare/cards on the node" in until_unschedulable(empty, fake_pod("waits", 8))
     empty.annotate(f"{NODES}/{node}", {"gpushare/cards": inventory(node, (8, 24))})
     assert where(until_placed(empty, "waits", seconds=60)) == (node, {0: 8})
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from e2e.checks import check_devices, check_environment, check_refused, check_runs, check_totals, check_whole_card
+from e2e.checks import check_devices, check_environment, check_runs, check_totals, check_unschedulable, check_whole_card
 from e2e.cluster import Cluster, allocation
 from e2e.manifests import pod
 
@@ -28,7 +28,7 @@ def test_a_whole_card_is_taken_from_nobody_and_given_to_nobody(empty: Cluster) -
     assert check_devices(empty, pods) == []
     assert check_totals(empty) == []
     empty.create(pod("late", memory=1))
-    assert check_refused(empty, "late", "needs 1 GiB on one card, at most 0 are free on one (0 of 32 in total)") == []
+    assert check_unschedulable(empty, "late", "needs 1 GiB on one card, at most 0 are free on one (0 of 32 in total)") == []
     assert check_whole_card(empty, empty.pod("whole")) == []
 
     empty.delete("whole")
@@ -40,7 +40,7 @@ def test_whole_cards_wait_for_an_empty_one(empty: Cluster) -> None:
         empty.create(pod(name, memory=units, node=node))
     empty.until_running("a", "b", "c", "d")
     empty.create(pod("whole", cards=1))
-    assert check_refused(empty, "whole", "needs 1 whole card, 0 of 2 cards are empty") == []
+    assert check_unschedulable(empty, "whole", "needs 1 whole card, 0 of 2 cards are empty") == []
     empty.delete("d")
     assert check_runs(empty, "whole") == []
     whole = empty.pod("whole")

@@ -39,7 +39,7 @@ def cluster(labs: Labs) -> Cluster:
     """Three control planes and two GPU nodes, installed."""
 
     def install(cluster: Cluster) -> None:
-        cluster.playbook(seconds=900)
+        cluster.playbook(seconds=1800)
         log_every_answer(cluster)
 
     cluster = labs.installed(THREE_PLANES, install)

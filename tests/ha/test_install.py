@@ -36,7 +36,7 @@ def test_kubeadms_own_configuration_names_ours_once(cluster: Cluster) -> None:
 
 def test_a_second_run_changes_nothing(cluster: Cluster) -> None:
     before = _processes(cluster)
-    said = cluster.playbook(seconds=900)
+    said = cluster.playbook(seconds=1800)
     expected = {(host, "0", "0", "0") for host in (*PLANES, *GPU_NODES)}
     assert set(RECAP.findall(said)) == expected, "\n".join(
         line for line in said.splitlines() if line.startswith(("TASK", "changed", "fatal"))

@@ -39,8 +39,8 @@ def test_all_pods_are_bound_once_though_the_leader_is_killed(
         cluster.until("a third of the pods is bound", lambda: len(bound(cluster)) > len(pods) // 3, 60)
         # The kill takes a moment, in which the others begin to be bound; on a busy machine longer than the Lease lasts.
         killing = now()
-        with ThreadPoolExecutor(1) as beside:
-            kill = beside.submit(WAYS[way], cluster, former)
+        with ThreadPoolExecutor(1) as executor:
+            kill = executor.submit(WAYS[way], cluster, former)
             room.open()
             kill.result()
         killed = now()

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -28,6 +29,8 @@ MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONTAINERD = "/etc/containerd/config.toml"
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count")
 SCRATCH = "/root/gpushare-test"
+# Each of these has something to do on a host without us; preflight and verify never have.
+ROLES = {"container_runtime", "device_plugin", "extender", "kubectl_inspect", "kubelet", "python_environment", "scheduler"}
 # What changes by itself on a node of a living cluster, and why; everything else below the watched folders must be the same.
 VOLATILE = {
     "/var/lib/kubelet/pods": "volumes and state of the pods that happen to run; kubelet's",
@@ -57,21 +60,31 @@ KINDS = (
 class Site:
     """The cluster, with the playbooks run as a user runs them."""
 
-    def __init__(self, cluster: Cluster, folder: Path, gpu_nodes: Sequence[str] = (NODE,)) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        gpu_nodes: Sequence[str] = (NODE,),
+        inventory: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """inventory: another one than the lab's own; settings: variables of Ansible's environment."""
         self.cluster = cluster
         self.hosts = (CONTROL_PLANE, *gpu_nodes)
         self._folder = folder
+        self._inventory = inventory
+        self._settings = settings or {}
 
     def command(self, playbook: str, *arguments: str) -> list[str]:
         program = Path(sys.executable).with_name("ansible-playbook")
-        return [str(program), "-i", str(self.cluster.inventory), playbook, *arguments]
+        return [str(program), "-i", str(self._inventory or self.cluster.inventory), playbook, *arguments]
 
     def environment(self) -> dict[str, str]:
         own = {"ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
-        return {**os.environ, **own, **environment(self._folder / "results.jsonl")}
+        return {**os.environ, **own, **environment(self._folder / "results.jsonl"), **self._settings}
 
     def play(self, playbook: str, *arguments: str) -> tuple[Results, str]:
-        output = run(self.command(playbook, *arguments), seconds=900, environment=self.environment())
+        output = run(self.command(playbook, *arguments), seconds=1800, environment=self.environment())
         return Results.read(self._folder / "results.jsonl"), output
 
     def install(self) -> None:
@@ -113,7 +126,7 @@ class Site:
 
     def files(self) -> dict[str, Any]:
         """Every watched path of every host."""
-        script = (HERE / "look_at_tree.py").read_text()
+        script = (HERE / "print_file_tree.py").read_text()
         found: dict[str, Any] = {}
         for host in self.hosts:
             seen = json.loads(self.cluster.on(host, "python3", "-c", script, *VOLATILE))
@@ -133,7 +146,9 @@ class Site:
     def objects(self, resources: bool = True) -> dict[str, Any]:
         """What the cluster has: objects by name, kubeadm's configuration by content, nodes by all but their heartbeat."""
         listed = json.loads(self.cluster.kubectl("get", KINDS, "--all-namespaces", "-o", "json"))["items"]
-        found: dict[str, Any] = {f"{i['kind']} {i['metadata'].get('namespace', '')}/{i['metadata']['name']}": "there" for i in listed}
+        # The lab makes a token to join a node, and Kubernetes deletes it when it has expired.
+        lasting = [i for i in listed if not i["metadata"]["name"].startswith("bootstrap-token-")]
+        found: dict[str, Any] = {f"{i['kind']} {i['metadata'].get('namespace', '')}/{i['metadata']['name']}": "there" for i in lasting}
         found["kubeadm-config"] = next(i["data"] for i in listed if i["metadata"]["name"] == "kubeadm-config")
         for node in self.cluster.nodes():
             found[f"node {node['metadata']['name']}"] = node_state(node, resources)
@@ -167,6 +182,11 @@ class Untouched:
 
     cluster: Cluster
     state: Mapping[str, Any]
+
+
+def roles(changes: Counter[tuple[str, str, str]]) -> set[str]:
+    """The roles that have changed something. changes: as from `Results.changes`."""
+    return {task.split(" : ")[0].removeprefix("gpushare.kubernetes.") for _host, _play, task in changes}
 
 
 def node_state(node: Json, resources: bool) -> list[Any]:

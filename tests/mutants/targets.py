@@ -25,13 +25,14 @@ _REQUEST: Final = ("core/test_request.py", "core/test_reuse.py")
 _POLICIES: Final = ("core/placement/test_policies.py", "core/test_ledger_model.py")
 _RESERVED: Final = "extender/test_reservations.py"
 _SEEN: Final = ("plugins/evidence/test_host.py",)
-_JUDGED: Final = ("plugins/verdict/test_hosts.py", "plugins/verdict/test_judge.py")
+_JUDGED: Final = ("plugins/verdict/test_doctor.py", "plugins/verdict/test_hosts.py", "plugins/verdict/test_judge.py")
 _REMOVED: Final = ("plugins/removal/test_host.py",)
 _CONTAINERD: Final = (
     "plugins/runtimes/test_containerd.py",
     "plugins/runtimes/test_containerd_service.py",
     "plugins/runtimes/test_default_runtime.py",
 )
+_DOCKER: Final = "plugins/runtimes/test_docker.py"
 _SCHEDULER: Final = ("plugins/scheduler/test_plan.py", "plugins/scheduler/test_config_and_manifest.py")
 
 _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
@@ -51,7 +52,11 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/gpu/discovery.py": ("device_plugin/test_discovery.py",),
     "device_plugin/gpu/health.py": tuple(f"device_plugin/test_{name}.py" for name in ("health", "discovery", "xid_events")),
     "device_plugin/host/usage_file.py": ("device_plugin/test_usage_file.py",),
-    "device_plugin/kubelet/checkpoint.py": ("device_plugin/test_checkpoint.py", "device_plugin/test_unit_change.py"),
+    "device_plugin/kubelet/checkpoint.py": (
+        "device_plugin/test_checkpoint.py",
+        "device_plugin/test_unit_change.py",
+        "doctor/test_kubelet.py",
+    ),
     "device_plugin/kubelet/podresources.py": ("device_plugin/test_podresources.py",),
     "device_plugin/node/allocator.py": tuple(
         f"device_plugin/test_{name}.py" for name in ("requests", "allocator", "rejections", "allocate_response")
@@ -64,6 +69,10 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/node/pending.py": ("device_plugin/test_pending.py", "device_plugin/test_requests.py"),
     "device_plugin/node/usage.py": ("device_plugin/test_usage.py",),
     "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py",),
+    "doctor/endpoints.py": ("doctor/test_endpoints.py",),
+    "doctor/identity.py": ("doctor/test_identity.py",),
+    "doctor/kubelet.py": ("doctor/test_kubelet.py", "doctor/test_main.py"),
+    "doctor/units.py": ("doctor/test_units.py",),
     "extender/binder.py": ("extender/test_binder.py", _RESERVED, "extender/test_leadership.py"),
     "extender/cache.py": ("extender/test_cache.py", "core/placement/test_budgets.py", _RESERVED),
     "extender/diagnosis.py": ("extender/test_diagnosis.py",),
@@ -83,7 +92,13 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_runtimes/containerd_config.py": _CONTAINERD,
     "module_utils/_runtimes/containerd_files.py": _CONTAINERD,
     "module_utils/_runtimes/containerd_service.py": _CONTAINERD,
-    "module_utils/_runtimes/default_runtime.py": _CONTAINERD,
+    "module_utils/_runtimes/default_runtime.py": (*_CONTAINERD, _DOCKER),
+    "module_utils/_runtimes/service.py": (*_CONTAINERD, _DOCKER),
+    "module_utils/_runtimes/plan.py": _CONTAINERD,
+    "module_utils/_runtimes/crio.py": ("plugins/runtimes/test_crio.py",),
+    "module_utils/_runtimes/docker.py": (_DOCKER,),
+    "module_utils/_runtimes/docker_config.py": (_DOCKER,),
+    "module_utils/_formats/json_edit.py": ("plugins/formats/test_json_edit.py",),
     "module_utils/_scheduler/config.py": _SCHEDULER,
     "module_utils/_scheduler/manifest.py": _SCHEDULER,
     "module_utils/_scheduler/apply.py": ("plugins/scheduler/test_apply.py",),
@@ -100,6 +115,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_evidence/control_plane.py": _SEEN,
     "plugin_utils/_verdict/containers.py": _JUDGED,
     "plugin_utils/_verdict/daemons.py": _JUDGED,
+    "plugin_utils/_verdict/doctor.py": _JUDGED,
     "plugin_utils/_verdict/judge.py": _JUDGED,
     "plugin_utils/_verdict/gpu_node.py": _JUDGED,
     "plugin_utils/_verdict/control_plane.py": _JUDGED,

@@ -44,15 +44,15 @@ class Admission:
 @dataclass
 class Errors:
     """other: containers of one card that got another one than annotated; none: that got no card at all; fewer: that got one of
-    the several that are annotated; over_booked: admissions by which a card had more units than it has; beside: of these, pods that
-    here had to wait for the end of others' processes, and would not have had to; cards: the cards so over-booked."""
+    the several that are annotated; over_booked: admissions by which a card had more units than it has; with_orphans: of these, pods
+    that here had to wait for the end of others' processes, and would not have had to; cards: the cards so over-booked."""
 
     admissions: int = 0
     other: int = 0
     none: int = 0
     fewer: int = 0
     over_booked: int = 0
-    beside: int = 0
+    with_orphans: int = 0
     cards: set[tuple[str, int]] = field(default_factory=set)
 
     @property
@@ -62,8 +62,8 @@ class Errors:
     def __str__(self) -> str:
         return (
             f"{self.wrong} of {self.admissions} containers with a wrong card ({self.other} on another one, {self.none} without any, "
-            f"{self.fewer} with too few), {self.over_booked} admissions that over-booked a card ({self.beside} beside processes of deleted "
-            f"pods), on {len(self.cards)} cards"
+            f"{self.fewer} with too few), {self.over_booked} admissions that over-booked a card ({self.with_orphans} beside processes "
+            f"of deleted pods), on {len(self.cards)} cards"
         )
 
 
@@ -107,7 +107,7 @@ def replay(
         card = best_fit(pod.units, pod.free)
         if card is not None and pod.live.get(card, 0) + pod.units > cards[pod.node][card]:
             errors.over_booked += 1
-            errors.beside += 1
+            errors.with_orphans += 1
             errors.cards.add((pod.node, card))
     return errors
 

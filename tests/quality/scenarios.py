@@ -21,7 +21,7 @@ FOLDER = REPOSITORY / "molecule"
 # In the order of an installation, as they share a cluster.
 ON_LAB = (
     "preflight",
-    "runtime",
+    "python_environment",
     "extender",
     "container_runtime",
     "kubelet",
@@ -32,8 +32,8 @@ ON_LAB = (
     "verify",
 )
 ANYWHERE = ("fake-root",)
-# These are shown where there is something to take out or to report: tests/hosts.
-ELSEWHERE = {"report", "uninstall"}
+# The first belongs to admission, extender and device_plugin. The others need something to take out or to report: tests/hosts.
+ELSEWHERE = {"cluster_objects", "report", "uninstall"}
 STEPS = ("syntax", "check", "converge", "idempotence", "verify")
 
 

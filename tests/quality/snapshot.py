@@ -12,7 +12,7 @@ from typing import Any
 
 from e2e.cluster import Cluster
 
-_LOOK = (Path(__file__).parent / "look_at_host.py").read_text()
+_PRINT_HOST_STATE = (Path(__file__).parent / "print_host_state.py").read_text()
 _KINDS = (
     "serviceaccounts",
     "secrets",
@@ -47,7 +47,7 @@ def take(cluster: Cluster) -> Snapshot:
     things: dict[str, Any] = {}
     for node in cluster.nodes():
         name = node["metadata"]["name"]
-        seen = json.loads(cluster.on(name, "python3", "-c", _LOOK))
+        seen = json.loads(cluster.on(name, "python3", "-c", _PRINT_HOST_STATE))
         things |= {f"{name}:{path}": state for path, state in seen["files"].items()}
         things |= {f"{name}: unit {unit}": state for unit, state in seen["units"].items()}
     return Snapshot(things | objects(cluster))

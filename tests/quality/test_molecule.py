@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from labs import ONE, Labs
-from quality.scenarios import ON_LAB, run
+from quality.scenarios import ANYWHERE, ON_LAB, run
 
 
 @pytest.fixture(scope="session")
@@ -19,4 +19,10 @@ def inventory(labs: Labs) -> str:
 @pytest.mark.parametrize("scenario", ON_LAB)
 def test_on_hosts(scenario: str, inventory: str) -> None:
     wrong, output = run(scenario, inventory)
+    assert wrong == [], output[-8000:]
+
+
+@pytest.mark.parametrize("scenario", ANYWHERE)
+def test_anywhere(scenario: str) -> None:
+    wrong, output = run(scenario)
     assert wrong == [], output[-8000:]

@@ -110,14 +110,11 @@ def seconds_of(suite: Suite, record: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def within(chosen: list[Choice], record: Mapping[str, Mapping[str, Any]], minutes: float) -> tuple[list[Choice], list[Choice]]:
-    """Those that fit into the time, in the table's order, and those that are left for `make test-full`.
-
-    A suite that was never recorded is left, too: what it takes is a guess, and a full run must have seen it green first.
-    """
+    """Those that fit into the time, in the table's order, and those that are left for `make test-full`."""
     taken, left, total = [], [], 0.0
     for choice in chosen:
         needed = seconds_of(choice.suite, record)
-        if choice.suite.always or (choice.why != NO_RECORD and (total + needed) * BESIDE <= minutes * 60):
+        if choice.suite.always or (total + needed) * BESIDE <= minutes * 60:
             taken.append(choice)
             total += needed
         else:

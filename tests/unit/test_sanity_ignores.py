@@ -12,10 +12,11 @@ REASON = "pylint:disallowed-name # Python's name for a value that is not used; g
 
 
 def has_unused_names(source: str) -> bool:
-    """Whether `_` is assigned to, in a loop, an assignment or a parameter."""
+    """Whether `_` is assigned to, in a loop, an assignment or a parameter. pylint accepts `*_` and `**_`."""
     nodes = list(ast.walk(ast.parse(source)))
     stored = any(isinstance(node, ast.Name) and node.id == "_" and isinstance(node.ctx, ast.Store) for node in nodes)
-    return stored or any(isinstance(node, ast.arg) and node.arg == "_" for node in nodes)
+    parameters = [node for node in nodes if isinstance(node, ast.arguments)]
+    return stored or any(one.arg == "_" for each in parameters for one in (*each.posonlyargs, *each.args, *each.kwonlyargs))
 
 
 def test_what_is_said_of_unused_names_is_said_of_the_files_that_have_them() -> None:

@@ -103,9 +103,6 @@ def test_what_does_not_fit_is_left_out_by_name_and_never_what_always_runs() -> N
     taken, left = within(chosen, {"c": {"seconds": 100}}, minutes=15)
     assert ([choice.suite.name for choice in taken], left) == (["c", "b", "a"], [])
     assert [choice.suite.name for choice in within(chosen, {}, minutes=0)[0]] == ["a"]
-    # What was never seen green in a full run is not for CI to try first.
-    unknown = [Choice(C, choose.NO_RECORD), Choice(A, "always")]
-    assert [[choice.suite.name for choice in found] for found in within(unknown, {}, minutes=60)] == [["a"], ["c"]]
 
 
 def test_a_release_needs_a_record_of_every_suite_on_its_own_tree(tree: Path) -> None:

@@ -25,7 +25,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     LABEL_PROBE,
     MEMORY,
     NAMESPACE,
-    PREFIX,
     PROBE,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
@@ -85,13 +84,6 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
         "differs": [title for title in result["objects"] if title not in missing],
         "skipped": result["skipped"],
     }
-
-
-def accounts(kubectl: Kubectl, namespace: str = NAMESPACE) -> Dict[str, str]:
-    """Name to UID of our ServiceAccounts."""
-    found = kubectl.items(["get", "serviceaccounts", "--namespace", namespace])
-    metadata = [item["metadata"] for item in found]
-    return {one["name"]: one["uid"] for one in metadata if one["name"].startswith(PREFIX)}
 
 
 def pod(item: Mapping[str, Any]) -> Dict[str, Any]:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a control plane shows: its extender's health, and the files that its kube-scheduler is run from. Read-only.
+"""What a control plane shows: the files that its kube-scheduler is run from. Read-only.
 
 Private to this collection. Plain JSON, judged on the controller, which has a YAML parser, by _verdict/control_plane.py.
 """
@@ -13,22 +13,11 @@ import hashlib
 import posixpath
 from typing import Any, Dict, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import config_paths
 
-_HEALTH_SECONDS = 5.0
 #: A manifest is some kB; a file of more in the manifests folder is none.
 _MANIFEST_BYTES = 256 * 1024
-
-
-def health(port: int, ca: str) -> Dict[str, Any]:
-    """The extender's own report, and why there is none. ca: path of the CA's certificate, "" for plain http."""
-    if ca:
-        report, why = fetch_json(f"https://127.0.0.1:{port}/healthz", _HEALTH_SECONDS, ca)
-    else:
-        report, why = fetch_json(f"http://127.0.0.1:{port}/healthz", _HEALTH_SECONDS)
-    return {"report": report, "why": why}
 
 
 def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a GPU node shows: its driver, kubelet's side of the device plugin, container runtime, CDI specs, containers. Read-only.
+"""What a GPU node shows: its container runtime, CDI specs, containers. Read-only.
 
 Private to this collection. Plain JSON, judged on the controller by _verdict/gpu_node.py.
 """
@@ -11,27 +11,16 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-import struct
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import (
-    Refused,
-    Runtimes,
-    dump_section,
-    not_running,
-    running_runtimes,
-    socket_address,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import arguments_of, find_unit
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, arguments_of, find_unit
 
-KUBELET_SOCKET = "kubelet.sock"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-_CONNECT_SECONDS = 2.0
 _KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
 _HOST_PATH = re.compile(r"[\"']?(?:hostPath|path)[\"']?\s*:\s*[\"']?(/[^\"',\s}]+)")
 _CARD = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -42,48 +31,28 @@ _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
 _IMAGES = 5
 
 
-def sockets(host: Host, kubelet_root: str, peer: "Callable[[str], Optional[int]]") -> List[Dict[str, Any]]:
-    """The device plugins' sockets that somebody listens on, and who. peer: PID of the listener of a socket, None for nobody."""
-    folder = f"{kubelet_root}/device-plugins"
-    found = []
-    for name in host.names(folder):
-        path = f"{folder}/{name}"
-        if name == KUBELET_SOCKET or not host.is_socket(path):
-            continue
-        pid = peer(host.outside(path))
-        if pid is not None:
-            argv = (host.data(f"/proc/{pid}/cmdline") or b"").split(b"\0")
-            words = " ".join(word.decode("utf-8", "replace") for word in argv[:3]).strip()
-            found.append({"name": name, "pid": pid, "process": words})
-    return found
-
-
-def listener(path: str) -> Optional[int]:
-    """The PID that listens on a unix socket, None if nobody does. Connects and says nothing."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(_CONNECT_SECONDS)
-        try:
-            connection.connect(path)
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except OSError:
-            return None
-        return int(struct.unpack("3i", credentials)[0])
-
-
-def container_runtime(host: Host, endpoint: Optional[str], unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
-    """containerd: its default runtime in the files and in the process, and what the process lacks of the files."""
-    found: Dict[str, Any] = {"problem": "", "file_default": "", "running_default": "", "lacks": "", "unit": unit_name}
+def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
+    """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them."""
+    kind = KINDS[name]
+    found: Dict[str, Any] = {
+        "name": name,
+        "problem": "",
+        "file_default": "",
+        "running_default": "",
+        "lacks": "",
+        "unit": unit_name or kind.unit,
+    }
     try:
-        unit = find_unit(unit_name, run, arguments_of)
-        installation = Installation(unit.containerd(run), config or unit.config)
-        dump = installation.dump()
-        wanted = Runtimes.of(dump_section(dump))
+        unit = find_unit(found["unit"], run, arguments_of, kind.program)
+        service = kind.open(unit, config or None, run, ASK_SECONDS)
+        wanted = service.wanted()
         found["file_default"] = wanted.default
-        address = (endpoint or "").replace("unix://", "") or unit.address or socket_address(dump)
-        running = running_runtimes(cri.status(host.outside(address)).config)
+        if service.silent:
+            raise SilentError(service.silent)
+        running = service.running()[1]
         found["running_default"] = running.default
-        found["lacks"] = not_running(wanted, running) or ""
-    except (Refused, cri.CriError, OSError, ValueError) as error:
+        found["lacks"] = service.differs(wanted, running) or ""
+    except (Refused, SilentError, OSError, ValueError) as error:
         found["problem"] = str(error)
     return found
 

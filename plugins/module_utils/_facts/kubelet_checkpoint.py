@@ -60,17 +60,6 @@ def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
     return {str(name): len(ids) if isinstance(ids, (list, dict)) else 0 for name, ids in devices.items()}
 
 
-def registered_by_card(host: Host, kubelet_root: str) -> Dict[str, Dict[str, int]]:
-    """What kubelet has recorded: resource to card (of an id "<card>-_-<n>", or the whole id) to how many healthy ids."""
-    devices = recorded(host, kubelet_root).get("RegisteredDevices")
-    if not isinstance(devices, dict):
-        return {}
-    try:
-        return {str(name): _by_card(ids or ()) for name, ids in devices.items() if str(name).startswith("aliyun.com/")}
-    except TypeError:
-        return {}
-
-
 def _pods(host: Host, kubelet_root: str) -> Tuple[str, ...]:
     entries = recorded(host, kubelet_root).get("PodDeviceEntries")
     entries = entries if isinstance(entries, list) else []
@@ -81,12 +70,3 @@ def _pods(host: Host, kubelet_root: str) -> Tuple[str, ...]:
     groups = (host.text(f"/proc/{process.pid}/cgroup") or "" for process in host.processes)
     alive = {uid.replace("_", "-") for text in groups for uid in _POD.findall(text)}
     return tuple(sorted(given & alive))
-
-
-def _by_card(ids: Any) -> Dict[str, int]:
-    lists = ids.values() if isinstance(ids, dict) else [ids]
-    found: Dict[str, int] = {}
-    for one in (one for ids_of_node in lists for one in ids_of_node):
-        card = str(one).partition("-_-")[0]
-        found[card] = found.get(card, 0) + 1
-    return found

@@ -43,18 +43,21 @@ PLUGIN_UNIT = PLUGIN + ".service"
 # The timer first: it would start the service.
 OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", PLUGIN_UNIT)
 # Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
-PROVEN_ELSEWHERE = ("scheduler", "container_runtime")
+PROVEN_ELSEWHERE = ("scheduler", "container_runtime", "container_runtime.docker", "container_runtime.cri-o")
 CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
 STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
 # Where files are staged that are written next to others'.
-_NEAR = (UNITS, "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d")
+_NEAR = (UNITS, "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d", "/etc/docker", "/etc/crio/crio.conf.d")
 _SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
 KUBECTL_PLUGIN = "kubectl-inspect-gpushare"
+_RUNTIME_CURE = "the role container_runtime with gpushare_container_runtime_state: absent"
 _CURES = {
     "scheduler": "the role scheduler with gpushare_scheduler_state: absent",
-    "container_runtime": "the role container_runtime with gpushare_container_runtime_state: absent",
+    "container_runtime": _RUNTIME_CURE,
+    "container_runtime.docker": _RUNTIME_CURE,
+    "container_runtime.cri-o": _RUNTIME_CURE,
 }
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, parse
@@ -24,8 +23,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_
     remove_empty_header,
     set_value,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Refused, Runtimes, stripped
 
-RUNTIME = "nvidia"
 OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 RUNC_TYPE = "io.containerd.runc."
 DEFAULT_NAME: Path = ("default_runtime_name",)
@@ -39,23 +38,6 @@ _SECRET_VALUE = re.compile(
 
 # A value that shall be at a path below the CRI plugin's section `containerd`.
 Change = Tuple[Path, Any]
-
-
-class Refused(Exception):
-    """Nothing was changed; says what was found, what was expected and what to do."""
-
-
-@dataclass(frozen=True)
-class Runtimes:
-    """What pods get: the default runtime's name, and every runtime's entry without the values that mean nothing."""
-
-    default: str
-    entries: Dict[str, Any]
-
-    @classmethod
-    def of(cls, section: Mapping[str, Any]) -> "Runtimes":
-        entries = {name: stripped(entry) for name, entry in (section.get("runtimes") or {}).items()}
-        return cls(section.get("default_runtime_name") or "", entries)
 
 
 def release(version_output: str) -> Tuple[int, int]:
@@ -109,14 +91,14 @@ def socket_address(dump: Mapping[str, Any]) -> str:
     return server.get("address") or dump.get("grpc", {}).get("address") or "/run/containerd/containerd.sock"
 
 
-def needed(section: Mapping[str, Any], binary: str) -> List[Change]:
-    """What is missing for the nvidia runtime to be there and the default; [] if nothing is. binary: its program.
+def needed(section: Mapping[str, Any], binary: str, default: bool = True) -> List[Change]:
+    """What is missing for the nvidia runtime to be there and, with `default`, the default; [] if nothing is. binary: its program.
 
     A new entry has all that the entry of the present default runtime says (SystemdCgroup above all), with another program. An entry
     that is there keeps what it says, but for the program; and where it is not the default yet, for the type and the cgroup driver.
     """
     runtimes = Runtimes.of(section)
-    base = _low_level(runtimes)
+    base = _low_level(runtimes, default)
     # Spelled out even where it is the default: it is what kubelet's cgroup driver has to agree with.
     cgroup = {"SystemdCgroup": bool(base.get("options", {}).get("SystemdCgroup", False))}
     present = runtimes.entries.get(RUNTIME)
@@ -131,7 +113,7 @@ def needed(section: Mapping[str, Any], binary: str) -> List[Change]:
         changes = [(("runtimes", RUNTIME, "options", key), value) for key, value in wanted.items() if options.get(key) != value]
         if present.get("runtime_type") != base["runtime_type"]:
             changes.insert(0, (("runtimes", RUNTIME, "runtime_type"), base["runtime_type"]))
-    if runtimes.default != RUNTIME:
+    if default and runtimes.default != RUNTIME:
         changes.insert(0, (DEFAULT_NAME, RUNTIME))
     return changes
 
@@ -258,18 +240,10 @@ def masked(text: str) -> str:
     return _SECRET_VALUE.sub(r'\1"(hidden)"', text)
 
 
-def stripped(value: Any) -> Any:
-    """Without the keys whose value is zero, false or empty: in a runtime's entry these are the same as none."""
-    if not isinstance(value, dict):
-        return value
-    inner = {key: stripped(entry) for key, entry in value.items()}
-    return {key: entry for key, entry in inner.items() if entry}
-
-
-def _low_level(runtimes: Runtimes) -> Dict[str, Any]:
-    """The entry of the runtime that pods get now."""
+def _low_level(runtimes: Runtimes, replaced: bool) -> Dict[str, Any]:
+    """The entry of the runtime that pods get now. replaced: whether nvidia shall be the default in its place."""
     default = runtimes.entries.get(runtimes.default)
-    if runtimes.default != RUNTIME and default is not None and not str(default.get("runtime_type", "")).startswith(RUNC_TYPE):
+    if replaced and runtimes.default != RUNTIME and default is not None and not str(default.get("runtime_type", "")).startswith(RUNC_TYPE):
         raise Refused(
             f"the default runtime is {runtimes.default} of type {default.get('runtime_type')}, which is not run by runc: making "
             "nvidia the default would take its isolation from every pod that names no RuntimeClass; make a runtime of type "

@@ -16,44 +16,28 @@ import glob
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, Refused, Runtimes, dump_section
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, dump_section
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, Runtimes, Texts, read_text, undone
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import Program
 
 DROP_IN = "zz-gpushare.toml"
 FOLDER = "conf.d"
 HEADER = "# Made by gpushare.kubernetes: nvidia is the default runtime.\n"
 
-# Arguments for the host's containerd to (exit status, standard output, standard error).
-Containerd = Callable[[Sequence[str]], Tuple[int, str, str]]
-# New texts by path; None: no file.
-Texts = Dict[str, Optional[str]]
 Edit = Callable[[List[Change]], Texts]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """files: path to new text, None to remove it, in the order in which to write. after: what pods then get.
-
-    notes: what a person should know.
-    """
-
-    files: Texts
-    after: Runtimes
-    notes: List[str]
 
 
 class Installation:
     """The containerd of one host. config: path of the main configuration file, whether it is there or not."""
 
-    def __init__(self, containerd: Containerd, config: str) -> None:
+    def __init__(self, containerd: Program, config: str) -> None:
         self._containerd = containerd
         self.config = config
         self.release = containerd_config.release(self._must(["--version"]))
@@ -67,11 +51,11 @@ class Installation:
             return loads(self._must(["--config", config, "config", "migrate"]))
         return loads(self._must(["--config", config, "config", "dump"]) if os.path.exists(config) else self._builtin)
 
-    def present(self, binary: str) -> Plan:
-        """What to write so that `nvidia` with the program `binary` is the default runtime, and nothing else changes."""
+    def present(self, binary: str, default: bool = True) -> Plan:
+        """What to write so that there is `nvidia` with the program `binary`, by `default` as default runtime, and nothing else changes."""
         before = self.dump()
         containerd_config.check_enabled(before)
-        changes = containerd_config.needed(dump_section(before), binary)
+        changes = containerd_config.needed(dump_section(before), binary, default)
         if not changes:
             return Plan({}, Runtimes.of(dump_section(before)), [])
         files = self.read({})
@@ -176,21 +160,10 @@ class Installation:
         return texts
 
     def _undone(self, entries: Sequence[Entry], builtin: Mapping[str, Any]) -> Tuple[Texts, List[str]]:
-        texts: Texts = {}
-        notes: List[str] = []
-        for entry in sorted(entries, key=lambda entry: entry.path != self.config):
-            state = read_state(entry.path)
-            original = "" if entry.original is None else entry.original.content.decode()
-            if state is None:
-                notes.append(f"{entry.path} is gone, so there was nothing to take out")
-            elif entry.untouched(state.content):
-                texts[entry.path] = None if entry.original is None else original
-            else:
-                now = _decoded(entry.path, state.content)
-                texts[entry.path] = containerd_config.reverted(now, original, builtin, [self.pattern()])
-                part = "nothing of ours is left in it" if texts[entry.path] == now else "only our part is taken out"
-                notes.append(f"{entry.path} was changed by somebody else since: {part}")
-        return texts, notes
+        def reverted(path: str, now: str, original: str) -> Optional[str]:
+            return containerd_config.reverted(now, original, builtin, [self.pattern()])
+
+        return undone(sorted(entries, key=lambda entry: entry.path != self.config), reverted)
 
     def _evaluate(self, texts: Mapping[str, Optional[str]]) -> Dict[str, Any]:
         """The effective configuration if the files had these texts."""
@@ -210,19 +183,6 @@ class Installation:
         if status != 0:
             raise Refused(f"containerd {' '.join(arguments)} failed: {' '.join((err or out).split())[-800:]}")
         return out
-
-
-def read_text(path: str) -> Optional[str]:
-    """The file's text, None if there is none."""
-    state = read_state(path)
-    return None if state is None else _decoded(path, state.content)
-
-
-def _decoded(path: str, content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not UTF-8 ({error}): containerd's configuration must be") from error
 
 
 def _imports(path: str, text: str) -> List[str]:

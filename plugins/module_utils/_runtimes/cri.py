@@ -18,6 +18,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Tuple, Union
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import SilentError
+
 # CRI v1 since containerd 1.6; v1alpha2 before.
 METHODS = ("/runtime.v1.RuntimeService/Status", "/runtime.v1alpha2.RuntimeService/Status")
 VERBOSE = b"\x08\x01"
@@ -27,7 +29,7 @@ _END_STREAM, _END_HEADERS, _ACK = 0x1, 0x4, 0x1
 _WINDOW = 1 << 24
 
 
-class CriError(Exception):
+class CriError(SilentError):
     """The runtime did not answer; says which socket, and what came instead."""
 
 

@@ -2,33 +2,61 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings a host's containerd to have, or not to have, nvidia as its default runtime. No Ansible here."""
+"""Brings a host's container runtime to have, or not to have, nvidia as its default runtime. No Ansible here.
+
+One way for all of them: find the service, plan the files, check them, and apply them as a transaction that the service proves.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused, masked
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation, Plan, read_text
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import (
-    ContainerdService,
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import ContainerdService
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.crio import CrioService
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker import DockerService
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
+    RuntimeService,
+    Unit,
     arguments_of,
     check_program,
     find_unit,
 )
 
-OWNER = "container_runtime"
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of container runtime. owner: of its journal entries; unit: its usual service; program: what that starts.
+
+    open: unit, configuration file (None: the usual one), how to run commands and the seconds to become healthy to the service.
+    """
+
+    owner: str
+    unit: str
+    program: str
+    open: Callable[[Unit, Optional[str], RunWithin, float], RuntimeService]
+
+
+#: By the names that the facts about a host use.
+KINDS: Mapping[str, Kind] = {
+    "containerd": Kind("container_runtime", "containerd.service", "containerd", ContainerdService.of),
+    "docker": Kind("container_runtime.docker", "docker.service", "dockerd", DockerService.of),
+    "cri-o": Kind("container_runtime.cri-o", "crio.service", "crio", CrioService.of),
+}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The module's options. config None: the file that the unit's command line names; timeout in seconds."""
+    """The module's options. config None: the file that the unit's command line names; timeout in seconds.
+
+    runtime: of KINDS; unit and config are its own, "" and None for the usual ones. default_runtime: "auto", "nvidia" or "unchanged".
+    """
 
     state: str
     program: str
@@ -36,6 +64,8 @@ class Wanted:
     config: Optional[str]
     timeout: float
     allow_container_kill: bool
+    runtime: str = "containerd"
+    default_runtime: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -51,48 +81,69 @@ class Result:
 
 
 def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
-    """Do it, or with `check` say what would be done. Refused if nothing was changed; TransactionError if it was put back."""
-    entries = [entry for entry in Transaction(OWNER).journal.entries() if entry.owner == OWNER]
-    if wanted.state == "absent" and not entries:
+    """Do it, or with `check` say what would be done. Refused if nothing was changed; TransactionError if it was put back.
+
+    `absent` is for every container runtime that has entries of ours, whichever one kubelet uses by now.
+    """
+    if wanted.state == "present":
+        return _converge(wanted, wanted.runtime, check, run, point)
+    done = [_converge(wanted, name, check, run, point) for name in KINDS if _entries(KINDS[name])]
+    if not done:
         return Result(False, "", [], ["nothing of ours is recorded on this host"], [], [])
-    unit = find_unit(wanted.unit, run, arguments_of)
+    return Result(
+        any(one.changed for one in done),
+        "; ".join(one.why_restart for one in done if one.why_restart),
+        [path for one in done for path in one.files],
+        [note for one in done for note in one.notes],
+        [warning for one in done for warning in one.warnings],
+        [diff for one in done for diff in one.diff],
+    )
+
+
+def _converge(wanted: Wanted, name: str, check: bool, run: RunWithin, point: Callable[[str], None]) -> Result:
+    kind, asked = KINDS[name], name == wanted.runtime
+    entries = _entries(kind)
+    unit = find_unit((wanted.unit if asked else "") or kind.unit, run, arguments_of, kind.program)
     unit.check_running(bool(entries))
-    installation = Installation(unit.containerd(run), wanted.config or unit.config)
-    warnings: List[str] = []
+    service = kind.open(unit, wanted.config if asked else None, run, wanted.timeout)
+    transaction = Transaction(kind.owner, point=point)
     if wanted.state == "present":
         problem = check_program(wanted.program, run)
         if problem:
             raise Refused(problem)
-        plan, transaction = installation.present(wanted.program), Transaction(OWNER, point=point)
+        plan = service.present(wanted.program, wanted.default_runtime != "unchanged")
         _fill(transaction, plan, [])
     else:
-        plan, transaction = installation.absent(entries), Transaction(OWNER, point=point)
+        plan = service.absent(entries)
         _fill(transaction, plan, entries)
-    service = ContainerdService(unit, installation, run, wanted.timeout)
     if service.silent and not entries:
         raise Refused(f"{service.silent}; nothing was changed: see `journalctl -u {unit.name}`, cure it, and run again")
     why = service.lacks(plan.after) or ""
-    unit.check_restart(bool(why), wanted.allow_container_kill)
-    if why:
-        warnings += _brought_along(installation, unit.since, entries)
-    diff = [dict(one, before=masked(one["before"]), after=masked(one["after"])) for one in transaction.diff()]
+    service.check_restart(plan.after, wanted.allow_container_kill)
+    warnings = _brought_along(service, entries) if why else []
+    diff = [dict(one, before=service.shown(one["before"]), after=service.shown(one["after"])) for one in transaction.diff()]
     files = [change.path for change in transaction.changes]
     if not check:
         transaction.apply(service)
     if not check and wanted.state == "absent":
         for entry in entries:
             transaction.journal.forget(entry.path)
-        installation.tidy()
+        service.tidy()
     return Result(bool(files or why), why, files, plan.notes, warnings, diff)
 
 
-def _brought_along(installation: Installation, since: float, entries: Sequence[Entry]) -> List[str]:
+def _entries(kind: Kind) -> List[Entry]:
+    return [entry for entry in Transaction(kind.owner).journal.entries() if entry.owner == kind.owner]
+
+
+def _brought_along(service: RuntimeService, entries: Sequence[Entry]) -> List[str]:
     """What a restart brings besides our change: edits that others made and did not load."""
     ours = {entry.path for entry in entries if entry.untouched((read_text(entry.path) or "").encode())}
+    name = service.unit.name.rpartition(".service")[0]
     return [
-        f"{path} was changed after containerd was started, and not by us: its restart brings that change, too"
-        for path in installation.read({})
-        if path not in ours and os.stat(path).st_mtime > since
+        f"{path} was changed after {name} was started, and not by us: its restart brings that change, too"
+        for path in service.paths()
+        if path not in ours and os.stat(path).st_mtime > service.unit.since
     ]
 
 

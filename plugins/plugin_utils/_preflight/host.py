@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import judge_unit
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Judgement, Reasons
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
+    OLDEST_IN_WORDS,
+    OLDEST_KUBERNETES,
+    Judgement,
+    Reasons,
+)
 
 #: Family of a distribution to the versions that this release knows. Older ones are refused, others are warned of.
 SYSTEMS: Mapping[str, tuple[str, ...]] = {
@@ -44,9 +49,6 @@ _FAMILIES = {
 _VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04 or 24.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
 _TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
-OLDEST_KUBELET = (1, 20)
-#: What this release configures by itself; the others work when an administrator has prepared them.
-PREPARED_RUNTIMES = ("containerd",)
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
 DISTRIBUTIONS = ("kubeadm",)
 MINIMUM_FREE_MIB = 500
@@ -207,10 +209,9 @@ def _kubelet(found: Reasons, facts: NodeFacts) -> None:
         found.error("kubelet", "a kubelet that does not run", "a running one", "journalctl -u kubelet says why; start it")
     version = numbers(kubelet.version)
     if version is None:
-        found.warn("kubelet", "a kubelet that does not tell its version", "1.20 or newer", "run `kubelet --version` on the host")
-    elif version[:2] < OLDEST_KUBELET:
-        cure = "upgrade Kubernetes: older ones do not ask the device plugin which card to take"
-        found.error("kubelet", f"kubelet {kubelet.version}", "1.20 or newer", cure)
+        found.warn("kubelet", "a kubelet that does not print its version", OLDEST_IN_WORDS, "run `kubelet --version` on the host")
+    elif version[:2] < OLDEST_KUBERNETES:
+        found.error("kubelet", f"kubelet {kubelet.version}", OLDEST_IN_WORDS, "upgrade Kubernetes on this host")
     if kubelet.feature_gates.get("DevicePlugins") is False:
         cure = f"remove it from {kubelet.config or 'its arguments'} and restart kubelet"
         found.error("kubelet", "the feature gate DevicePlugins switched off", "it on", cure)
@@ -229,9 +230,6 @@ def _runtime(found: Reasons, facts: NodeFacts) -> None:
     if not own and not any(runtime.name == kubelet.runtime and runtime.running for runtime in facts.runtimes):
         cure = f"start it (systemctl status {kubelet.runtime}), or correct kubelet's endpoint"
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
-    if kubelet.runtime not in PREPARED_RUNTIMES:
-        cure = "it is left alone: make `nvidia` its default runtime by hand before the device plugin starts"
-        found.warn("runtime", f"{kubelet.runtime}, which this release does not configure", " or ".join(PREPARED_RUNTIMES), cure)
 
 
 def _managers(found: Reasons, facts: NodeFacts) -> None:

@@ -10,6 +10,7 @@ Private to this collection. Pure. Every reason is found before anything is chang
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,8 +18,11 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 ERROR, WARNING = "error", "warning"
-#: Of the API server: the scheduler's configuration is written as kubescheduler.config.k8s.io/v1.
+#: Of API server and kubelets: the scheduler's configuration is written as kubescheduler.config.k8s.io/v1.
 OLDEST_KUBERNETES = (1, 25)
+OLDEST_IN_WORDS = "1.25 or newer"
+# Ansible's words, and sudo's.
+_NOT_ROOT = re.compile(r"(?:Incorrect|Missing) \S+ password|sudoers|is not allowed to (?:execute|run)|may not run sudo")
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,24 @@ def unreachable(host: str, why: str) -> Judgement:
 
 def not_gathered(host: str, why: str) -> Judgement:
     """A host that was connected to, but on which the facts could not be gathered."""
+    if _NOT_ROOT.search(why):
+        cure = "correct ansible_become_password of this host, or permit its ansible_user every command by sudo"
+        return not_root(host, f"no way to root ({why})", cure)
     cure = "Ansible needs Python 3.8 or newer there (ansible_python_interpreter), and root by way of become"
     return Judgement(host, None, (Reason(host, "facts", ERROR, f"a module that failed ({why})", "gpu_node_info to run on the host", cure),))
+
+
+def not_root(
+    host: str, found: str, cure: str = "correct ansible_become and ansible_become_user of this host, or leave them out"
+) -> Judgement:
+    """A host on which Ansible is not root: what it looks like to others would be no reason."""
+    return Judgement(host, None, (Reason(host, "become", ERROR, found, "Ansible to become root there", cure),))
+
+
+def failure_of(result: Mapping[str, Any]) -> str:
+    """Why a module failed, on one line. Where it could not even start, with a terminal sudo's words are in its standard output."""
+    words = f"{result.get('module_stdout') or ''} {result.get('module_stderr') or ''}".split() or str(result.get("msg") or result).split()
+    return " ".join(words)[-300:]
 
 
 def no_plan(host: str, check: str, why: str) -> Reason:
@@ -128,19 +148,24 @@ class Answer:
     def of(cls, result: Mapping[str, Any]) -> Answer:
         """From a result of gpushare_cluster_info."""
         if "nodes" not in result:
-            words = result.get("module_stderr") or result.get("msg") or "no answer"
-            return cls(str(result["item"]), None, why=" ".join(str(words).split())[-300:])
+            return cls(str(result["item"]), None, why=failure_of(result))
         return cls(str(result["item"]), tuple(map(str, result["nodes"])), str(result["version"]), bool(result["may_grant"]))
 
 
 def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) -> list[Reason]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes."""
     found: list[Reason] = []
-    of_run = {judgement.host for judgement in judgements if judgement.node_name}
+    unasked = {judgement.host for judgement in judgements if not judgement.node_name}
+    of_run = {judgement.host for judgement in judgements} - unasked
+    planes = [answer.plane for answer in answers]
+    nobody = all(answer.nodes is None for answer in answers)
+    if planes and nobody and unasked.issuperset(planes):
+        cure = "see the reasons of each control plane"
+        found.append(Reason("", "api", ERROR, f"no control plane to ask ({', '.join(planes)})", "one that reaches the API server", cure))
     for answer in answers:
         reasons = Reasons(answer.plane)
         # One that is gone is said elsewhere; another one can be asked.
-        if answer.nodes is None and (answer.plane in of_run or all(one.nodes is None for one in answers)):
+        if answer.nodes is None and (answer.plane in of_run or (nobody and answer.plane not in unasked)):
             cure = "name the kubeconfig and kubectl of its administrator in gpushare_admin_kubeconfig and gpushare_kubectl"
             reasons.error("api", f"no answer from the API server ({answer.why})", "one to this host's kubectl", cure)
         elif answer.nodes is not None and not answer.may_grant:
@@ -152,9 +177,8 @@ def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) 
         return found
     version = numbers(asked.version)
     if version is not None and version[:2] < OLDEST_KUBERNETES:
-        oldest = ".".join(map(str, OLDEST_KUBERNETES))
         cure = "upgrade it: older schedulers do not read kubescheduler.config.k8s.io/v1"
-        found.append(Reason(asked.plane, "kubernetes", ERROR, f"Kubernetes {asked.version}", f"{oldest} or newer", cure))
+        found.append(Reason(asked.plane, "kubernetes", ERROR, f"Kubernetes {asked.version}", OLDEST_IN_WORDS, cure))
     for judgement in judgements:
         if judgement.node_name and judgement.node_name not in (asked.nodes or ()):
             seen = f"no node {judgement.node_name[:80]!r} in the cluster of {asked.plane}"

@@ -65,6 +65,8 @@ SCOPES: Mapping[str, str] = {
     "gpushare_verify_timeout": CLUSTER,
     "gpushare_without_policies": CLUSTER,
 }
+#: playbooks/inventory.yml compares these on every host itself, and then sets them, on the hosts of the run only.
+_SET_BY_PLAYBOOKS = ("gpushare_control_plane_group", "gpushare_gpu_group")
 
 # A value to (what is expected, how bad it is if not), None if the value is good.
 Rule = Callable[[Any], tuple[str, str] | None]
@@ -144,6 +146,8 @@ def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], 
     }
     found = []
     for name, scope in SCOPES.items():
+        if name in _SET_BY_PLAYBOOKS:
+            continue
         for words, hosts in sets[scope]:
             by_value: dict[str, list[str]] = {}
             for host in sorted(hosts & set(values)):

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What verify makes of one control plane: its extender, certificates, and the scheduler's files against what runs.
+"""What verify makes of one control plane: the scheduler's files against what runs, and both against the extender.
 
 Private to this collection, used on the controller only, which has a YAML parser. Pure.
 """
@@ -15,55 +15,28 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, CARDS, MEMORY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, CARDS, EXTENDER, MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
 PREFIX = "/gpushare-scheduler"
 _VERBS = ("filterVerb", "bindVerb")
 
 
-def judge_plane(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, Any] | None, asked: bool) -> None:
-    """seen: of gpushare_verify_host; mirror: the API's copy of the scheduler's static pod on this node. asked: whether the API was."""
-    plane = seen["plane"]
-    if plane["certificates"] is not None:
-        _certificates(found, plane["certificates"], seen["places"]["pki_dir"])
-    if judge_unit(found, plane["extender"], "extender", seen["runtime"]["environment"]):
-        _health(found, plane["health"])
-        judge_metrics(found, plane["extender"], plane["metrics"])
-    _scheduler(found, seen, mirror, asked)
+def judge_plane(found: Findings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
+    """seen: of gpushare_verify_host; doctor: its answer there; mirror: the API's copy of the scheduler's static pod on this node.
+
+    asked: whether the API was.
+    """
+    judge_metrics(found, doctor, EXTENDER, seen["places"]["metrics_extender"])
+    _scheduler(found, seen, doctor, mirror, asked)
 
 
-def _certificates(found: Findings, status: Mapping[str, Any], folder: str) -> None:
-    renew = "systemctl start gpushare-pki.service; journalctl -u gpushare-pki says why the timer did not"
-    if status["problem"]:
-        found.error("certificate_wrong", status["problem"], f"the certificates in {folder}", SITE)
-    for one in status["certificates"]:
-        path, problem = posixpath.join(folder, one["path"]), one["problem"]
-        left = one.get("days_left")
-        if problem and isinstance(left, (int, float)) and left <= 0:
-            found.error("certificate_expired", f"{path}: {problem} ({one['not_after']})", "a valid certificate", renew)
-        elif problem:
-            found.error("certificate_wrong", f"{path}: {problem}", "a certificate as gpushare-pki makes it", renew)
-
-
-def _health(found: Findings, health: Mapping[str, Any]) -> None:
-    log = "journalctl -u gpushare-extender -n 50"
-    report = health["report"]
-    if report is None:
-        found.error("extender_down", health["why"], "the extender's health report", f"systemctl restart gpushare-extender; {log}")
-    elif report.get("synced") is not True:
-        why = report.get("not_ready") or "it does not say why"
-        found.error(
-            "extender_not_synced", f"an extender that is not in sync: {why}", "synced: true", f"{log}; is the API server reachable?"
-        )
-
-
-def _scheduler(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, Any] | None, asked: bool) -> None:
+def _scheduler(found: Findings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
     files, path = seen["plane"]["scheduler"], seen["places"]["scheduler_manifest"]
     if files["manifest"] is None:
         cure = "restore it (kubeadm init phase control-plane scheduler), then " + SITE
@@ -82,7 +55,7 @@ def _scheduler(found: Findings, seen: Mapping[str, Any], mirror: Mapping[str, An
         lacks = f"no --config in {path}" if named is None else f"no file {location.host}, which {path} means by --config"
         found.error("scheduler_not_configured", lacks, "a configuration that names the extender", SITE)
         return
-    _config(found, seen, location.host, config["text"])
+    _config(found, seen, doctor, location.host, config["text"])
     noted = scheduler_manifest.annotation_in(files["manifest"])
     if noted != config["sha256"]:
         old = f"a scheduler started with another {location.host} than the one on the disk"
@@ -113,7 +86,7 @@ def _lease(manifest: Mapping[str, Any]) -> object:
     return scheduler_config.lease(manifest, {})
 
 
-def _config(found: Findings, seen: Mapping[str, Any], path: str, text: str) -> None:
+def _config(found: Findings, seen: Mapping[str, Any], doctor: Doctor, path: str, text: str) -> None:
     """Whether the configuration on the disk calls our extender, for our resources, where it listens."""
     try:
         config = yaml.safe_load(text) or {}
@@ -136,7 +109,8 @@ def _config(found: Findings, seen: Mapping[str, Any], path: str, text: str) -> N
         found.warn("extender_called_for_all", f"no managedResources in {path}", "only pods that ask for our resources", SITE)
     if silent:
         found.error("extender_not_called", f"no {' and '.join(silent)} in {path}", "the verbs of the extender", SITE)
-    listens = flag(seen["plane"]["extender"]["arguments"], "listen") or f"127.0.0.1:{seen['places']['extender_port']}"
+    extender = doctor.daemons.get(EXTENDER)
+    listens = (extender.listens if extender else "") or f"127.0.0.1:{seen['places']['extender_port']}"
     expected = f"{'https' if seen['places']['pki_dir'] else 'http'}://{listens}{PREFIX}"
     prefix = str(entry.get("urlPrefix", ""))
     if _address(prefix) != _address(expected):

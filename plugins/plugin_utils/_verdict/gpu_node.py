@@ -16,28 +16,24 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capac
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics, judge_unit
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
 _RUNTIME = "nvidia"
-_PLUGIN_LOG = f"journalctl -u {PLUGIN} -n 50"
 
 
-def judge_node(found: Findings, seen: Mapping[str, Any], node: Mapping[str, Any] | None) -> None:
-    """seen: of gpushare_verify_host; node: as the API has it, None if the API was not asked."""
+def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
+    """seen: of gpushare_verify_host; doctor: its answer there; node: as the API has it, None if the API was not asked."""
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
     _driver(found, report, gpu["driver"])
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
-    running = judge_unit(found, gpu["plugin"], "plugin", seen["runtime"]["environment"])
-    if running:
-        judge_metrics(found, gpu["plugin"], gpu["metrics"])
-    strangers = _second_plugin(found, gpu, report)
-    if running and not strangers:
-        _registered(found, gpu, seen["kubelet"]["root"])
+    judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
+    _second_plugin(found, gpu, doctor, report)
     if gpu["container_runtime"] is not None:
-        _container_runtime(found, gpu["container_runtime"])
+        _container_runtime(found, gpu["container_runtime"], seen["places"]["runtime_default"])
     if report.problem is None:
         _cdi(found, gpu["cdi"], report)
     if node is not None:
@@ -53,67 +49,40 @@ def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None
         found.error("driver_mismatch", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
 
 
-def _second_plugin(found: Findings, gpu: Mapping[str, Any], report: SmiReport) -> bool:
-    """Whether somebody else gives away the cards; said with all evidence in one finding."""
-    pid = gpu["plugin"]["pid"]
+def _second_plugin(found: Findings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
+    """Whether somebody else gives away the cards, by what only verify compares: the host's programs, and ids with the cards."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
-    for socket in gpu["sockets"]:
-        if socket["name"] in SOCKETS.values() and socket["pid"] != pid:
-            evidence.append(f"{_process(socket)} listening on the device plugin's own socket {socket['name']}")
     ours = {card.uuid for card in report.cards}
-    strangers = [socket for socket in gpu["sockets"] if socket["name"] not in SOCKETS.values()]
     for resource in SOCKETS:
-        foreign = sorted(set(gpu["registered"].get(resource, {})) - ours)
+        foreign = sorted(set(doctor.registered.get(resource, ())) - ours)
         # Cards that are gone, or a driver that does not answer, are said elsewhere: a stranger has a socket, too.
-        if foreign and ours and strangers:
-            who = " or ".join(map(_process, strangers))
+        if foreign and ours and doctor.strangers:
+            who = " or ".join(doctor.strangers)
             evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are no card's, by {who}")
-    says = gpu["plugin"]["says"]
-    if strangers and not evidence and "does not read the list" in says:
-        evidence.append(f"kubelet not listening to our device plugin ({says}) while {' and '.join(map(_process, strangers))} serves it")
     if evidence:
         cure = (
             "stop the other one and keep it off this node (its DaemonSet, unit, or the label that selects the node), "
             "then: systemctl restart gpushare-device-plugin"
         )
         found.error("second_plugin", ", ".join(evidence), "one device plugin for the cards, ours", cure)
-    return bool(evidence)
 
 
-def _process(socket: Mapping[str, Any]) -> str:
-    return f"process {socket['pid']} ({socket['process'] or 'unnamed'})"
-
-
-def _registered(found: Findings, gpu: Mapping[str, Any], kubelet_root: str) -> None:
-    listening = {socket["name"] for socket in gpu["sockets"]}
-    cure = f"systemctl restart gpushare-device-plugin; if that does not help: {_PLUGIN_LOG}, and kubelet's journal"
-    for resource, name in SOCKETS.items():
-        if name not in listening:
-            seen = f"no device plugin listening on {kubelet_root}/device-plugins/{name}"
-        elif resource not in gpu["registered"]:
-            seen = f"no {resource} in kubelet's checkpoint"
-        else:
-            continue
-        says = gpu["plugin"]["says"] if gpu["plugin"]["active"] != "active" else ""
-        seen += f" (the plugin says: {says})" if says else ""
-        found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)
-
-
-def _container_runtime(found: Findings, runtime: Mapping[str, Any]) -> None:
-    unit, running, file = runtime["unit"], runtime["running_default"], runtime["file_default"]
+def _container_runtime(found: Findings, runtime: Mapping[str, Any], default: str) -> None:
+    """default: what gpushare_default_runtime says."""
+    name, unit, running, file = runtime["name"], runtime["unit"], runtime["running_default"], runtime["file_default"]
     if runtime["problem"]:
         cure = f"systemctl restart {unit}; journalctl -u {unit} -n 50 says why it fails"
-        found.error("runtime_silent", runtime["problem"], "containerd to answer kubelet's questions", cure)
-    elif running != _RUNTIME and file == _RUNTIME:
-        seen = f"default runtime {running!r} in the running containerd ({runtime['lacks']})"
+        found.error("runtime_silent", runtime["problem"], f"{name} to answer kubelet's questions", cure)
+    elif default != "unchanged" and running != _RUNTIME and file == _RUNTIME:
+        seen = f"default runtime {running!r} in the running {name} ({runtime['lacks']})"
         expected = f"{_RUNTIME!r}, as its files say"
         found.error("default_runtime_not_running", seen, expected, f"{SITE}, or: systemctl restart {unit}")
-    elif file != _RUNTIME:
+    elif default != "unchanged" and file != _RUNTIME:
         words = f", though the process still has {running!r}" if running == _RUNTIME else ""
-        found.error("default_runtime_missing", f"default runtime {file!r} in containerd's files{words}", f"{_RUNTIME!r}", SITE)
+        found.error("default_runtime_missing", f"default runtime {file!r} in {name}'s files{words}", f"{_RUNTIME!r}", SITE)
     elif runtime["lacks"]:
-        seen, cure = f"a containerd that was not restarted since its files changed ({runtime['lacks']})", f"systemctl restart {unit}"
-        found.warn("containerd_older_than_file", seen, "the process that the files mean", cure)
+        seen, cure = f"a {name} that was not restarted since its files changed ({runtime['lacks']})", f"systemctl restart {unit}"
+        found.warn("runtime_older_than_file", seen, "the process that the files mean", cure)
 
 
 def _cdi(found: Findings, cdi: Mapping[str, Any], report: SmiReport) -> None:

@@ -19,7 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, Artifact, judge_runtime, judge_tokens
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, Artifact, judge_doctor, judge_runtime
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Health, read
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding, Findings, Verdict, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
@@ -62,14 +63,13 @@ def judge(evidence: Evidence) -> Verdict:
     for host, seen in evidence.seen.items():
         found = Findings(host)
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
-        for part, unit in (("gpu", "plugin"), ("plane", "extender")):
-            if seen[part] is not None:
-                judge_tokens(found, seen[part][unit], seen[part]["tokens"], seen["now"], cluster["accounts"] if cluster else None)
+        doctor = read(seen["doctor"], host)
+        judge_doctor(found, doctor, seen["runtime"]["environment"])
         if seen["gpu"] is not None:
-            judge_node(found, seen, nodes.get(seen["node_name"], {}) if cluster else None)
+            judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None)
             containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))
         if seen["plane"] is not None:
-            judge_plane(found, seen, cluster["schedulers"].get(seen["node_name"]) if cluster else None, cluster is not None)
+            judge_plane(found, seen, doctor, cluster["schedulers"].get(seen["node_name"]) if cluster else None, cluster is not None)
         findings += found.list
     if cluster is not None:
         findings += _objects(cluster["objects"])
@@ -131,7 +131,7 @@ def _not_looked(evidence: Evidence) -> list[Finding]:
             of_host.error("not_looked", f"nothing, because {why}", "every host of the run looked at", cure)
             found.list += of_host.list
     if isinstance(evidence.cluster, str):
-        cure = "run it again once kubectl works on the first control plane"
+        cure = "run it again once kubectl works on a control plane"
         found.error("not_looked", f"nothing in the API, because {evidence.cluster}", "the cluster looked at", cure)
     return found.list
 
@@ -216,9 +216,9 @@ def _calls(evidence: Evidence) -> list[Finding]:
     planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None and host in evidence.probed}
     reasons = []
     for host, seen in planes.items():
-        before, health = seen["plane"]["health"]["report"] or {}, evidence.probed[host]["plane"]["health"]
-        reason = proof.not_called(health["report"], health["why"], before.get("filter_calls", 0))
-        refused = (health["report"] or {}).get("refused_calls", 0) - before.get("refused_calls", 0)
+        before, after = (_health(one, host) for one in (seen, evidence.probed[host]))
+        reason = proof.not_called(None if after.why else {"filter_calls": after.filter_calls}, after.why, before.filter_calls)
+        refused = after.refused_calls - before.refused_calls
         if reason and refused > 0:
             reason += f", and has refused {refused} calls that came without the scheduler's client certificate"
         reasons.append(reason)
@@ -226,3 +226,9 @@ def _calls(evidence: Evidence) -> list[Finding]:
         cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"
         found.error("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)
     return found.list
+
+
+def _health(seen: Mapping[str, Any], host: str) -> Health:
+    """Of a control plane's extender."""
+    doctor = read(seen["doctor"], host)
+    return Health(why=doctor.problem) if doctor.problem else doctor.health

@@ -20,7 +20,7 @@ from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import Leadership, Lease
 from gpushare_runtime.kube.client import path
 
-_read, _create, _apply, _looked = PodReader.__call__, Binder._create, Ledger.apply, Leadership.observe
+_read, _create, _apply, _observe = PodReader.__call__, Binder._create, Ledger.apply, Leadership.observe
 
 
 def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | None:
@@ -34,10 +34,10 @@ async def _patch_then_bind(self: Binder, args: BindArguments, annotations: Mappi
     await _create(self, args, {})
 
 
-def _skipped_without_cards(self: Ledger, holder: AllocatedPod) -> None:
-    node = self.node(holder.node)
+def _skipped_without_cards(self: Ledger, pod: AllocatedPod) -> None:
+    node = self.node(pod.node)
     if node is not None and node.inventory is not None:
-        _apply(self, holder)
+        _apply(self, pod)
 
 
 async def _forget(self: Binder, args: BindArguments) -> None:
@@ -47,9 +47,9 @@ async def _forget(self: Binder, args: BindArguments) -> None:
 
 def _alone(self: Leadership, lease: Lease | None, began: float) -> None:
     if lease is None:
-        self._seen, self._looked, self._trouble = None, began, ""
+        self._seen, self._observed_at, self._failure = None, began, ""
     else:
-        _looked(self, lease, began)
+        _observe(self, lease, began)
 
 
 def _remembers_nothing(self: Usage, resource: str) -> dict[DeviceKey, frozenset[str]]:
@@ -67,8 +67,8 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
     "hole-19": [lambda: patch.object(Ledger, "apply", _skipped_without_cards)],
     # Ours.
     "assume": [
-        lambda: patch.object(Ledger, "reserve", lambda self, holder, until: None),
-        lambda: patch.object(Ledger, "assume", lambda self, holder: None),
+        lambda: patch.object(Ledger, "reserve", lambda self, pod, until: None),
+        lambda: patch.object(Ledger, "assume", lambda self, pod: None),
     ],
     "lease": [lambda: patch.object(Leadership, "observe", _alone)],
     "settle": [lambda: patch.object(Binder, "_settle", _forget)],

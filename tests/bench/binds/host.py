@@ -40,9 +40,9 @@ class Host:
         self.cluster = Cluster(clock=clock)
         placement = Placement("binpack", "", self.cluster.workload)
         self.service = Service(self.cluster.ledger, placement, clock=clock)
-        self.fence = Leadership(DEFAULT_LEASE, name, clock=clock, on_foreign_binding=lambda holder, words: self.reported.add(holder.uid))
-        self.cluster.on_foreign_binding = self.fence.foreign_binding
-        self.binder = Binder(self, self.cluster, placement, now_ns=lambda: 1, send_window=self.fence.send_window)  # type: ignore[arg-type]
+        self.leadership = Leadership(DEFAULT_LEASE, name, clock=clock, on_foreign_binding=lambda pod, words: self.reported.add(pod.uid))
+        self.cluster.on_foreign_binding = self.leadership.foreign_binding
+        self.binder = Binder(self, self.cluster, placement, now_ns=lambda: 1, send_window=self.leadership.send_window)  # type: ignore[arg-type]
         self._reader = PodReader()
         self._seen, self._listed = 0, asyncio.Event()
         self._stale = asyncio.Event()
@@ -50,7 +50,7 @@ class Host:
         self._changed: asyncio.Queue[NodeRecord] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         api.watchers.append(self)
-        for work in (self._start(), self.fence.run(self, self), self.cluster.expire_for_ever()):  # type: ignore[arg-type]
+        for work in (self._start(), self.leadership.run(self, self), self.cluster.expire_for_ever()):  # type: ignore[arg-type]
             self._run(work)
 
     def kill(self) -> None:
@@ -61,7 +61,7 @@ class Host:
 
     def closed(self) -> bool:
         """Whether the verbs are not answered."""
-        return not self.synced.is_set() or bool(self.fence.asked())
+        return not self.synced.is_set() or bool(self.leadership.problem_now())
 
     def ask_bind(self, args: BindArguments, after: Callable[[bool], None]) -> None:
         """The scheduler calls bind. after: told whether it was bound."""

@@ -54,12 +54,11 @@ _TOKEN_SECONDS: Final = 604800
 _IN_A_ROW: Final = 200
 # The plugin as its unit starts it, but for where its cards come from; pynvml is loaded as it would be.
 _COMMAND: Final = """
-import asyncio, sys
+import sys
 import pynvml
-from gpushare_runtime.device_plugin import main
+from gpushare_runtime.device_plugin.main import main
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
-settings, _ = main.parse_arguments(sys.argv[2:])
-code = asyncio.run(main.serve(settings, FakeNvml(*map(int, sys.argv[1].split(",")))))
+code = main(sys.argv[2:], FakeNvml(*map(int, sys.argv[1].split(","))))
 sys.exit("the package kubernetes is loaded, of which the installed plugin has no use" if "kubernetes" in sys.modules else code)
 """
 

@@ -75,7 +75,7 @@ def _pod(row: dict[str, str], cards_only: bool) -> Pod:
     cards, milli = int(row["num_gpu"]), int(row["gpu_milli"])
     whole = cards if milli >= UNITS or cards > 1 else 0
     models = tuple(row["gpu_spec"].split("|")) if row["gpu_spec"] else ()
-    container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, cards=whole)
+    container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_cards=whole)
     request = Request((container,), rules=Rules(models=models) if models else NO_RULES)
     cpu, memory = (0, 0) if cards_only else (int(row["cpu_milli"]), int(row["memory_mib"]))
     return Pod(cpu, memory, request, cards * milli)

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -23,16 +24,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
+from bench.scheduling.control_plane import ControlPlane, Process, settle
 from bench.scheduling.extender import Extender
 from bench.scheduling.latency import Latency, read
-from bench.scheduling.lean import ControlPlane, Process, settle
 from bench.scheduling.objects import PODS, all_of, make_nodes, make_pod
-from bench.scheduling.standing import standing
+from bench.scheduling.startup import startup
 from gpushare_lab.components import KUBERNETES
 from gpushare_runtime.kube.client import METADATA, METADATA_LIST, KubeClient, KubeError
 from gpushare_runtime.kube.credentials import load
 
 BOUND: Final = "spec.nodeName!="
+_FAILED_BIND: Final = re.compile(r"^WARNING \S+: bind ", re.M)
 TARGET: Final = {500: 0.75, 5000: 0.8}
 
 
@@ -61,18 +63,18 @@ class Bench:
         self._percentage = percentage
         self._options = options
 
-    async def round(self, extender: bool) -> Round:
+    async def round(self, with_extender: bool) -> Round:
         """Create the pods, start what schedules them, and count."""
-        beside = Extender(self._plane, *self._options) if extender else None
-        if beside:
-            await beside.ready()
+        extender = Extender(self._plane, *self._options) if with_extender else None
+        if extender:
+            await extender.ready()
         await all_of(make_pod(self._client, number) for number in range(self._pods))
         for process in self._plane.processes.values():
             await settle(process)
         configuration: dict[str, Any] = {"percentageOfNodesToScore": self._percentage}
-        if beside:
-            configuration["extenders"] = [beside.entry]
-        measured = {**self._plane.processes, **({"extender": beside.process} if beside else {})}
+        if extender:
+            configuration["extenders"] = [extender.entry]
+        measured = {**self._plane.processes, **({"extender": extender.process} if extender else {})}
         before = {name: process.cpu_seconds() for name, process in measured.items()}
         listed = await self._client.get(PODS, limit=1)
         scheduler = self._plane.scheduler(configuration)
@@ -80,17 +82,19 @@ class Bench:
             times = await self._bound(listed["metadata"]["resourceVersion"], scheduler)
             cpu = {name: process.cpu_seconds() - before[name] for name, process in measured.items()}
             cpu["kube-scheduler"] = scheduler.cpu_seconds()
-            resident = beside.process.resident_mib() if beside else None
-            latency = read(beside.metrics) if beside else None
+            resident = extender.process.resident_mib() if extender else None
+            latency = read(extender.metrics) if extender else None
         finally:
             scheduler.stop()
-            if beside:
-                beside.process.stop()
+            if extender:
+                extender.process.stop()
         seconds = times[-1] - times[0]
-        failures = beside.process.log.read_text(errors="replace").count("WARNING bind ") if beside else None
+        failures = len(_FAILED_BIND.findall(extender.process.log.read_text(errors="replace"))) if extender else None
         await self._clear()
         per_pod = {name: round(used * 1000 / self._pods, 3) for name, used in cpu.items()}
-        return Round(extender, len(times), round(seconds, 2), round((len(times) - 1) / seconds, 1), per_pod, resident, failures, latency)
+        return Round(
+            with_extender, len(times), round(seconds, 2), round((len(times) - 1) / seconds, 1), per_pod, resident, failures, latency
+        )
 
     async def _bound(self, version: str, scheduler: Process) -> list[float]:
         """When each pod was bound, in order. SystemExit when some are not after ten minutes."""
@@ -137,16 +141,16 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
                 found: list[Round] = []
                 for number in range(2 * given.rounds):
                     # In turns, and each first once: the second of a pair finds warm caches.
-                    found.append(await bench.round(extender=number % 4 in (1, 2)))
+                    found.append(await bench.round(with_extender=number % 4 in (1, 2)))
                     last = found[-1]
                     say(f"{'with' if last.extender else 'without'} extender: {last.rate} pods/s; CPU ms per pod {last.cpu_ms_per_pod}")
                     for verb, took in (last.latency or {}).items():
                         say(f"  {verb}: mean {took.mean} ms, p50 {took.p50}, p95 {took.p95}, p99 {took.p99}")
-                held = None
-                if given.holding:
-                    say(f"{given.holding} pods that hold cards")
-                    held = await standing(plane, client, inventories, given.holding)
-                    say(f"ready after {held.ready_seconds} s, {held.own_seconds} s of them its own CPU; {held.resident_mib} MiB resident")
+                full = None
+                if given.bound_pods:
+                    say(f"{given.bound_pods} bound pods")
+                    full = await startup(plane, client, inventories, given.bound_pods)
+                    say(f"ready after {full.ready_seconds} s, {full.own_seconds} s of them its own CPU; {full.resident_mib} MiB resident")
         finally:
             plane.stop()
     return {
@@ -160,7 +164,7 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
         **_ratios(found),
         "target_ratio": TARGET.get(given.nodes),
         "rounds": [asdict(one) for one in found],
-        "standing": asdict(held) if held else None,
+        "startup": asdict(full) if full else None,
     }
 
 
@@ -178,10 +182,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.scheduling", description="Pods bound a second, without and with the extender.")
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=3000)
-    parser.add_argument("--rounds", type=int, default=2, help="of each kind (default %(default)s); 0: only --holding")
+    parser.add_argument("--rounds", type=int, default=2, help="of each kind (default %(default)s); 0: only --bound-pods")
     parser.add_argument("--percentage", type=int, default=100, help="percentageOfNodesToScore; 0: Kubernetes' own sampling")
     parser.add_argument("--most-nodes", type=int, default=0, help="the extender's option (default %(default)s: filter names all that fit)")
-    parser.add_argument("--holding", type=int, default=0, metavar="PODS", help="measure memory and start, too, with so many pods bound")
+    parser.add_argument("--bound-pods", type=int, default=0, metavar="PODS", help="also measure memory and start with so many")
     parser.add_argument("--out", type=Path, help="write the JSON here, too")
     given = parser.parse_args()
     started = time.monotonic()

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, cast
 
-from bench.scheduling.lean import ControlPlane, Process, free_port
+from bench.scheduling.control_plane import ControlPlane, Process, free_port
 from gpushare_lab.process import run
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_CARDS, RESOURCE_MEMORY
 

@@ -26,8 +26,8 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
     """All that stands between the markers."""
     rounds = [one for one in found if one["rounds"]]
     parts = [_table(_RATES, [_rate(one) for one in rounds]), _table(_VERBS, [row for one in rounds for row in _verbs(one)])]
-    standing = [_standing(one["standing"]) for one in found if one["standing"]]
-    return "\n\n".join([*parts, *([_table(_STANDING, standing)] if standing else [])])
+    startup = [_startup(one["startup"]) for one in found if one["startup"]]
+    return "\n\n".join([*parts, *([_table(_STARTUP, startup)] if startup else [])])
 
 
 def filled(page: str, text: str) -> str:
@@ -53,7 +53,7 @@ _RATES: Final = (
     "date",
 )
 _VERBS: Final = ("nodes", "nodes in a call", "verb", "calls", "mean", "p50", "p95", "p99")
-_STANDING: Final = ("nodes", "pods that hold cards", "start to first answer", "of which own CPU", "resident")
+_STARTUP: Final = ("nodes", "bound pods", "start to first answer", "of which own CPU", "resident")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -89,9 +89,9 @@ def _verbs(one: dict[str, Any]) -> list[list[str]]:
     ]
 
 
-def _standing(held: dict[str, Any]) -> list[str]:
-    times = [f"{held['ready_seconds']:.1f} s", f"{held['own_seconds']:.1f} s"]
-    return [str(held["nodes"]), str(held["pods"]), *times, f"{held['resident_mib']:.0f} MiB"]
+def _startup(one: dict[str, Any]) -> list[str]:
+    times = [f"{one['ready_seconds']:.1f} s", f"{one['own_seconds']:.1f} s"]
+    return [str(one["nodes"]), str(one["pods"]), *times, f"{one['resident_mib']:.0f} MiB"]
 
 
 if __name__ == "__main__":

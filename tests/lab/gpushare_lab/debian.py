@@ -53,6 +53,8 @@ NODE_PACKAGES = (
     "mount",
     "openssh-server",
     "ca-certificates",
+    # For tests whose Ansible connects as a user.
+    "sudo",
     # For the test image.
     "busybox-static",
 )

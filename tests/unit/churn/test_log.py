@@ -91,6 +91,6 @@ def test_a_pod_that_waited_here_starts_there_beside_the_survivor() -> None:
     again = story.pod(Plan("a", (12,), room=False), {0: 12}, at=20.5, slots=0)
     again.created = 10.2
     assert other.gone is None
-    assert original_errors(story.log).beside == 1
+    assert original_errors(story.log).with_orphans == 1
     story.log.containers[f"{survivor.uid}-0"].end = 10.15
-    assert original_errors(story.log).beside == 0
+    assert original_errors(story.log).with_orphans == 0

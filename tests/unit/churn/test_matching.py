@@ -114,5 +114,5 @@ def test_the_extender_takes_the_fullest_card_with_room() -> None:
 
 def test_a_pod_is_not_kept_waiting_for_processes_of_a_deleted_one() -> None:
     lives_on = Hasty("gpu1", 9, {0: 9, 1: 16}, {0: 16})
-    assert replay([], [], CARDS, [lives_on]).beside == 1
+    assert replay([], [], CARDS, [lives_on]).with_orphans == 1
     assert replay([], [], CARDS, [Hasty("gpu1", 9, {0: 9, 1: 16}, {0: 7})]).over_booked == 0

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, wrong_folder, wrong_node
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 
 from unit.plugins.fake_root import FakeRoot, debian, kubelet
 from unit.plugins.test_preflight_playbook import play
@@ -163,3 +164,19 @@ def test_every_module_goes_by_an_action_that_takes_no_facts() -> None:
     assert modules == set(actions)
     direct = {name for name, text in actions.items() if "_execute_module" in text}
     assert direct == set(), "ask() of _answers runs modules"
+
+
+class Fails:
+    """An action whose module cannot be run."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def _execute_module(self, **_arguments: Any) -> dict[str, Any]:
+        raise self.error
+
+
+def test_a_wrong_password_of_sudo_is_an_answer_and_a_lost_connection_is_none() -> None:
+    assert ask(Fails(AnsibleError("Incorrect sudo password")), {}) == {"changed": False, "failed": True, "msg": "Incorrect sudo password"}
+    with pytest.raises(AnsibleConnectionFailure):
+        ask(Fails(AnsibleConnectionFailure("refused")), {})

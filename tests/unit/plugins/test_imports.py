@@ -27,8 +27,7 @@ CONTRACTS = {
     "module_utils._scheduler": ("module_utils._host", "module_utils._change", "module_utils._cluster", "module_utils._daemon.health"),
     "module_utils._removal": tuple(f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")),
     "module_utils._evidence": tuple(
-        f"module_utils.{name}"
-        for name in ("_formats", "_host", "_facts", "_cluster", "_identity.token", "_runtimes", "_daemon", "_scheduler")
+        f"module_utils.{name}" for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_daemon.environment", "_scheduler")
     ),
     "plugin_utils._answers": (),
     "plugin_utils._wheel": (),
@@ -40,7 +39,7 @@ CONTRACTS = {
         "module_utils._scheduler",
     ),
     "plugin_utils._verdict": (
-        *(f"module_utils.{name}" for name in ("_host", "_facts.nvidia_smi", "_cluster", "_identity.token", "_scheduler")),
+        *(f"module_utils.{name}" for name in ("_facts.nvidia_smi", "_cluster", "_scheduler")),
         "plugin_utils._preflight.reasons",
     ),
     "modules": ("module_utils",),
@@ -116,8 +115,8 @@ def test_packages_are_empty_and_nothing_lies_beside_them() -> None:
     assert [
         path for path in MODULES if path.parts[len(ROOT.parts)] not in ("module_utils", "plugin_utils") and path.parent.parent != ROOT
     ] == []
-    beside = {path.name for folder in ("module_utils", "plugin_utils") for path in (ROOT / folder).glob("*.py")}
-    assert beside == {"_answers.py", "_wheel.py"}
+    loose = {path.name for folder in ("module_utils", "plugin_utils") for path in (ROOT / folder).glob("*.py")}
+    assert loose == {"_answers.py", "_wheel.py"}
 
 
 def test_the_packages_do_not_import_each_other_in_a_circle() -> None:

@@ -22,12 +22,14 @@ ROOT = Path(__file__).resolve().parents[3]
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
 
 
-def play(folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> subprocess.CompletedProcess[str]:
+def play(
+    folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a playbook. hosts: group to host to its variables."""
     inventory = {"all": {"vars": LOCAL | variables, "children": {group: {"hosts": members} for group, members in hosts.items()}}}
     (folder / "hosts.json").write_text(json.dumps(inventory))
     return subprocess.run(
-        [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.json", playbook],
+        [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.json", playbook, *arguments],
         env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")},
         cwd=ROOT,
         capture_output=True,
@@ -38,6 +40,13 @@ def play(folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]
 
 
 def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) -> None:
+    sudo = tmp_path / "sudo"
+    sudo.write_text("#!/bin/sh\necho 'ops is not in the sudoers file.' >&2\nexit 1\n")
+    sudo.chmod(0o755)
+    # As where nobody becomes root, also if this test runs as root.
+    user = tmp_path / "python"
+    user.write_text(f'#!/bin/sh\n{sys.executable} "$@" | sed \'s|"effective_uid": [0-9]*|"effective_uid": 1000|\'\n')
+    user.chmod(0o755)
     done = play(
         tmp_path,
         ROOT / "playbooks/preflight.yml",
@@ -48,6 +57,9 @@ def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) ->
                 "gpu2": {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1},
                 "gpu3": {"ansible_python_interpreter": "/nonexistent/python", "gpushare_api_server": "{{ nowhere }}"},
                 "gpu4": {"gpushare_start_timeout": "soon"},
+                # Where this test runs as root, root is who it is already.
+                "gpu5": {"ansible_become": True, "ansible_become_exe": str(sudo), "ansible_become_user": "nobody"},
+                "gpu6": {"ansible_python_interpreter": str(user)},
             },
         },
         gpushare_extender_port=70000,
@@ -61,6 +73,8 @@ def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) ->
         r"gpu3: facts: found a module that failed \(.*/nonexistent/python",
         r"gpu3: variables: found gpushare_api_server: .*nowhere",
         r"gpu4: variables: found gpushare_start_timeout: 'soon' ",
+        r"gpu5: become: found no way to root \(.*ops is not in the sudoers file",
+        r"gpu6: become: found modules that run as user id 1000; expected Ansible to become root there; correct ansible_become ",
     ]
     output = done.stdout + done.stderr
     assert [line for line in wanted if not re.search(line, output)] == [], output
@@ -74,7 +88,8 @@ def test_the_role_hands_the_plans_of_both_roles_and_the_clusters_answers_to_the_
         ("gpushare.kubernetes.container_runtime", "configure"),
         ("gpushare.kubernetes.scheduler", "configure"),
     ]
-    asked = {task["register"]: task for task in tasks if "register" in task}
+    assert {"ansible.builtin.import_tasks": "control_planes.yml", "name": "Ask each control plane about the cluster"} in tasks
+    asked = {task["register"]: task for task in yaml.safe_load((ROOT / "roles/preflight/tasks/control_planes.yml").read_text())}
     assert "gpushare.kubernetes.gpushare_cluster_info" in asked["__preflight_api"]
     verdict = tasks[-1]["gpushare.kubernetes.gpushare_preflight_verdict"]
     assert verdict["cluster"] == "{{ __preflight_api.results }}"
@@ -86,6 +101,14 @@ def test_an_inventory_without_one_of_the_groups_is_refused(tmp_path: Path, group
     done = play(tmp_path, ROOT / "playbooks/preflight.yml", {group: {"h1": {}}})
     assert done.returncode == 2, done.stdout + done.stderr
     assert "has no host in the group" in done.stdout + done.stderr
+
+
+def test_a_run_that_is_limited_to_one_host_finds_no_names_of_groups_that_differ(tmp_path: Path) -> None:
+    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": {}}}
+    done = play(tmp_path, ROOT / "playbooks/preflight.yml", hosts, "--limit", "gpu2")
+    output = done.stdout + done.stderr
+    assert "nothing was changed, for" in output, output
+    assert "_group: " not in output, output
 
 
 ACTIONS = """

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +21,9 @@ from unit.plugins.test_preflight_playbook import LOCAL, ROOT, play
 
 
 def run_role(folder: Path, role: str, group: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
-    """Run one role on the hosts of a group."""
-    tasks = [{"ansible.builtin.include_role": {"name": f"gpushare.kubernetes.{role}"}}]
+    """Run one role, or one entry of it ("role:entry"), on the hosts of a group."""
+    name, _, entry = role.partition(":")
+    tasks = [{"ansible.builtin.include_role": {"name": f"gpushare.kubernetes.{name}", "tasks_from": entry or "main"}}]
     (folder / "play.yml").write_text(json.dumps([{"hosts": group, "gather_facts": False, "tasks": tasks}]))
     done: subprocess.CompletedProcess[str] = play(folder, folder / "play.yml", hosts, **variables)
     return done
@@ -38,6 +41,36 @@ def test_accounts_of_the_original_stay(tmp_path: Path) -> None:
     calls = asked(kubectl)
     assert {word for call in calls for word in call["words"] if word in ("get", "apply", "delete")} == {"get", "apply"}
     assert {name for call in calls for name in call["items"]} >= {"gpushare-annotations", "gpushare-device-plugin"}
+
+
+def test_verify_compares_what_the_three_roles_apply(tmp_path: Path) -> None:
+    render = {"name": "gpushare.kubernetes.cluster_objects", "tasks_from": "render"}
+    tasks: list[dict[str, Any]] = []
+    names = "{% for one in __cluster_objects_wanted %}{{ one.kind }} {{ one.metadata.name }};{% endfor %}"
+    for which in ({}, *({"__cluster_objects_of": [role]} for role in ("admission", "extender", "device_plugin"))):
+        tasks += [
+            {"ansible.builtin.include_role": render, "vars": {"__gpushare_node_names": ["gpu1", "gpu2"], **which}},
+            {"ansible.builtin.debug": {"msg": f"OBJECTS={names}="}},
+        ]
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    done = play(tmp_path, tmp_path / "play.yml", {"kube_control_plane": {"cp1": {}}})
+    assert done.returncode == 0, done.stdout + done.stderr
+    everything, *single = [found.split(";")[:-1] for found in re.findall("OBJECTS=(.*?)=", done.stdout)]
+    assert everything == [one for role in single for one in role]
+    assert [len(role) for role in single] == [14, 5, 10]
+    assert "RoleBinding gpushare-device-plugin-gpu2" in everything
+
+
+@pytest.mark.parametrize("entry", ["verify", "uninstall:preflight"])
+def test_a_run_that_is_limited_to_gpu_nodes_asks_a_control_plane_that_answers(tmp_path: Path, entry: str) -> None:
+    kubectl = make_kubectl(tmp_path / "kubectl", {"/version": {"gitVersion": "v1.34.1"}, "/api/v1/pods": {"items": []}})
+    dead = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    hosts: dict[str, dict[str, dict[str, Any]]] = {
+        "kube_control_plane": {"cp1": dead, "cp2": {"gpushare_kubectl": str(kubectl)}},
+        "gpu_nodes": {"gpu1": {"gpushare_node_name": platform.node()}},
+    }
+    done = run_role(tmp_path, entry, "gpu_nodes", hosts)
+    assert [call for call in asked(kubectl) if "pods" in " ".join(call["words"])], done.stdout + done.stderr
 
 
 def without_asking(folder: Path, role: str, first: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
@@ -82,25 +115,25 @@ def test_groups_are_found_wherever_their_names_are_set(tmp_path: Path) -> None:
     hosts: dict[str, dict[str, dict[str, Any]]] = {"bastions": {"a": {}}, "masters": {"m1": dict(names)}, "workers": {"w1": dict(names)}}
     done = play(tmp_path, ROOT / "playbooks/inventory.yml", hosts)
     assert done.returncode == 0, done.stdout + done.stderr
+    # Set for one group, they are known on the hosts of the other.
+    known = {"ansible.builtin.debug": {"msg": "{{ gpushare_control_plane_group }}+{{ gpushare_gpu_group }}"}}
+    tasks = {"hosts": "w1", "gather_facts": False, "tasks": [known]}
+    (tmp_path / "play.yml").write_text(json.dumps([{"import_playbook": str(ROOT / "playbooks/inventory.yml")}, tasks]))
+    assert "masters+workers" in play(tmp_path, tmp_path / "play.yml", {**hosts, "workers": {"w1": {}}}).stdout
     hosts["workers"]["w1"]["gpushare_gpu_group"] = "others"
     done = play(tmp_path, ROOT / "playbooks/inventory.yml", hosts)
     assert "do not agree on the name of a group: workers, others" in " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_runtime_that_is_not_configured_by_us_is_left_alone(tmp_path: Path) -> None:
-    hosts = {"docker": "docker", "crio": "cri-o", "other": "containerd"}
-    nodes = {name: {"__gpushare_node": {"node_name": name, "kubelet": {"runtime": runtime}}} for name, runtime in hosts.items()}
-    unit = "no-such-containerd.service"
+def test_each_host_gets_the_code_of_its_own_runtime(tmp_path: Path) -> None:
+    hosts = {"containerd": "containerd.service", "docker": "docker.service", "cri-o": "crio.service"}
+    nodes = {name: {"__gpushare_node": {"node_name": name}, "gpushare_container_runtime_name": name} for name in hosts}
     done = without_asking(
-        tmp_path,
-        "container_runtime",
-        "register: __gpushare_node\n",
-        {"kube_control_plane": {"cp1": {}}, "gpu_nodes": nodes},
-        gpushare_container_runtime_unit=unit,
+        tmp_path, "container_runtime", "register: __gpushare_node\n", {"kube_control_plane": {"cp1": {}}, "gpu_nodes": nodes}
     )
-    assert [line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line] == ["other"], done.stdout
-    assert done.stdout.count("which this release does not configure") == 2
-    assert unit in done.stdout + done.stderr
+    assert sorted(line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line) == sorted(hosts), done.stdout
+    for unit in hosts.values():
+        assert unit in done.stdout + done.stderr
 
 
 def test_a_link_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
@@ -130,7 +163,7 @@ def test_the_password_of_an_index_is_shown_nowhere(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("ANSIBLE_VERBOSITY", "3")
     extra = ["--index-url", "https://deploy:s3cr3t@127.0.0.1:1/simple", "--retries", "0"]
     settings = {"gpushare_install_dir": str(tmp_path / "opt"), "gpushare_pip_extra_args": extra, "gpushare_python": sys.executable}
-    done = run_role(tmp_path, "runtime", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
+    done = run_role(tmp_path, "python_environment", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
     output = done.stdout + done.stderr
     assert done.returncode == 2, output
     assert "https://***@127.0.0.1:1/simple" in output

@@ -46,8 +46,8 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     assert found["admission"] == (f"{planes}:{nodes}", None, True)
     # In this order: rights before accounts, control planes before GPU nodes, and what nobody stands on last.
     assert list(found) == [
-        *("admission", "runtime", "extender", "scheduler", "container_runtime", "kubelet", "device_plugin", "runtime:switch"),
-        *("admission:report", "kubectl_inspect", "verify"),
+        *("admission", "python_environment", "extender", "scheduler", "container_runtime", "kubelet", "device_plugin"),
+        *("python_environment:switch", "admission:report", "kubectl_inspect", "verify"),
     ]
 
 
@@ -114,4 +114,4 @@ def test_there_are_policies_before_there_is_an_account() -> None:
     assert order == sorted(order)
     assert roles[order[0]][0] == "gpushare_control_planes:gpushare_gpu_nodes"
     # What people use is switched when the daemons run, on each host.
-    assert names.index(("runtime", "main")) < order[1] < order[3] < names.index(("runtime", "switch"))
+    assert names.index(("python_environment", "main")) < order[1] < order[3] < names.index(("python_environment", "switch"))

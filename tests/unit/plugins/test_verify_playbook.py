@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel
 
 from unit.plugins.test_preflight_playbook import ROOT, play
-from unit.plugins.verdict.evidence import World
+from unit.plugins.verdict.evidence import World, finding, printed
 
 SOURCE = ROOT / "files/gpushare_runtime"
 PLAY = """
@@ -66,7 +66,9 @@ def run(folder: Path, looked: dict[str, Any], cluster: Any, **variables: Any) ->
 
 
 def test_a_clean_verdict_is_printed_and_written(tmp_path: Path, world: World) -> None:
-    done, plan, report = run(tmp_path, {"cp1": {"seen": world.cp}, "gpu1": {"seen": world.gpu}}, {"seen": world.cluster}, probe=True)
+    done, plan, report = run(
+        tmp_path, {"cp1": {"seen": printed(world.cp)}, "gpu1": {"seen": printed(world.gpu)}}, {"seen": world.cluster}, probe=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "verified: 2 hosts, 1 GPU node, 1 container, 0 probe pods" in done.stdout
     assert (report["ok"], report["findings"]) == (True, [])
@@ -75,8 +77,10 @@ def test_a_clean_verdict_is_printed_and_written(tmp_path: Path, world: World) ->
 
 
 def test_a_fault_fails_the_run_with_its_cure_and_no_probe_pod_is_placed(tmp_path: Path, world: World) -> None:
-    world.cp["plane"]["extender"].update(active="failed", process_generation=None)
-    done, plan, report = run(tmp_path, {"cp1": {"seen": world.cp}, "gpu1": {"seen": world.gpu}}, {"seen": world.cluster}, probe=True)
+    world.cp["doctor"]["findings"].append(finding("extender_down", found="gpushare-extender.service failed"))
+    done, plan, report = run(
+        tmp_path, {"cp1": {"seen": printed(world.cp)}, "gpu1": {"seen": printed(world.gpu)}}, {"seen": world.cluster}, probe=True
+    )
     assert done.returncode == 2
     output = done.stdout + done.stderr
     assert "not as it should be, for 1 reason:" in output
@@ -87,7 +91,7 @@ def test_a_fault_fails_the_run_with_its_cure_and_no_probe_pod_is_placed(tmp_path
 
 
 def test_what_a_host_said_instead_is_in_the_verdict(tmp_path: Path, world: World) -> None:
-    looked = {"cp1": {"seen": world.cp}, "gpu1": {"unreachable": True, "msg": "no route to host"}, "gpu2": None}
+    looked = {"cp1": {"seen": printed(world.cp)}, "gpu1": {"unreachable": True, "msg": "no route to host"}, "gpu2": None}
     done, _plan, report = run(tmp_path, looked, {"msg": "kubectl get nodes failed"})
     assert done.returncode == 2
     assert [one["host"] for one in report["findings"]] == ["", "gpu1", "gpu2"]

@@ -27,6 +27,7 @@ CONTRACTS = {
     "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
     "device_plugin.host": ("core", "daemon", "device_plugin.node"),
     "kubectl_inspect": ("core", "kube"),
+    "doctor": ("core.protocol", "kube", "pki", "device_plugin.kubelet.checkpoint"),
 }
 PURE = {
     "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json",

@@ -24,7 +24,7 @@ class AllocationError(ValueError):
 class Allocation:
     """Container → NVML card index → units, ascending; app containers first.
 
-    A container is numbered as in `ContainerRequest.key`. One that has whole cards holds all units of each. An ordinary init
+    A container is numbered as in `ContainerRequest.key`. One that has whole cards has all units of each. An ordinary init
     container is here only with what no later container of the pod has and kubelet keeps all the same; all of that stands
     under the first of them that asks. So the sums are what the pod takes from its cards.
     """
@@ -87,15 +87,15 @@ def allocation_of(request: Request, own: Mapping[int, Mapping[int, int]], extra:
 
 def allocate(request: Request, cards: Sequence[tuple[int, int]]) -> Allocation:
     """The pod on exactly these cards: (index, units of the card), as many as `cards_per_pod`, or as it needs whole."""
-    if not request.cards:
+    if not request.whole_cards:
         return _spread(request, [index for index, _ in cards])
     units = dict(cards)
     fresh = [index for index, _ in cards]
     pool: list[int] = []
     own: dict[int, list[int]] = {}
     for container in request.containers:
-        taken = pool[: container.cards]
-        new, fresh = fresh[: container.cards - len(taken)], fresh[container.cards - len(taken) :]
+        taken = pool[: container.whole_cards]
+        new, fresh = fresh[: container.whole_cards - len(taken)], fresh[container.whole_cards - len(taken) :]
         if container.keeps:
             own[container.key] = [*taken, *new]
             pool = pool[len(taken) :]
@@ -131,7 +131,7 @@ def wanted(request: Request, allocation: Allocation, container: ContainerRequest
     before = request.containers[: request.containers.index(container)]
     taken = {card for c in before if c.keeps for card in allocation.container(c.key)}
     left = [card for card in sorted(cards) if card not in taken]
-    return {card: cards[card] for card in left[: container.cards]} if len(left) >= container.cards else {}
+    return {card: cards[card] for card in left[: container.whole_cards]} if len(left) >= container.whole_cards else {}
 
 
 def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocation | None:
@@ -140,7 +140,7 @@ def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocat
     The JSON form wins; a pod that carries only the original's five has all its containers on card IDX.
     AllocationError if an annotation is there and cannot be read, or is not what such a pod can have.
     """
-    if bool(request.units) == bool(request.cards):
+    if bool(request.units) == bool(request.whole_cards):
         # Both, or compute alone: it was put on its node past every check; no form of the annotations is made for it.
         return None
     text = annotations.get(protocol.ANNOTATION_ALLOCATION)
@@ -151,10 +151,10 @@ def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocat
     if index is None or index == "-1":
         return None
     card = _number(protocol.ANNOTATION_INDEX, index)
-    if request.cards == 0:
+    if request.whole_cards == 0:
         _check_total(annotations, request)
         return _spread(request, [card])
-    if request.cards == 1 and protocol.ANNOTATION_CARD_UNITS in annotations:
+    if request.whole_cards == 1 and protocol.ANNOTATION_CARD_UNITS in annotations:
         units = _number(protocol.ANNOTATION_CARD_UNITS, annotations[protocol.ANNOTATION_CARD_UNITS])
         return allocate(request, [(card, units)])
     return None
@@ -176,8 +176,8 @@ def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> 
         container = asking.get(key)
         if container is None:
             raise AllocationError(f"{where} gives cards to container {key}, which asks for none: {quote(text)}")
-        if container.keeps and (len(cards) if container.cards else sum(cards.values())) != (container.cards or container.units):
-            asked = f"{container.cards} whole cards" if container.cards else f"{container.units} units"
+        if container.keeps and (len(cards) if container.whole_cards else sum(cards.values())) != (container.whole_cards or container.units):
+            asked = f"{container.whole_cards} whole cards" if container.whole_cards else f"{container.units} units"
             raise AllocationError(f"{where} does not give container {container.name!r} the {asked} that it asks for: {quote(text)}")
     own = {key: cards for key, cards in stated.items() if asking[key].keeps}
     missing = [c for c in request.containers if c.keeps and c.key not in own]
@@ -185,7 +185,7 @@ def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> 
         raise AllocationError(f"{where} leaves out container {missing[0].name!r}, which asks for some: {quote(text)}")
     extra = {card: units for key, cards in stated.items() if not asking[key].keeps for card, units in cards.items()}
     cards_of_pod = {card for of in stated.values() for card in of}
-    if not request.cards and len(cards_of_pod) == request.cards_per_pod:
+    if not request.whole_cards and len(cards_of_pod) == request.cards_per_pod:
         for container in missing:
             own[container.key] = dict.fromkeys(cards_of_pod, container.units // len(cards_of_pod))
         missing = []
@@ -201,13 +201,13 @@ def _complete(request: Request, own: Mapping[int, Mapping[int, int]], extra: Map
 
     They may have more than the request says: after kubelet has lost its record each gets its own anew.
     """
-    if request.cards:
+    if request.whole_cards:
         given = [card for cards in (*own.values(), extra) for card in cards]
-        short, doubled = request.cards - len(given), len(given) - len(set(given))
+        short, doubled = request.whole_cards - len(given), len(given) - len(set(given))
     else:
         short, doubled = request.units - sum(sum(cards.values()) for cards in (*own.values(), extra)), 0
-    before = sum(c.cards or c.units for c in request.containers if not c.keeps)
-    more = (len(extra) if request.cards else sum(extra.values())) > before
+    before = sum(c.whole_cards or c.units for c in request.containers if not c.keeps)
+    more = (len(extra) if request.whole_cards else sum(extra.values())) > before
     if doubled or (short > 0 and extra) or (short < 0 and more):
         raise AllocationError(f"{protocol.ANNOTATION_ALLOCATION} is not what such a pod can have: {quote(text)}")
     return allocation_of(request, own, extra) if short <= 0 else None

@@ -8,8 +8,9 @@ that nothing behind has to care; the API server alone would let 256 KiB pass.
 
 from __future__ import annotations
 
+import json
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 QUOTED: Final = 80
 """Characters of what was found, in a message."""
@@ -26,7 +27,7 @@ MOST_ASKED_BYTES: Final = 4096
 MOST_ALLOCATION_BYTES: Final = 64 * 1024
 """Characters of an allocation; one of so many containers on so many cards is shorter."""
 MOST_HELD: Final = 1024
-"""Entries of `gpushare/held`, and refusals in it."""
+"""Entries of `gpushare/held`, and rejections in it."""
 MOST_TEXT: Final = 512
 """Characters of one text of a node, such as a card's health."""
 
@@ -67,3 +68,39 @@ def is_text(value: str, most: int = MOST_TEXT) -> bool:
 def as_text(value: str, most: int = MOST_TEXT) -> str:
     """What `is_text` lets pass, made of any text."""
     return "".join(one if one.isprintable() else " " for one in value[:most])
+
+
+def read_versioned(text: str, version: int, error: type[ValueError]) -> dict[str, Any]:
+    """The JSON object of a node's annotation, with `v` as its version; `error` says what was found and expected."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as found:
+        raise error(f"not JSON: {found}") from None
+    if not isinstance(data, dict) or data.get("v") != version:
+        written = data.get("v") if isinstance(data, dict) else type(data).__name__
+        raise error(
+            f"version {quote(written)} is not known; this release reads version {version}: "
+            "install the same release on the node and on the control plane"
+        )
+    return data
+
+
+def typed(entry: object, key: str, kind: type, where: str = "", *, error: type[ValueError]) -> Any:
+    """entry[key] of this type; texts only where `is_text`. where: of the entry, for the message of `error`."""
+    if not isinstance(entry, dict):
+        raise error(f"{where} must be an object, found {type(entry).__name__}")
+    value, name = entry.get(key), f"{where}.{key}" if where else key
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise error(f"{name} must be {kind.__name__}, found {quote(value)}")
+    if isinstance(value, str) and not is_text(value):
+        raise error(f"{name} must be a short text without control characters, found {quote(value)}")
+    return value
+
+
+def natural(entry: object, key: str, where: str = "", most: int = MOST_UNITS, *, error: type[ValueError]) -> int:
+    """entry[key], a number from 0 to `most`. where, error: as in `typed`."""
+    value: int = typed(entry, key, int, where, error=error)
+    if not 0 <= value <= most:
+        limit = "not be negative" if value < 0 else f"be at most {most}"
+        raise error(f"{f'{where}.{key}' if where else key} must {limit}, found {quote(value)}")
+    return value

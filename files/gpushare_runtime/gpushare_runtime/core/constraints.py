@@ -22,12 +22,12 @@ PLACEMENTS: Final = ("binpack", "spread", "fgd")
 
 @dataclass(frozen=True)
 class Rules:
-    """models, models_refused: names of card models; cards, cards_refused: UUIDs; the two selectors: labels of pods in the
+    """models, models_refused: names of card models; card_uuids, cards_refused: UUIDs; the two selectors: labels of pods in the
     same namespace; placement: a policy's name. Empty means no such rule."""
 
     models: tuple[str, ...] = ()
     models_refused: tuple[str, ...] = ()
-    cards: tuple[str, ...] = ()
+    card_uuids: tuple[str, ...] = ()
     cards_refused: tuple[str, ...] = ()
     same_card_as: Labels = ()
     not_with: Labels = ()
@@ -36,7 +36,7 @@ class Rules:
     @cached_property
     def about_cards(self) -> bool:
         """Whether a card's own model or UUID matters."""
-        return bool(self.models or self.models_refused or self.cards or self.cards_refused)
+        return bool(self.models or self.models_refused or self.card_uuids or self.cards_refused)
 
     @cached_property
     def about_pods(self) -> bool:
@@ -45,7 +45,7 @@ class Rules:
 
     def accept(self, uuid: str, models: Iterable[str]) -> bool:
         """Whether a card with this UUID will do. models: every name that it goes by."""
-        if (self.cards and uuid not in self.cards) or uuid in self.cards_refused:
+        if (self.card_uuids and uuid not in self.card_uuids) or uuid in self.cards_refused:
             return False
         return not (self.models or self.models_refused) or self._accept_model(tuple(models))
 
@@ -98,7 +98,7 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
     return Rules(
         models=_list(annotations, protocol.ASK_MODELS),
         models_refused=_list(annotations, protocol.ASK_MODELS_REFUSED),
-        cards=_list(annotations, protocol.ASK_CARDS),
+        card_uuids=_list(annotations, protocol.ASK_CARDS),
         cards_refused=_list(annotations, protocol.ASK_CARDS_REFUSED),
         same_card_as=_selector(annotations, protocol.ASK_SAME_CARD_AS),
         not_with=_selector(annotations, protocol.ASK_NOT_WITH),

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, as_text, is_text, quote
+from gpushare_runtime.core.bounds import MOST_CARDS, as_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
@@ -101,16 +101,7 @@ class Inventory:
     @classmethod
     def from_json(cls, text: str) -> Inventory:
         """Parse the annotation; InventoryError says which field is wrong. Unknown fields are ignored."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InventoryError(f"not JSON: {error}") from None
-        if not isinstance(data, dict) or data.get("v") != VERSION:
-            found = data.get("v") if isinstance(data, dict) else type(data).__name__
-            raise InventoryError(
-                f"version {quote(found)} is not known; this release reads version {VERSION}: "
-                "install the same release on the node and on the control plane"
-            )
+        data = read_versioned(text, VERSION, InventoryError)
         try:
             unit = parse_unit(_typed(data, "unit", str))
         except ValueError as error:
@@ -118,16 +109,18 @@ class Inventory:
         cards = _typed(data, "cards", list)
         if len(cards) > MOST_CARDS:
             raise InventoryError(f"{len(cards)} cards are more than a node has; expected at most {MOST_CARDS}")
-        core = _natural(data, "core", "") if "core" in data else 0
-        if core > 100:
-            raise InventoryError(f"core must be at most 100 per cent, found {core}")
+        core = _natural(data, "core", "", 100) if "core" in data else 0
         return cls(unit=unit, cards=tuple(_card(entry, place) for place, entry in enumerate(cards)), core=core)
 
 
+_typed = partial(typed, error=InventoryError)
+_natural = partial(natural, error=InventoryError)
+
+
 def _card(entry: object, place: int) -> Card:
+    where = f"cards[{place}]"
     if not isinstance(entry, dict):
-        raise InventoryError(f"cards[{place}] must be an object, found {type(entry).__name__}")
-    where = f"cards[{place}]."
+        raise InventoryError(f"{where} must be an object, found {type(entry).__name__}")
     return Card(
         index=_natural(entry, "index", where, _MOST_INDEX),
         uuid=_typed(entry, "uuid", str, where),
@@ -140,21 +133,3 @@ def _card(entry: object, place: int) -> Card:
         health=_typed(entry, "health", str, where),
         cordoned=_typed(entry, "cordoned", bool, where),
     )
-
-
-def _natural(entry: dict[str, Any], key: str, where: str, most: int = MOST_UNITS) -> int:
-    value: int = _typed(entry, key, int, where)
-    if value < 0:
-        raise InventoryError(f"{where}{key} must not be negative, found {quote(value)}")
-    if value > most:
-        raise InventoryError(f"{where}{key} must be at most {most}, found {quote(value)}")
-    return value
-
-
-def _typed(entry: dict[str, Any], key: str, kind: type, where: str = "") -> Any:
-    value = entry.get(key)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InventoryError(f"{where}{key} must be {kind.__name__}, found {quote(value)}")
-    if isinstance(value, str) and not is_text(value):
-        raise InventoryError(f"{where}{key} must be a short text without control characters, found {quote(value)}")
-    return value

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who holds what on which card. Built from pods and inventories; pure: no I/O, no clock."""
+"""Which pod has what of which card. Built from pods and inventories; pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar, cast
 from gpushare_runtime.core.constraints import Context, Labels, selects
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import CardState, NodeLedger, NodeRecord
-from gpushare_runtime.core.node_report import Refusal
+from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 
@@ -21,8 +21,8 @@ __all__ = ["AllocatedPod", "CardState", "Ledger", "NodeLedger", "NodeRecord", "P
 
 _DERIVED: Final = 32
 """Kinds of answers that are kept of all nodes: 5000 nodes are half a MiB of each."""
-REFUSED_SECONDS: Final = 60.0
-"""As long a refusal by a node holds the card back, from when it is first seen here: the node's clock need not be right."""
+REJECTED_SECONDS: Final = 60.0
+"""A card is held back for so long after its node's rejection, from when it is first seen here: the node's clock need not be right."""
 UNKNOWN_SECONDS: Final = 15.0
 """As long a pod of which nobody knows the card counts against every card of its node. By then kubelet has admitted it, and the
 device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
@@ -39,10 +39,10 @@ K = TypeVar("K", bound=Derived)
 
 
 class Ledger:
-    """All nodes and all pods that hold something, by UID; the only writer of its `NodeLedger`s.
+    """All nodes and all allocated pods, by UID; the only writer of its `NodeLedger`s.
 
     A pod whose Binding is likely to come is reserved for, one whose Binding is under way is assumed, and confirmed when the
-    pod is seen bound. on_room: told when units are given back, by whomever and why ever.
+    pod is seen bound. on_capacity_freed: called when units become free, for any reason.
     """
 
     def __init__(self, on_capacity_freed: Callable[[], None] = lambda: None) -> None:
@@ -55,7 +55,7 @@ class Ledger:
         self._reserved: dict[str, float] = {}
         self._held_until: dict[str, float] = {}
         self._nominees: dict[str, dict[str, PendingPod]] = {}
-        self._refusing: dict[str, dict[Refusal, float | None]] = {}
+        self._rejections: dict[str, dict[Rejection, float | None]] = {}
         self._unknown: dict[str, float] = {}
         self._touched: set[str] = set()
         self._by_namespace: dict[str, dict[str, AllocatedPod]] = {}
@@ -88,48 +88,48 @@ class Ledger:
         return self._nodes.get(name)
 
     def set_node(self, record: NodeRecord) -> None:
-        """What a node says of itself has become this. Its holders stay."""
+        """What a node reports of itself has become this. Its pods stay."""
         node = self._ensure(record.name)
         node.set_record(record)
         for uid in self._held_until.keys() & record.held.by_uid.keys():
             # Of other nodes' pods it has no say.
             if self._node_of.get(uid) == record.name:
                 self.remove(uid)
-        seen = self._refusing.pop(record.name, {})
-        if node.refused:
-            self._refusing[record.name] = {refusal: seen.get(refusal) for refusal in node.refused}
+        seen = self._rejections.pop(record.name, {})
+        if node.rejections:
+            self._rejections[record.name] = {rejection: seen.get(rejection) for rejection in node.rejections}
         self._drop_if_idle(record.name)
 
     def set_inventory(self, name: str, inventory: Inventory | None, error: str = "") -> None:
-        """Replace a node's cards; None: it has none that can be used, for the reason `error`. Holders stay."""
+        """Replace a node's cards; None: it has none that can be used, for the reason `error`. Its pods stay."""
         node = self._nodes.get(name)
         before = node.record if node is not None else NodeRecord(name, None)
         self.set_node(replace(before, inventory=inventory, error=error))
 
     def expire(self, clock: float) -> bool:
-        """Forget what is over: nodes' refusals, reservations, and pods of which nobody knows the card; whether there was any.
+        """Forget what is over: nodes' rejections, reservations, and pods of which nobody knows the card; whether there was any.
 
         clock: as in `reserve`.
         """
-        refusals = [name for name in list(self._refusing) if self._expire_refusals(name, clock)]
+        rejections = [name for name in list(self._rejections) if self._expire_rejections(name, clock)]
         unknown = self._expire_unknown(clock)
         reservations = [uid for uid, until in self._reserved.items() if until <= clock]
         self.expired += len(reservations)
         over = [*reservations, *(uid for uid, until in self._held_until.items() if until <= clock)]
         for uid in over:
             self.remove(uid)
-        return bool(refusals or unknown or over)
+        return bool(rejections or unknown or over)
 
-    def _expire_refusals(self, name: str, clock: float) -> bool:
+    def _expire_rejections(self, name: str, clock: float) -> bool:
         """Whether some of a node's are over."""
-        begun = {refusal: clock + REFUSED_SECONDS if until is None else until for refusal, until in self._refusing.pop(name).items()}
-        node, ended = self._nodes.get(name), {refusal for refusal, until in begun.items() if until <= clock}
+        begun = {rejection: clock + REJECTED_SECONDS if until is None else until for rejection, until in self._rejections.pop(name).items()}
+        node, ended = self._nodes.get(name), {rejection for rejection, until in begun.items() if until <= clock}
         if node is None:
             return False
         if len(ended) < len(begun):
-            self._refusing[name] = {refusal: until for refusal, until in begun.items() if refusal not in ended}
+            self._rejections[name] = {rejection: until for rejection, until in begun.items() if rejection not in ended}
         if ended:
-            node.end_refusals(ended)
+            node.end_rejections(ended)
             self._on_capacity_freed()
         return bool(ended)
 
@@ -150,41 +150,41 @@ class Ledger:
             self._on_capacity_freed()
         return bool(still)
 
-    def apply(self, holder: AllocatedPod) -> None:
-        """A pod was seen bound: it holds this, whatever was assumed or known of it before."""
-        self._put(self._readable(holder))
-        self._assumed.discard(holder.uid)
-        self._reserved.pop(holder.uid, None)
-        self._held_until.pop(holder.uid, None)
+    def apply(self, pod: AllocatedPod) -> None:
+        """A pod was seen bound: it has these cards, whatever was assumed or known of it before."""
+        self._put(self._readable(pod))
+        self._assumed.discard(pod.uid)
+        self._reserved.pop(pod.uid, None)
+        self._held_until.pop(pod.uid, None)
 
-    def _readable(self, holder: AllocatedPod) -> AllocatedPod:
+    def _readable(self, pod: AllocatedPod) -> AllocatedPod:
         """With the cards that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
-        node = self._nodes.get(holder.node)
-        if node is None or holder.mirror or (holder.allocation is not None and node.possible(holder.allocation)):
-            return holder
-        before = self.pod(holder.uid) if holder.uid not in self._reserved else None
-        if before is None or before.node != holder.node or before.allocation is None or not node.possible(before.allocation):
-            return holder
-        return replace(holder, allocation=before.allocation)
+        node = self._nodes.get(pod.node)
+        if node is None or pod.mirror or (pod.allocation is not None and node.possible(pod.allocation)):
+            return pod
+        before = self.pod(pod.uid) if pod.uid not in self._reserved else None
+        if before is None or before.node != pod.node or before.allocation is None or not node.possible(before.allocation):
+            return pod
+        return replace(pod, allocation=before.allocation)
 
-    def assume(self, holder: AllocatedPod) -> None:
+    def assume(self, pod: AllocatedPod) -> None:
         """A Binding of this pod is about to be sent."""
-        self._put(holder)
-        self._assumed.add(holder.uid)
-        self._reserved.pop(holder.uid, None)
+        self._put(pod)
+        self._assumed.add(pod.uid)
+        self._reserved.pop(pod.uid, None)
 
-    def reserve(self, holder: AllocatedPod, until: float) -> None:
+    def reserve(self, pod: AllocatedPod, until: float) -> None:
         """This pod will probably be bound there, before `until` (seconds of any clock).
 
-        Without effect when it holds something for good or is being bound.
+        Without effect when it has cards for good or is being bound.
         """
-        if holder.uid not in self._node_of or holder.uid in self._reserved:
-            self._put(holder)
-            self._reserved.pop(holder.uid, None)
-            self._reserved[holder.uid] = until
+        if pod.uid not in self._node_of or pod.uid in self._reserved:
+            self._put(pod)
+            self._reserved.pop(pod.uid, None)
+            self._reserved[pod.uid] = until
 
     def hold_until(self, uid: str, until: float) -> None:
-        """Nobody can say any more whether the pod holds: it does until then, or until its node or its watch has spoken.
+        """Nobody can say any more whether the pod has its cards: it does until then, or until its node or its watch has spoken.
 
         until: seconds of the same clock as in `reserve`.
         """
@@ -198,7 +198,7 @@ class Ledger:
 
     @property
     def held_until(self) -> Set[str]:
-        """UIDs of the pods of which nobody can say whether they hold."""
+        """UIDs of the pods of which nobody can say whether they have their cards."""
         return self._held_until.keys()
 
     def is_held_until(self, uid: str) -> bool:
@@ -249,14 +249,14 @@ class Ledger:
             self._nominees.setdefault(nominee.nominated, {})[uid] = nominee
 
     def replace(
-        self, holders: Iterable[AllocatedPod], existing: Collection[str], finished: Collection[str] = (), until: float | None = None
+        self, bound: Iterable[AllocatedPod], existing: Collection[str], finished: Collection[str] = (), until: float | None = None
     ) -> None:
-        """A fresh list of all pods: `holders` hold, `existing` are the UIDs of every unfinished pod, bound or not.
+        """A fresh list of all pods: `bound` have cards, `existing` are the UIDs of every unfinished pod, bound or not.
 
         What is assumed or reserved stays while its pod exists: the list may be older than the Binding. finished: UIDs of pods that
         have ended; one that is neither and had not ended was deleted by force: it is held until then, None: it is gone at once.
         """
-        current = {holder.uid: holder for holder in holders}
+        current = {pod.uid: pod for pod in bound}
         for uid, name in list(self._node_of.items()):
             in_flight = (uid in self._assumed or uid in self._reserved) and uid in existing
             if uid in current or in_flight or uid in self._held_until:
@@ -265,11 +265,11 @@ class Ledger:
                 self.hold_until(uid, until)
             else:
                 self.remove(uid)
-        for holder in current.values():
-            self.apply(holder)
+        for pod in current.values():
+            self.apply(pod)
 
     def pod(self, uid: str) -> AllocatedPod | None:
-        """What this pod holds, also where that is only reserved or assumed."""
+        """What this pod has, also where that is only reserved or assumed."""
         name = self._node_of.get(uid)
         return self._nodes[name].pod(uid) if name is not None else None
 
@@ -282,40 +282,40 @@ class Ledger:
         starts_group = False
         if selects(rules.same_card_as, pod.labels):
             here = self._by_namespace.get(pod.namespace, {}).values()
-            starts_group = not any(selects(rules.same_card_as, holder.labels) for holder in here)
+            starts_group = not any(selects(rules.same_card_as, other.labels) for other in here)
         # No more of its labels than others' rules select: pods that differ in the rest have equal requests.
         labels = tuple(sorted({pair for selector in selectors for pair in selector}))
         return pod.request.in_context(Context(pod.namespace, labels, starts_group))
 
-    def _put(self, holder: AllocatedPod) -> None:
-        known = self._node_of.get(holder.uid) == holder.node
+    def _put(self, pod: AllocatedPod) -> None:
+        known = self._node_of.get(pod.uid) == pod.node
         if not known:
             # Wherever it was before.
-            self.remove(holder.uid)
+            self.remove(pod.uid)
         else:
-            self._leave(self._nodes[holder.node].pod(holder.uid))
-        if self._ensure(holder.node).put(holder) and known:
+            self._leave(self._nodes[pod.node].pod(pod.uid))
+        if self._ensure(pod.node).put(pod) and known:
             # It may have other cards now.
             self._on_capacity_freed()
-        self._node_of[holder.uid] = holder.node
-        self._by_namespace.setdefault(holder.namespace, {})[holder.uid] = holder
-        if holder.request.rules.not_with:
-            self._not_with.setdefault(holder.namespace, Counter())[holder.request.rules.not_with] += 1
+        self._node_of[pod.uid] = pod.node
+        self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
+        if pod.request.rules.not_with:
+            self._not_with.setdefault(pod.namespace, Counter())[pod.request.rules.not_with] += 1
 
-    def _leave(self, holder: AllocatedPod) -> None:
+    def _leave(self, pod: AllocatedPod) -> None:
         """This pod is no longer one of its namespace's."""
-        here = self._by_namespace[holder.namespace]
-        del here[holder.uid]
+        here = self._by_namespace[pod.namespace]
+        del here[pod.uid]
         if not here:
-            del self._by_namespace[holder.namespace]
-        selector = holder.request.rules.not_with
+            del self._by_namespace[pod.namespace]
+        selector = pod.request.rules.not_with
         if selector:
-            selectors = self._not_with[holder.namespace]
+            selectors = self._not_with[pod.namespace]
             selectors[selector] -= 1
             if not selectors[selector]:
                 del selectors[selector]
             if not selectors:
-                del self._not_with[holder.namespace]
+                del self._not_with[pod.namespace]
 
     def _ensure(self, name: str) -> NodeLedger:
         node = self._nodes.get(name)
@@ -327,5 +327,5 @@ class Ledger:
         node = self._nodes[name]
         if node.inventory is None and not node.inventory_error and not node.pods:
             del self._nodes[name]
-            self._refusing.pop(name, None)
+            self._rejections.pop(name, None)
             self._changed(name)

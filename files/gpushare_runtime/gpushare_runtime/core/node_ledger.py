@@ -12,28 +12,28 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.constraints import NO_CONTEXT, selects
 from gpushare_runtime.core.inventory import Card, Inventory
-from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Refusal, Share
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Share
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class CardState:
-    """One card and what is left of it. free: units, never negative; empty: nobody holds any of it; core: per cent free."""
+    """One card and what is left of it. free: units, never negative; empty: no pod has any of it; core: per cent free."""
 
     card: Card
     free: int
     empty: bool
     core: int = 0
 
-    def beside(self, units: int, core: int, whole: bool) -> CardState:
-        """What is left beside one pod more."""
+    def after(self, units: int, core: int, whole: bool) -> CardState:
+        """What is left after one pod more."""
         return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core))
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """What a node says of itself, in its metadata.
+    """What a node reports of itself, in its metadata.
 
     inventory: None with error "" when no device plugin has published any cards; model, placement: its labels, "" without.
     """
@@ -48,7 +48,7 @@ class NodeRecord:
 
 @dataclass
 class CardUsage:
-    """What is held, by card index. whole: how many hold it whole; unknown: pods of which nobody knows the card."""
+    """What is allocated, by card index. whole: how many pods have it whole; unknown: pods of which nobody knows the card."""
 
     used: dict[int, int] = field(default_factory=dict)
     core: dict[int, int] = field(default_factory=dict)
@@ -71,10 +71,10 @@ _REMEMBERED: Final = 64
 
 
 class NodeLedger:
-    """Changed only through `Ledger`, read by placement. record: what the node says; holders: by UID.
+    """Changed only through `Ledger`, read by placement. record: what the node reports; pods: by UID.
 
-    on_change: told the name when something is held or free that was not before; fault: why something about this node could not be
-    computed, "" if all could.
+    on_change: called with the name when something is allocated or free that was not before; fault: why something about this node
+    could not be computed, "" if all could.
     """
 
     def __init__(self, name: str, on_change: Callable[[str], None] = lambda name: None) -> None:
@@ -87,8 +87,8 @@ class NodeLedger:
         self._frees: tuple[int, ...] | None = None
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
-        self._refused: dict[str, list[Refusal]] | None = None
-        self._ended: frozenset[Refusal] = frozenset()
+        self._rejected: dict[str, list[Rejection]] | None = None
+        self._ended: frozenset[Rejection] = frozenset()
         self._by_word: set[str] = set()
         self._with_rules = 0
         self.fault = ""
@@ -108,11 +108,11 @@ class NodeLedger:
         return self._pods.values()
 
     def pod(self, uid: str) -> AllocatedPod:
-        """KeyError when it holds nothing here."""
+        """KeyError when it has nothing here."""
         return self._pods[uid]
 
     @property
-    def cards(self) -> tuple[CardState, ...]:
+    def card_states(self) -> tuple[CardState, ...]:
         """Every card of the inventory by index, with what is left of it; () without an inventory."""
         if self._cards is None:
             nothing: tuple[CardState, ...] = ()
@@ -122,17 +122,17 @@ class NodeLedger:
     @property
     def unknown(self) -> Collection[str]:
         """UIDs of the pods that count against every card, since nobody knows theirs."""
-        return self._unknown if self.cards else ()
+        return self._unknown if self.card_states else ()
 
     @property
-    def refused(self) -> tuple[Refusal, ...]:
-        """The admissions that the node has refused and that still hold cards back."""
-        return tuple(r for r in self.record.held.refused if r not in self._ended)
+    def rejections(self) -> tuple[Rejection, ...]:
+        """The admissions that the node rejected a moment ago, for which its cards are held back."""
+        return tuple(r for r in self.record.held.rejected if r not in self._ended)
 
-    def guarded(self, look: Callable[[], T], otherwise: T) -> T:
-        """`look()`, something about this node; `otherwise` where that fails: a fault about one node concerns that node only."""
+    def guarded(self, compute: Callable[[], T], otherwise: T) -> T:
+        """`compute()`, something about this node; `otherwise` where that fails: a fault about one node concerns that node only."""
         try:
-            return look()
+            return compute()
         except Exception as error:
             trace = error.__traceback__
             while trace is not None and trace.tb_next is not None:
@@ -144,7 +144,7 @@ class NodeLedger:
     @property
     def usable(self) -> Iterator[CardState]:
         """The cards that may take new pods."""
-        return (state for state in self.cards if state.card.usable)
+        return (state for state in self.card_states if state.card.usable)
 
     @property
     def free(self) -> int:
@@ -156,7 +156,7 @@ class NodeLedger:
         return self._summary[1]
 
     def empty_cards(self) -> int:
-        """Usable cards that nobody holds any of."""
+        """Usable cards of which no pod has any."""
         return self._summary[2]
 
     @property
@@ -193,15 +193,15 @@ class NodeLedger:
             return left
 
     def _remaining_after(self, request: Request) -> int | None:
-        if request.is_plain and not self._refused_on:
+        if request.is_plain and not self._rejected_on:
             # Nearly all requests: only free units decide. Where others' rules matter the request has a context, see `Ledger.for_pod`.
             least = min((free for free in self._free_units if free >= request.per_card), default=None)
             return None if least is None else least - request.per_card
         found = self.candidates(request)
         if not found:
             return None
-        if request.cards:
-            return len(found) - request.cards
+        if request.whole_cards:
+            return len(found) - request.whole_cards
         frees = sorted(state.free for state in found)[: request.cards_per_pod]
         return sum(frees) - request.per_card * request.cards_per_pod
 
@@ -217,11 +217,11 @@ class NodeLedger:
         return self.remembered(("cards", request.key), lambda: self._candidates(request))
 
     def _candidates(self, request: Request) -> tuple[CardState, ...]:
-        found = tuple(state for state in self.cards if not self.rejection(request, state))
-        return found if len(found) >= (request.cards or request.cards_per_pod) else ()
+        found = tuple(state for state in self.card_states if not self.exclusion(request, state))
+        return found if len(found) >= (request.whole_cards or request.cards_per_pod) else ()
 
     def fits_when_empty(self, request: Request) -> bool:
-        """Whether it would fit if nobody held anything here."""
+        """Whether it would fit on the empty node."""
         return self.remembered(("empty", request.key), lambda: self._fits_when_empty(request))
 
     def _fits_when_empty(self, request: Request) -> bool:
@@ -229,20 +229,20 @@ class NodeLedger:
             return False
         cards = [state.card for state in self.usable if state.card.units >= request.per_card]
         suitable = sum(request.rules.accept(card.uuid, self._models(card)) for card in cards)
-        return suitable >= (request.cards or request.cards_per_pod)
+        return suitable >= (request.whole_cards or request.cards_per_pod)
 
-    def rejection(self, request: Request, state: CardState) -> str:
+    def exclusion(self, request: Request, state: CardState) -> str:
         """Why a card of this node does not take (its part of) a request, in a word; "" if it does."""
         if not state.card.usable:
             return "unusable"
         if request.rules.about_cards and not request.rules.accept(state.card.uuid, self._models(state.card)):
-            return "refused"
-        if not state.empty if request.cards else state.free < request.per_card or state.core < request.core:
+            return "incompatible"
+        if not state.empty if request.whole_cards else state.free < request.per_card or state.core < request.core:
             return "room"
         if self._held_back(request, state.card):
             return "held back"
         if (self._with_rules or request.rules.about_pods) and not self._affinity_allows(request, state.card):
-            return "company"
+            return "affinity"
         return ""
 
     def _models(self, card: Card) -> list[str]:
@@ -251,65 +251,65 @@ class NodeLedger:
         return [card.model, self.record.model] if alike else [card.model]
 
     def _held_back(self, request: Request, card: Card) -> bool:
-        """The node refused a pod of this size on this card a moment ago: the same again would be a loop."""
+        """The node rejected a pod of this size on this card a moment ago: the same again would be a loop."""
         return any(
-            refusal.whole if request.cards else not refusal.whole and request.per_card >= refusal.units
-            for refusal in self._refused_on.get(card.uuid, ())
+            rejection.whole if request.whole_cards else not rejection.whole and request.per_card >= rejection.units
+            for rejection in self._rejected_on.get(card.uuid, ())
         )
 
     @property
-    def _refused_on(self) -> Mapping[str, Collection[Refusal]]:
+    def _rejected_on(self) -> Mapping[str, Collection[Rejection]]:
         """By card."""
-        if self._refused is None:
-            self._refused = {}
-            for refusal in self.refused:
-                self._refused.setdefault(refusal.card, []).append(refusal)
-        return self._refused
+        if self._rejected is None:
+            self._rejected = {}
+            for rejection in self.rejections:
+                self._rejected.setdefault(rejection.card, []).append(rejection)
+        return self._rejected
 
     def _affinity_allows(self, request: Request, card: Card) -> bool:
         """Whether the rules of this pod and of those that are (or may be) on the card let them be together."""
-        apart, beside = self.remembered(("company", request.key), lambda: self._company(request))
-        if card.index in apart:
+        excluded, shared = self.remembered(("affinity", request.key), lambda: self._affinity(request))
+        if card.index in excluded:
             return False
-        return not request.rules.same_card_as or card.index in beside or (request.context or NO_CONTEXT).starts_group
+        return not request.rules.same_card_as or card.index in shared or (request.context or NO_CONTEXT).starts_group
 
-    def _company(self, request: Request) -> tuple[Collection[int], Collection[int]]:
+    def _affinity(self, request: Request) -> tuple[Collection[int], Collection[int]]:
         """(cards with a pod that it may not be with, cards with one that it wants to be with), of those of its namespace."""
         context, rules = request.context or NO_CONTEXT, request.rules
-        apart: set[int] = set()
-        beside: set[int] = set()
-        for holder in self._pods.values():
-            if holder.namespace != context.namespace:
+        excluded: set[int] = set()
+        shared: set[int] = set()
+        for pod in self._pods.values():
+            if pod.namespace != context.namespace:
                 continue
-            if selects(rules.not_with, holder.labels) or selects(holder.request.rules.not_with, context.labels):
-                known = self.cards_of(holder)
-                apart.update((state.card.index for state in self.cards) if known is None else known)
-            elif selects(rules.same_card_as, holder.labels):
-                beside.update(self.cards_of(holder) or ())
-        return apart, beside
+            if selects(rules.not_with, pod.labels) or selects(pod.request.rules.not_with, context.labels):
+                known = self.cards_of(pod)
+                excluded.update((state.card.index for state in self.card_states) if known is None else known)
+            elif selects(rules.same_card_as, pod.labels):
+                shared.update(self.cards_of(pod) or ())
+        return excluded, shared
 
-    def still_valid(self, holder: AllocatedPod) -> bool:
+    def still_valid(self, pod: AllocatedPod) -> bool:
         """Whether a pod that is here already can still be admitted to the cards that it was given."""
-        inventory, allocation = self.inventory, holder.allocation
-        if inventory is None or allocation is None or self.cards_of(holder) is not allocation.by_card:
+        inventory, allocation = self.inventory, pod.allocation
+        if inventory is None or allocation is None or self.cards_of(pod) is not allocation.by_card:
             return False
-        mine = [state.card for state in self.cards if state.card.index in allocation.by_card]
-        return all(card.usable and card.index not in self._over and not self._held_back(holder.request, card) for card in mine)
+        mine = [state.card for state in self.card_states if state.card.index in allocation.by_card]
+        return all(card.usable and card.index not in self._over and not self._held_back(pod.request, card) for card in mine)
 
     def simulate(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
         """A copy with these pods more, and without those UIDs; this one stays as it is."""
         other = NodeLedger(self.name)
         other.record = self.record
         other._ended, other._by_word = self._ended, set(self._by_word)
-        other._pods = {uid: holder for uid, holder in self._pods.items() if uid not in without}
+        other._pods = {uid: pod for uid, pod in self._pods.items() if uid not in without}
         if self._with_rules:
-            other._with_rules = sum(bool(holder.request.rules.not_with) for holder in other._pods.values())
-        for holder in add:
-            other.put(holder)
+            other._with_rules = sum(bool(pod.request.rules.not_with) for pod in other._pods.values())
+        for pod in add:
+            other.put(pod)
         return other
 
     def overbooked(self) -> dict[int, int]:
-        """Card index → units held beyond what it has, or by pods beside a whole holder. {} when the ledger is sound."""
+        """Card index → units allocated beyond what it has, or to others beside a pod with the whole card. {} when the ledger is sound."""
         excess: dict[int, int] = {}
         if self.inventory is None:
             return excess
@@ -324,11 +324,11 @@ class NodeLedger:
         return excess
 
     def _stated(self) -> CardUsage:
-        """What the pods' annotations say, possible or not."""
+        """What the pods' annotations state, possible or not."""
         sums = CardUsage()
-        for holder in self._pods.values():
-            if holder.allocation is not None:
-                sums.add(holder.allocation.by_card, holder.request.core, holder.whole)
+        for pod in self._pods.values():
+            if pod.allocation is not None:
+                sums.add(pod.allocation.by_card, pod.request.core, pod.whole)
         return sums
 
     def problems(self) -> list[str]:
@@ -344,25 +344,25 @@ class NodeLedger:
         for index, core in sorted(self._stated().core.items()):
             if core > self.inventory.core:
                 found.append(f"card {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
-        for holder in self._pods.values():
-            known = self.cards_of(holder)
-            if known is None or (holder.uid in self._by_word and not known):
+        for pod in self._pods.values():
+            known = self.cards_of(pod)
+            if known is None or (pod.uid in self._by_word and not known):
                 counts = "it counts against every card that could hold it" if known is None else _BY_WORD
-                found.append(f"pod {holder.namespace}/{holder.name}: {_unknown(holder)}; {counts}")
-        foreign_bindings = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
-        return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in foreign_bindings]
+                found.append(f"pod {pod.namespace}/{pod.name}: {_unknown(pod)}; {counts}")
+        unknown = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
+        return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in unknown]
 
-    def cards_of(self, holder: AllocatedPod) -> Mapping[int, int] | None:
+    def cards_of(self, pod: AllocatedPod) -> Mapping[int, int] | None:
         """{card: units} that this pod has; None if that is not known, or cannot be."""
         if self.inventory is None:
             return None
-        if holder.allocation is not None and not holder.mirror and self.possible(holder.allocation):
-            return holder.allocation.by_card
-        said = {index: units for index, (units, _) in self._said(holder.uid).items()}
-        if holder.mirror or holder.uid in self._by_word:
-            return said
-        enough = len(said) >= holder.request.cards if holder.whole else sum(said.values()) >= holder.request.units
-        return said if said and enough else None
+        if pod.allocation is not None and not pod.mirror and self.possible(pod.allocation):
+            return pod.allocation.by_card
+        reported = {index: units for index, (units, _) in self._reported(pod.uid).items()}
+        if pod.mirror or pod.uid in self._by_word:
+            return reported
+        enough = len(reported) >= pod.request.whole_cards if pod.whole else sum(reported.values()) >= pod.request.units
+        return reported if reported and enough else None
 
     def possible(self, allocation: Allocation) -> bool:
         """Whether the node has such cards."""
@@ -374,49 +374,60 @@ class NodeLedger:
                 return False
         return True
 
-    def _said(self, uid: str) -> dict[int, Share]:
-        """What the node itself says that a pod holds, by card index."""
+    def _reported(self, uid: str) -> dict[int, Share]:
+        """What the node itself reports that a pod has, by card index."""
         by_uuid = self.inventory.by_uuid if self.inventory else {}
-        said = self.record.held.by_uid.get(uid, {})
-        return {by_uuid[uuid].index: share for uuid, share in said.items() if uuid in by_uuid}
+        reported = self.record.held.by_uid.get(uid, {})
+        return {by_uuid[uuid].index: share for uuid, share in reported.items() if uuid in by_uuid}
 
-    def _sums(self) -> CardUsage:
+    def units_of(self, uid: str) -> Mapping[int, int] | None:
+        """{card: units} that a pod has by its annotations and by its node's report; None if that is not known.
+
+        The node may report a pod that is gone, or one on another card than its annotations name: both cards are taken then.
+        """
+        known = self._known(uid)
+        return None if known is None else {**known, **{index: units for index, units, _ in self._more_than(known, uid)}}
+
+    def _known(self, uid: str) -> Mapping[int, int] | None:
+        """`cards_of` the pod; nothing where only the node has heard of it."""
+        pod = self._pods.get(uid)
+        return self.cards_of(pod) if pod is not None else {}
+
+    def _more_than(self, known: Mapping[int, int], uid: str) -> Iterator[tuple[int, int, bool]]:
+        """(card, units, whether as the whole card) of the cards of which the node reports more than these units for a pod."""
+        return ((index, units, whole) for index, (units, whole) in self._reported(uid).items() if units > known.get(index, 0))
+
+    def usage(self) -> CardUsage:
+        """The sums of `units_of` over all pods, and the pods of which nobody knows the cards."""
         sums = CardUsage()
-        for holder in self._pods.values():
-            known = self.cards_of(holder)
+        for pod in self._pods.values():
+            known = self.cards_of(pod)
             if known is None:
-                sums.unknown.append(holder)
+                sums.unknown.append(pod)
             else:
-                sums.add(known, holder.request.core, holder.whole)
+                sums.add(known, pod.request.core, pod.whole)
         for uid in self.record.held.by_uid:
-            self._add_said(uid, sums)
+            known = self._known(uid)
+            if known is not None:
+                for index, units, whole in self._more_than(known, uid):
+                    sums.add({index: units - known.get(index, 0)}, 0, whole)
         return sums
-
-    def _add_said(self, uid: str, sums: CardUsage) -> None:
-        """What the node says beyond what the pods do: of a pod that is gone, or on another card than its annotations name."""
-        holder = self._pods.get(uid)
-        known = self.cards_of(holder) if holder is not None else {}
-        if known is None:
-            return
-        for index, (units, whole) in self._said(uid).items():
-            if units > known.get(index, 0):
-                sums.add({index: units - known.get(index, 0)}, 0, whole)
 
     def _compute(self) -> tuple[CardState, ...]:
         if self.inventory is None:
             return ()
-        sums, offered = self._sums(), self.inventory.core
-        self._unknown = tuple(holder.uid for holder in sums.unknown)
+        sums, offered = self.usage(), self.inventory.core
+        self._unknown = tuple(pod.uid for pod in sums.unknown)
         over, states = set(), []
         for card in self.inventory.cards:
             units, core = sums.used.get(card.index, 0), sums.core.get(card.index, 0)
             whole = sums.whole.get(card.index, 0)
             # A pod whose card is not known counts against every card.
-            for holder in sums.unknown:
-                if holder.whole:
+            for pod in sums.unknown:
+                if pod.whole:
                     whole, units = whole + 1, units + card.units
                 else:
-                    units, core = units + min(holder.request.per_card, card.units), core + holder.request.core
+                    units, core = units + min(pod.request.per_card, card.units), core + pod.request.core
             if units > card.units or core > offered or whole > 1:
                 over.add(card.index)
             free, core = (0, 0) if whole else (max(0, card.units - units), max(0, offered - core))
@@ -425,29 +436,29 @@ class NodeLedger:
         return tuple(states)
 
     def count_by_word(self, uid: str) -> None:
-        """This pod's card is not known for long enough: from now on it counts with what the node says that it has."""
+        """This pod's card is not known for long enough: from now on it counts with what the node reports that it has."""
         if uid in self._pods:
             self._by_word.add(uid)
             self._changed()
 
-    def end_refusals(self, ended: Collection[Refusal]) -> None:
-        """These hold no card back any more."""
+    def end_rejections(self, ended: Collection[Rejection]) -> None:
+        """No card is held back for these any more."""
         self._ended |= set(ended)
         self._changed()
 
     def set_record(self, record: NodeRecord) -> None:
         if record != self.record:
             self.record = record
-            self._ended &= set(record.held.refused)
+            self._ended &= set(record.held.rejected)
             self._changed()
 
-    def put(self, holder: AllocatedPod) -> bool:
+    def put(self, pod: AllocatedPod) -> bool:
         """Whether that makes a difference."""
-        before = self._pods.get(holder.uid)
-        self._pods[holder.uid] = holder
-        if before is not None and before.counts_as(holder):
+        before = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        if before is not None and before.counts_as(pod):
             return False
-        self._with_rules += bool(holder.request.rules.not_with) - bool(before and before.request.rules.not_with)
+        self._with_rules += bool(pod.request.rules.not_with) - bool(before and before.request.rules.not_with)
         self._changed()
         return True
 
@@ -458,7 +469,7 @@ class NodeLedger:
         self._changed()
 
     def _changed(self) -> None:
-        self._cards = self._totals = self._frees = self._refused = None
+        self._cards = self._totals = self._frees = self._rejected = None
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)
@@ -467,8 +478,8 @@ class NodeLedger:
 _BY_WORD: Final = "its node does not say that it holds any, so it does not count"
 
 
-def _unknown(holder: AllocatedPod) -> str:
-    if holder.allocation is None:
+def _unknown(pod: AllocatedPod) -> str:
+    if pod.allocation is None:
         return "its card is not known"
-    named = ", ".join(map(str, sorted(holder.allocation.by_card)))
+    named = ", ".join(map(str, sorted(pod.allocation.by_card)))
     return f"no pod can have what its annotations say of card {named}"

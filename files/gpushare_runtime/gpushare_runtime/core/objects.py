@@ -71,7 +71,7 @@ class PodReader:
             request = parse_request(pod, bound=True)
         except RequestError as error:
             self._complain(uid, f"pod {namespace}/{name} on node {node} is left out of the ledger: {error}")
-            # Not None: it may have been waiting until now, or have held something, of which its node has a moment to say so.
+            # Not None: it may have been pending until now, or allocated; its node has a moment to report that.
             return FinishedPod(uid, _runs(status) if finished else _alive(status))
         if request is None:
             return None
@@ -171,21 +171,21 @@ def read_node(node: Mapping[str, Any]) -> NodeRecord:
             inventory = Inventory.from_json(text)
             held = _held(annotations)
     except InventoryError as found:
-        error = str(found)
+        error = f"annotation {protocol.ANNOTATION_CARDS} cannot be used: {found}"
     except HeldError as found:
-        # Somebody holds something there, and nobody knows what.
-        inventory, error = None, f"{protocol.ANNOTATION_HELD}: {found}"
+        # Some of its cards are in use, and nobody knows how much.
+        inventory, error = None, f"annotation {protocol.ANNOTATION_HELD} cannot be used: {found}"
     return NodeRecord(name, inventory, error, held, labels.get(protocol.LABEL_MODEL, ""), labels.get(protocol.LABEL_PLACEMENT, ""))
 
 
 def unreadable_pod(pod: Mapping[str, Any]) -> PodRecord | None:
-    """For a pod that PodReader cannot bear: it holds what its node says of it, and what was known of it before is over in a moment."""
+    """For a pod on which PodReader fails: it has what its node reports of it, and what was known of it before is over in a moment."""
     return FinishedPod(str(pod["metadata"]["uid"]), alive=True)
 
 
 def unreadable_node(node: Mapping[str, Any]) -> NodeRecord | None:
     """For a node that read_node cannot bear: nothing can be placed there."""
-    return NodeRecord(str(node["metadata"]["name"]), None, "its metadata cannot be read; the log of gpushare-extender says why")
+    return NodeRecord(str(node["metadata"]["name"]), None, "metadata cannot be read; the log of gpushare-extender has the error")
 
 
 def _held(annotations: Mapping[str, str]) -> Held:

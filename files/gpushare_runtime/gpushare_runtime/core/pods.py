@@ -89,7 +89,7 @@ class AllocatedPod:
     @property
     def whole(self) -> bool:
         """Whether it has whole cards, with no memory left for others."""
-        return self.request.cards > 0
+        return self.request.whole_cards > 0
 
     def counts_as(self, other: AllocatedPod) -> bool:
         """Whether it makes no difference to any sum or rule which of the two is in the ledger."""

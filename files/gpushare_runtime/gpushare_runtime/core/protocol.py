@@ -12,7 +12,7 @@ RESOURCE_CARDS: Final = "aliyun.com/gpu-count"
 RESOURCE_CORE: Final = "aliyun.com/gpu-core.percentage"
 RESOURCES: Final = (RESOURCE_MEMORY, RESOURCE_CARDS, RESOURCE_CORE)
 
-# Pod label of ACK: gpu-mem N spread as N/M on M cards of one node. Same text as RESOURCE_CARDS, another place.
+# Pod label of ACK: gpu-mem N as N/M on each of M cards of one node. Same text as RESOURCE_CARDS, another place.
 LABEL_CARDS_PER_POD: Final = "aliyun.com/gpu-count"
 
 # Pod annotations: the original's five, and ACK's allocation JSON.
@@ -23,8 +23,8 @@ ANNOTATION_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ANNOTATION_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 
-# Pod annotation, written by the extender on a pending pod so that kube-scheduler looks at it again; value: when.
-ANNOTATION_RECALLED: Final = "gpushare/recalled"
+# Pod annotation, written by the extender on a pending pod so that kube-scheduler retries it; value: when.
+ANNOTATION_REQUEUED: Final = "gpushare/requeued"
 
 # Pod annotation of the API's copy of a static pod: by it kubelet knows the pod. Anybody may write it who may set spec.nodeName.
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
@@ -79,7 +79,7 @@ EVENT_UNMANAGED: Final = "GPUShareUnmanaged"
 EVENT_CORRECTED: Final = "GPUShareCorrected"
 EVENT_SECOND_SCHEDULER: Final = "GPUShareSecondScheduler"
 
-# Phases of a pod that has ended and holds nothing any more.
+# Phases of a pod that has ended and has no cards any more.
 FINISHED_PHASES: Final = ("Succeeded", "Failed")
 # The field selector for the others.
 UNFINISHED: Final = ",".join(f"status.phase!={phase}" for phase in FINISHED_PHASES)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_CONTAINERS, MOST_UNITS, quote
 from gpushare_runtime.core.constraints import NO_RULES, Context, Rules, parse_rules
-from gpushare_runtime.core.quantity import Unit, parse_quantity
+from gpushare_runtime.core.quantity import parse_quantity
 
 
 class RequestError(ValueError):
@@ -40,7 +40,7 @@ class ContainerRequest:
     """One container that asks for something of ours.
 
     index: its place in spec.containers (or spec.initContainers for INIT and SIDECAR);
-    units: of `aliyun.com/gpu-mem`; cards: whole ones, of `aliyun.com/gpu-count`;
+    units: of `aliyun.com/gpu-mem`; whole_cards: of `aliyun.com/gpu-count`;
     core: per cent of a card's compute; written: the memory quantity as the user wrote it.
     """
 
@@ -48,7 +48,7 @@ class ContainerRequest:
     index: int
     name: str
     units: int = 0
-    cards: int = 0
+    whole_cards: int = 0
     core: int = 0
     written: str = ""
 
@@ -67,8 +67,8 @@ class ContainerRequest:
 class Request:
     """What one pod asks for; never empty.
 
-    containers: in the order in which kubelet admits them, init containers first; cards_per_pod: ACK's label, over how many
-    cards of one node the memory is spread; context: of its pod, set only where rules about other pods matter.
+    containers: in the order in which kubelet admits them, init containers first; cards_per_pod: ACK's label, on how many
+    cards of one node the memory is, in equal parts; context: of its pod, set only where rules about other pods matter.
     """
 
     containers: tuple[ContainerRequest, ...]
@@ -82,9 +82,9 @@ class Request:
         return held((c.keeps, c.units) for c in self.containers)
 
     @cached_property
-    def cards(self) -> int:
+    def whole_cards(self) -> int:
         """Whole cards that kubelet keeps for the running pod."""
-        return held((c.keeps, c.cards) for c in self.containers)
+        return held((c.keeps, c.whole_cards) for c in self.containers)
 
     @cached_property
     def core(self) -> int:
@@ -99,24 +99,24 @@ class Request:
     @cached_property
     def is_plain(self) -> bool:
         """Whether it is memory of one card, whichever and beside whomever."""
-        return not self.cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.context is None
+        return not self.whole_cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.context is None
 
     @cached_property
     def key(self) -> tuple[int, int, int, int, str]:
         """Equal for requests that fit on the same cards; small, and cheap to hash."""
         plain = self.rules == NO_RULES and self.context is None
         rules = "" if plain else blake2b(repr((self.rules, self.context)).encode(errors="replace"), digest_size=16).hexdigest()
-        return self.units, self.cards, self.core, self.cards_per_pod, rules
+        return self.units, self.whole_cards, self.core, self.cards_per_pod, rules
 
     @cached_property
     def shape(self) -> tuple[object, ...]:
         """Equal for pods that may have each other's cards: nothing of names, and nothing of what users wrote to say the same."""
-        sizes = tuple((c.kind, c.index, c.units, c.cards, c.core) for c in self.containers)
+        sizes = tuple((c.kind, c.index, c.units, c.whole_cards, c.core) for c in self.containers)
         return sizes, self.cards_per_pod, self.rules
 
     @cached_property
     def unsupported(self) -> str | None:
-        """Why such a pod cannot be kept on the right cards, or None. Refused in filter, never half placed."""
+        """Why such a pod cannot be kept on the right cards, or None. Rejected by filter, never half placed."""
         if self.cards_per_pod == 1:
             return None
         pools = steps((c.keeps, c.units) for c in self.containers)
@@ -137,7 +137,7 @@ class Request:
 def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | None:
     """The request of a pod (a v1.Pod as JSON), None if it asks for nothing of ours. RequestError if it makes no sense.
 
-    bound: it is on a node already, whoever put it there; what it holds counts, also where it would be refused now.
+    bound: it is on a node already, whoever put it there; what it has counts, also where it would be unschedulable now.
     """
     containers = tuple(islice(_containers(pod.get("spec") or {}, bound), MOST_CONTAINERS + 1))
     if not containers:
@@ -149,14 +149,14 @@ def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | N
     annotations = metadata.get("annotations") or {}
     if bound:
         return Request(containers, *_as_far_as_readable(containers, label, annotations))
-    if any(c.units or c.core for c in containers) and any(c.cards for c in containers):
+    if any(c.units or c.core for c in containers) and any(c.whole_cards for c in containers):
         raise RequestError(
             f"the pod asks for {protocol.RESOURCE_MEMORY} and {protocol.RESOURCE_CARDS} at once: "
             f"memory of a shared card, or whole cards, but not both; remove one of them"
         )
     request = Request(containers, _cards_per_pod(label, containers), _rules(annotations))
     _check_core(request)
-    if request.cards and request.rules.same_card_as:
+    if request.whole_cards and request.rules.same_card_as:
         raise RequestError(f"annotation {protocol.ASK_SAME_CARD_AS} with {protocol.RESOURCE_CARDS}: a whole card is shared with nobody")
     return request
 
@@ -244,7 +244,7 @@ def _container(kind: Kind, index: int, container: Mapping[str, Any], bound: bool
             index,
             name,
             units=amounts.get(protocol.RESOURCE_MEMORY, 0),
-            cards=amounts.get(protocol.RESOURCE_CARDS, 0),
+            whole_cards=amounts.get(protocol.RESOURCE_CARDS, 0),
             core=amounts.get(protocol.RESOURCE_CORE, 0),
             written=str(asked.get(protocol.RESOURCE_MEMORY, "")),
         )
@@ -266,25 +266,6 @@ def _amount(container: str, resource: str, value: object) -> int:
 _CORE_STEP: Final = 5
 # 2**63-1 is the largest value that the API server keeps exactly.
 _LARGEST: Final = 2**63 - 1
-# What is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
-_BYTES: Final = 64 * 1024 * 1024
-# What is at least this large, in units of 1 GiB, was meant in MiB.
-_MEBIBYTES: Final = 512
-
-
-def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:
-    """What a request that exceeds every card says, and what to write instead; None if a card of `largest` units is enough."""
-    if container.units <= largest:
-        return None
-    text = f"{container.written} means {container.units} units of {unit}; the largest card has {largest}"
-    meant = 0
-    if container.units >= _BYTES:
-        meant = -(-container.units // (unit.mib * 1024 * 1024))
-    elif container.units >= _MEBIBYTES:
-        meant = -(-container.units // unit.mib)
-    if 0 < meant <= largest:
-        return f"{text}; write {meant}"
-    return f"{text}; write at most {largest}"
 
 
 @dataclass(frozen=True)

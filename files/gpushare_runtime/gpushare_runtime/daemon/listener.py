@@ -17,10 +17,10 @@ _WAITING: Final = 128
 
 
 class Listener(socket.socket):
-    """To be given to asyncio, which calls `accept`. A connection is a stranger until `welcome`.
+    """A listening socket for asyncio, which calls `accept`. A connection is unverified until `verified` is called for it.
 
-    most: strangers at a time; where one more comes, the oldest has to go. seconds: that a connection may stay a stranger; a TLS
-    handshake counts. port 0: any. OSError when the address cannot be had.
+    most: maximum number of unverified connections; one more closes the oldest. seconds: that a connection may stay unverified,
+    with its TLS handshake. port 0: any. OSError if the address is not available.
     """
 
     def __init__(self, host: str, port: int, *, most: int, seconds: float) -> None:
@@ -29,7 +29,7 @@ class Listener(socket.socket):
         self._most = most
         self._seconds = seconds
         # By descriptor, the oldest first.
-        self._strangers: dict[int, tuple[socket.socket, float]] = {}
+        self._unverified: dict[int, tuple[socket.socket, float]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         try:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,39 +45,39 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
         # Of those that have ended, the descriptor is closed, or another's by now.
-        self._strangers = {number: found for number, found in self._strangers.items() if found[0].fileno() == number}
-        self._strangers[connection.fileno()] = connection, time.monotonic() + self._seconds
-        if len(self._strangers) > self._most:
-            _hang_up(self._strangers.pop(next(iter(self._strangers)))[0])
+        self._unverified = {number: found for number, found in self._unverified.items() if found[0].fileno() == number}
+        self._unverified[connection.fileno()] = connection, time.monotonic() + self._seconds
+        if len(self._unverified) > self._most:
+            _hang_up(self._unverified.pop(next(iter(self._unverified)))[0])
         if self._sweeping is None:
             self._sweep_after(self._seconds)
         return connection, address
 
-    def welcome(self, transport: asyncio.BaseTransport) -> None:
-        """Whoever is at the other end has shown that they may stay."""
-        self._strangers.pop(transport.get_extra_info("socket").fileno(), None)
+    def verified(self, transport: asyncio.BaseTransport) -> None:
+        """The peer has authenticated itself: the connection may stay open."""
+        self._unverified.pop(transport.get_extra_info("socket").fileno(), None)
 
     def _sweep_after(self, seconds: float) -> None:
         self._sweeping = asyncio.get_running_loop().call_later(seconds, self._sweep)
 
     def _sweep(self) -> None:
         now, self._sweeping = time.monotonic(), None
-        for number, (connection, until) in list(self._strangers.items()):
+        for number, (connection, until) in list(self._unverified.items()):
             if until > now:
                 self._sweep_after(until - now)
                 return
-            del self._strangers[number]
+            del self._unverified[number]
             _hang_up(connection)
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Whatever asyncio does with it by now meets its end, and closes it."""
+    """asyncio reads the end of the connection, and closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class Seldom(logging.Filter):
-    """For what strangers cause: lets `most` records pass in `seconds`, and says with the next one how many it has kept back."""
+class RateLimit(logging.Filter):
+    """For log records that anybody can cause: passes `most` records in `seconds`, and appends the number of suppressed ones to the next."""
 
     def __init__(self, most: int = 5, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -85,16 +85,16 @@ class Seldom(logging.Filter):
         self._seconds = seconds
         self._clock = clock
         self._since = clock()
-        self._passed = self._kept = 0
+        self._passed = self._suppressed = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = self._clock()
         if now - self._since >= self._seconds:
-            if self._kept:
-                record.msg, record.args = f"{record.getMessage()} (and {self._kept} more like this before)", ()
-            self._since, self._passed, self._kept = now, 0, 0
+            if self._suppressed:
+                record.msg, record.args = f"{record.getMessage()} (and {self._suppressed} more like this before)", ()
+            self._since, self._passed, self._suppressed = now, 0, 0
         if self._passed >= self._most:
-            self._kept += 1
+            self._suppressed += 1
             return False
         self._passed += 1
         return True

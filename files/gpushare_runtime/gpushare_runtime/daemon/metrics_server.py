@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""GET /metrics of a daemon over plain HTTP on one address, and nothing else; off this host only with a bearer token."""
+"""GET /metrics of a daemon over plain HTTP on one address, and nothing else; beyond loopback only with a bearer token."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import contextlib
 import hmac
 import ipaddress
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from gpushare_runtime.daemon.listener import Listener, Seldom
+from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.daemon.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
-# Anybody who reaches the address can have them written.
+# Anybody who reaches the address can cause these records.
 _at_requests: Final = log.getChild("requests")
-_at_requests.addFilter(Seldom())
+_at_requests.addFilter(RateLimit())
 
 _REQUEST_SECONDS: Final = 10.0
-# Who has not asked rightly yet.
-_STRANGERS: Final = 64
-# That are answered at a time: a cluster has a handful of scrapers.
+# Connections without a valid request yet.
+_UNVERIFIED: Final = 64
+# Responses at a time: a cluster has a handful of scrapers.
 _MOST: Final = 16
 _RETRY_SECONDS: Final = 30.0
 _LARGEST_REQUEST: Final = 16 * 1024
@@ -35,7 +35,7 @@ _LARGEST_REQUEST: Final = 16 * 1024
 
 @dataclass(frozen=True)
 class MetricsAddress:
-    """Where metrics are served. token_file: whose content a scraper must show, None for whoever comes."""
+    """Where metrics are served. token_file: bearer token that a scraper must send; None disables authentication (loopback only)."""
 
     host: str
     port: int
@@ -47,7 +47,7 @@ class MetricsAddress:
 
     @classmethod
     def parse(cls, text: str, token_file: Path | None = None) -> MetricsAddress:
-        """From "127.0.0.1:9440" or "[::1]:9440". ValueError says what is missing."""
+        """From "127.0.0.1:9440" or "[::1]:9440". ValueError with what was found and an example."""
         host, _, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         try:
@@ -55,18 +55,18 @@ class MetricsAddress:
             if not 0 < int(port) < 65536:
                 raise ValueError(port)
         except ValueError:
-            raise ValueError(f"{text!r} is no address and port, such as 127.0.0.1:9440") from None
+            raise ValueError(f"{text!r} is not an address and port, such as 127.0.0.1:9440") from None
         return cls(host, int(port), token_file)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that both daemons have."""
     parser.add_argument("--metrics-listen", metavar="ADDRESS:PORT", help="serve metrics there, such as 127.0.0.1:9440; default: nowhere")
-    parser.add_argument("--metrics-token-file", type=Path, help="bearer token that a scraper must show; needed off this host")
+    parser.add_argument("--metrics-token-file", type=Path, help="bearer token of scrapers; required beyond loopback")
 
 
 def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> MetricsAddress | None:
-    """What they say, None for nowhere; ends the process with a message if it cannot be used."""
+    """Their address; None without a metrics page. Ends the process with a message if they are invalid."""
     if not given.metrics_listen:
         return None
     try:
@@ -75,8 +75,13 @@ def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
         parser.error(f"--metrics-listen: {error}")
 
 
+def parts(address: MetricsAddress | None, pieces: Callable[[], Iterable[str]]) -> list[Coroutine[Any, Any, None]]:
+    """The part of a daemon that serves its metrics; none without an address."""
+    return [MetricsServer(address, pieces).run()] if address else []
+
+
 class MetricsServer:
-    """pieces: what a scrape gets, in pieces that each take a moment to make; between two of them others may run."""
+    """pieces: the page in pieces, each made in about a millisecond; other tasks may run between two of them."""
 
     def __init__(self, address: MetricsAddress, pieces: Callable[[], Iterable[str]]) -> None:
         self._address = address
@@ -85,10 +90,10 @@ class MetricsServer:
         self.port = address.port
 
     async def run(self) -> NoReturn:
-        """Never returns. An address that cannot be had is tried again: nothing else depends on it."""
+        """Never returns; cancel it. Retries an address that is not available, because nothing else depends on it."""
         while True:
             try:
-                listener = Listener(self._address.host, self._address.port, most=_STRANGERS, seconds=_REQUEST_SECONDS)
+                listener = Listener(self._address.host, self._address.port, most=_UNVERIFIED, seconds=_REQUEST_SECONDS)
             except OSError as error:
                 log.error("metrics are not served, trying again in %.0f s: %s", _RETRY_SECONDS, error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -100,13 +105,13 @@ class MetricsServer:
 
     async def _answer(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            # The listener sees to it that this ends.
+            # The listener closes a connection that sends nothing.
             request = await reader.readuntil(b"\r\n\r\n")
-            refused = self._refused(request.decode("latin-1"))
-            if refused is not None:
-                await _send(writer, *refused)
+            rejection = self._rejection(request.decode("latin-1"))
+            if rejection is not None:
+                await _send(writer, *rejection)
             else:
-                listener.welcome(writer.transport)
+                listener.verified(writer.transport)
                 self._answering += 1
                 try:
                     await _send(writer, *await self._page())
@@ -119,15 +124,15 @@ class MetricsServer:
         try:
             for piece in self._pieces():
                 page += piece.encode()
-                # Whoever waits for an answer goes first: a large cluster's page is the work of a second.
+                # kubelet and kube-scheduler go first: a large cluster's page takes a second.
                 await asyncio.sleep(0)
         except Exception:
             _at_requests.exception("the metrics could not be made")
             return "500 Internal Server Error", b"the metrics could not be made, see the log\n"
         return "200 OK", bytes(page)
 
-    def _refused(self, request: str) -> tuple[str, bytes] | None:
-        """Status and words for a request that gets no metrics."""
+    def _rejection(self, request: str) -> tuple[str, bytes] | None:
+        """Status and body for a request that gets no metrics."""
         line, *headers = request.split("\r\n")
         method, _, target = line.partition(" ")
         if method != "GET" or target.split(" ")[0].partition("?")[0] != "/metrics":
@@ -142,7 +147,7 @@ class MetricsServer:
             if not token or not hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode()):
                 return "401 Unauthorized", b"the bearer token of --metrics-token-file is expected\n"
         if self._answering >= _MOST:
-            return "503 Service Unavailable", b"too many at a time, ask again later\n"
+            return "503 Service Unavailable", b"too many at a time, try again later\n"
         return None
 
 

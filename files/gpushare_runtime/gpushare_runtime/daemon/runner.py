@@ -1,63 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Run the parts of a daemon until one ends or it is to stop, and report readiness, life and status to systemd (sd_notify)."""
+"""The frame of both daemons: log, signals, exit status, the parts that run until one ends, and reports to systemd (sd_notify)."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, NoReturn
 
-_BEAT_SECONDS: Final = 10.0
+log = logging.getLogger(__name__)
+
+EXIT_STOPPED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_SETTINGS: Final = 2
+"""The settings are wrong: a restart with the same settings does not help. argparse uses it as well."""
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
+"""Without a time: journald and the container runtime record it."""
 
 
 class FatalError(Exception):
-    """The daemon cannot go on as it was started; the text says what to change. restart: the same in a new process is enough."""
+    """The daemon cannot start or continue; the text says what to change. restart: a new process with the same settings is enough."""
 
     def __init__(self, text: str, *, restart: bool = False) -> None:
         super().__init__(text)
         self.restart = restart
 
 
-def notify(state: str) -> bool:
-    """Send e.g. "READY=1", "WATCHDOG=1", "STOPPING=1", "STATUS=…", without ever waiting. False when nobody takes it."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return False
-    if address.startswith("@"):
-        address = "\0" + address[1:]
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The option --log-level."""
+    # argparse checks the default as well, and so the environment.
+    default = os.environ.get("LOG_LEVEL") or "info"
+    words = f"{', '.join(LOG_LEVELS[:-1])} or {LOG_LEVELS[-1]}"
+    parser.add_argument("--log-level", type=_log_level, default=default, metavar="LEVEL", help=f"{words} (or LOG_LEVEL); default info")
+
+
+def _log_level(text: str) -> str:
+    if text not in LOG_LEVELS:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a log level; expected one of {', '.join(LOG_LEVELS)}")
+    return text
+
+
+class Signals:
+    """stop: set by SIGTERM and SIGINT; reload: set by SIGHUP. Create it first: a signal without a handler ends the process."""
+
+    def __init__(self) -> None:
+        self.stop, self.reload = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload.set)
+
+    def _stop(self) -> None:
+        notify("STOPPING=1")
+        self.stop.set()
+
+
+def run(serve: Callable[[Signals], Coroutine[Any, Any, None]], log_level: str) -> int:
+    """Run a daemon until `serve` ends. Returns the exit status. serve: raises FatalError; a failed start is no traceback."""
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+
+    async def with_signals() -> None:
+        await serve(Signals())
+
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(state.encode(), socket.MSG_DONTWAIT, address)
-    except OSError:
-        # systemd is away for a moment, or does not come after: nothing that would be a reason to end.
-        return False
-    return True
-
-
-def watchdog_interval() -> float | None:
-    """Seconds between two WATCHDOG=1 that keep us alive with room to spare, None when there is no watchdog."""
-    usec, pid = os.environ.get("WATCHDOG_USEC"), os.environ.get("WATCHDOG_PID")
-    if not usec or (pid and int(pid) != os.getpid()):
-        return None
-    return int(usec) / 1_000_000 / 3
-
-
-async def keep_alive(ready: Callable[[], bool]) -> NoReturn:
-    """Feed the watchdog for as long as the event loop runs; with each beat readiness again, in case its first message was lost."""
-    interval = watchdog_interval()
-    while True:
-        lines = [*(["WATCHDOG=1"] if interval else []), *(["READY=1"] if ready() else [])]
-        if lines:
-            notify("\n".join(lines))
-        await asyncio.sleep(interval or _BEAT_SECONDS)
+        asyncio.run(with_signals())
+    except FatalError as error:
+        why, status = str(error), EXIT_FAILED if error.restart else EXIT_SETTINGS
+        log.error("%s", why)
+    except Exception as error:
+        why, status = f"internal error: {error!r}", EXIT_FAILED
+        log.exception("internal error")
+    else:
+        log.info("stopped")
+        return EXIT_STOPPED
+    notify(f"STATUS={why}")
+    return status
 
 
 ENDING_SECONDS: Final = 3.0
-"""What a part that is cancelled has for finishing what is under way; after that it is cancelled again."""
+"""A cancelled part has so long to complete what it began; then it is cancelled again."""
 
 
 async def run_all(
@@ -67,10 +95,10 @@ async def run_all(
     base: Sequence[Coroutine[Any, Any, None]] = (),
     ending_seconds: float = ENDING_SECONDS,
 ) -> None:
-    """Run all until `stop` is set, this is cancelled or the first of them ends; then none of them runs any more.
+    """Run all until `stop` is set, this is cancelled or the first of them ends. Returns when all of them have ended.
 
-    base: what the parts stand on; it goes on until they have ended. Raises what a part raised; RuntimeError for one that ended
-    without that, since none may.
+    base: what the parts depend on; it ends after them. Raises what a part raised; RuntimeError for a part that returned, because
+    none may.
     """
     above = {asyncio.ensure_future(part) for part in parts}
     below = {asyncio.ensure_future(part) for part in base}
@@ -84,47 +112,84 @@ async def run_all(
     finally:
         for stage in ({stopping}, above, below):
             await _end(stage, ending_seconds)
-        # So that nobody complains of an exception that was not looked at.
+        # asyncio logs an exception that nothing retrieved.
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _end(tasks: Collection[asyncio.Future[Any]], seconds: float) -> None:
     left = set(tasks)
     while left:
-        # Again, because asyncio.wait_for may swallow a cancellation that comes together with what it waits for; but not before
-        # a part could do what it does at its end: that is what a second cancellation would cut short.
+        # Repeated, because asyncio.wait_for may swallow a cancellation that coincides with its result. Not immediately, because a
+        # second cancellation interrupts what a part does at its end.
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=seconds)
 
 
-log = logging.getLogger(__name__)
+# systemd.
+
+
+def notify(state: str) -> bool:
+    """Send e.g. "READY=1", "WATCHDOG=1", "STOPPING=1", "STATUS=…", and never wait. False if systemd does not receive it."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return False
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto(state.encode(), socket.MSG_DONTWAIT, address)
+    except OSError:
+        # systemd restarts, or its queue is full: not a reason to end.
+        return False
+    return True
+
+
+def watchdog_interval() -> float | None:
+    """Seconds between two WATCHDOG=1, a third of systemd's timeout; None without a watchdog."""
+    usec, pid = os.environ.get("WATCHDOG_USEC"), os.environ.get("WATCHDOG_PID")
+    if not usec or (pid and int(pid) != os.getpid()):
+        return None
+    return int(usec) / 1_000_000 / 3
+
+
+_BEAT_SECONDS: Final = 10.0
+
+
+async def keep_alive(ready: Callable[[], bool]) -> NoReturn:
+    """Feed the watchdog as long as the event loop runs. Each beat repeats readiness, in case its first message was lost."""
+    interval = watchdog_interval()
+    while True:
+        lines = [*(["WATCHDOG=1"] if interval else []), *(["READY=1"] if ready() else [])]
+        if lines:
+            notify("\n".join(lines))
+        await asyncio.sleep(interval or _BEAT_SECONDS)
 
 
 class Status:
-    """Each part of the plugin says how it is; what changes is told. needed: the parts that must be well to be ready."""
+    """The state of each part of a daemon, in the log and in systemd's status. required: the parts that must be ok for readiness."""
 
-    def __init__(self, needed: Collection[str]) -> None:
-        self._needed = frozenset(needed)
+    def __init__(self, required: Collection[str]) -> None:
+        self._required = frozenset(required)
         self._parts: dict[str, tuple[bool, str]] = {}
         self.ready = False
 
-    def good(self, part: str, text: str) -> None:
-        self._set(part, True, text)
+    def ok(self, part: str, text: str) -> None:
+        self.set(part, True, text)
 
-    def bad(self, part: str, text: str) -> None:
+    def degraded(self, part: str, text: str) -> None:
         """text: what is wrong and what to do."""
-        self._set(part, False, text)
+        self.set(part, False, text)
 
-    def _set(self, part: str, well: bool, text: str) -> None:
-        if self._parts.get(part) == (well, text):
+    def set(self, part: str, ok: bool, text: str) -> None:
+        if self._parts.get(part) == (ok, text):
             return
-        self._parts[part] = well, text
-        log.log(logging.INFO if well else logging.ERROR, "%s: %s", part, text)
-        # What is wrong comes first: systemctl shows one line.
+        self._parts[part] = ok, text
+        log.log(logging.INFO if ok else logging.ERROR, "%s: %s", part, text)
+        # Degraded parts come first: systemctl shows one line.
         parts = sorted(self._parts.items(), key=lambda item: item[1][0])
         lines = [f"STATUS={'; '.join(f'{name}: {words}' for name, (_, words) in parts)}"]
-        if not self.ready and all(self._parts.get(name, (False, ""))[0] for name in self._needed):
+        if not self.ready and all(self._parts.get(name, (False, ""))[0] for name in self._required):
             self.ready = True
             lines.insert(0, "READY=1")
         notify("\n".join(lines))

@@ -1,31 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare-device-plugin: offers the cards of this node to kubelet, by memory and whole. Wiring only."""
+"""gpushare-device-plugin: the cards of this node for kubelet, by memory and whole. Wiring only."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon import metrics
+from gpushare_runtime.daemon import metrics, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
-from gpushare_runtime.daemon.metrics_server import MetricsServer
-from gpushare_runtime.daemon.runner import FatalError, Status, keep_alive, notify, run_all
-from gpushare_runtime.daemon.sync import any_after, in_thread
+from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardPoller, CardReader, Nvml
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
-from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, changed_unit
+from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, CheckpointReader, changed_unit
 from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck
 from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
@@ -33,15 +31,14 @@ from gpushare_runtime.device_plugin.metrics import Counters, families
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Processes
-from gpushare_runtime.device_plugin.options import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED, Settings, parse_arguments
+from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
 from gpushare_runtime.kube.client import KubeClient, path
-from gpushare_runtime.kube.credentials import CredentialsError, load
 from gpushare_runtime.kube.events import EventRecorder
 from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.kube.service_account import TokenKeeper
+from gpushare_runtime.kube.service_account import TokenRenewer, connect
 
 log = logging.getLogger(__name__)
 
@@ -59,18 +56,18 @@ class DevicePlugin:
         settings: Settings,
         nvml: Nvml,
         client: KubeClient,
-        keeper: TokenKeeper | None = None,  # None if the client's credentials need none
+        renewer: TokenRenewer | None = None,  # None if the client's credentials need none
         *,
         card_interval: float = INTERVAL_SECONDS,  # between two readings of the cards
         check_scale: float = 1.0,  # factor of the pauses between two comparisons with podresources
         processes: Processes | None = None,  # None for those of this host
     ) -> None:
         self._client = client
-        self._keeper = keeper
+        self._renewer = renewer
         self._settings = settings
         self._processes = processes or HostProcesses()
         self._check_scale = check_scale
-        self.status = Status(needed=SOCKETS)
+        self.status = Status(required=SOCKETS)
         self.counters = Counters()
         self.node = NodeState(PodTable(lambda: self._pods.last_contact), time.monotonic, time.time, self._processes)
         self._pods: Reflector[LocalPod] = Reflector(
@@ -84,6 +81,7 @@ class DevicePlugin:
         )
         self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
+        self._reader = CheckpointReader(self._checkpoint, self.node, self._processes)
         self._state = StateFile(settings.state / usage_file.NAME, self.node)
         self._state.load()
         health = CardHealth()
@@ -100,24 +98,16 @@ class DevicePlugin:
         uids = {uid for uid, _, resource in self.node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
         return changed_unit(self._settings.unit, self._state.unit, uids, self._processes.pods)
 
-    def refresh(self) -> None:
-        """Update the state from kubelet's checkpoint on disk."""
-        if self._checkpoint.refresh():
-            self.node.usage.set_checkpoint(self._checkpoint.entries, self._checkpoint.age())
-
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
-        events = EventRecorder(self._client, "gpushare-device-plugin", self._settings.node)
+        events = EventRecorder(self._client, NAME, self._settings.node)
         assigner = Assigner(self.node, self._client, self.counters, events, time.time_ns)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
-        cross_check = CrossCheck(self.node, self._checkpoint, self.refresh, socket, SOCKETS, self.counters, self._check_scale)
+        cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
-            self.refresh()
-            if not self._checkpoint.path.exists():
-                # A missing file is a report as well, and without a change the plugin would not read it.
-                self.node.usage.set_checkpoint(())
+            self._reader.start()
             registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
             await run_all(
                 [registration.run() for registration in registrations],
@@ -128,8 +118,7 @@ class DevicePlugin:
                     self._xids.run(),
                     self._state.run(),
                     unhealthy.run(),
-                    *self._metrics(),
-                    self._follow_checkpoint(watch),
+                    self._reader.run(watch),
                     cross_check.run(),
                     self._pods.run(),
                     publisher.reflector().run(),
@@ -137,7 +126,8 @@ class DevicePlugin:
                     assigner.run(),
                     events.run(),
                     self._report_api(),
-                    *([self._keeper.run(self._client, self._report_token)] if self._keeper else []),
+                    *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
+                    *metrics_server.parts(self._settings.metrics, self.metrics_text),
                     keep_alive(lambda: self.status.ready),
                 ],
             )
@@ -146,27 +136,8 @@ class DevicePlugin:
         """The response to a scrape."""
         return metrics.render(families(self.node, self.counters))
 
-    def _metrics(self) -> list[Coroutine[Any, Any, None]]:
-        if self._settings.metrics is None:
-            return []
-        return [MetricsServer(self._settings.metrics, self.metrics_text).run()]
-
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
-        return lambda: ResourceService(resource, self.node, self.refresh, self.counters)
-
-    async def _follow_checkpoint(self, watch: DirectoryWatch) -> NoReturn:
-        while True:
-            files = watch.changes.count
-            self.refresh()
-            doubtful = self.node.usage.terminated_pods()
-            seen = (watch.changes, files), (self.node.changes, self.node.changes.count)
-            if doubtful:
-                live = await in_thread(lambda doubtful=doubtful: self._processes.pods(doubtful))  # type: ignore[misc]
-                self.node.usage.apply_process_scan(doubtful, live)
-            await any_after(*seen)
-
-    def _report_token(self, well: bool, words: str) -> None:
-        (self.status.good if well else self.status.bad)("token", words)
+        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters)
 
     async def _report_api(self) -> NoReturn:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -174,54 +145,31 @@ class DevicePlugin:
         while True:
             contact = self._pods.last_contact
             if not self.node.pods.synced:
-                self.status.bad("API server", "not reached yet; until then containers get a card without the scheduler's plan")
+                self.status.degraded("API server", "not reached yet; until then containers get a card without the scheduler's plan")
             elif contact is None or time.monotonic() - contact > _API_SILENCE_SECONDS:
-                self.status.bad("API server", "silent for minutes; until it answers, new pods may get another card than planned")
+                self.status.degraded("API server", "silent for minutes; until it answers, new pods may get another card than planned")
             else:
-                self.status.good("API server", "watching the pods of this node")
+                self.status.ok("API server", "watching the pods of this node")
             await asyncio.sleep(1.0)
 
 
-async def serve(settings: Settings, nvml: Nvml) -> int:
-    """Run the plugin until SIGTERM or SIGINT. Returns the exit status."""
+async def serve(settings: Settings, nvml: Nvml, signals: Signals) -> None:
+    """Run the plugin until SIGTERM or SIGINT. FatalError if it cannot start or continue."""
     for note in settings.notes:
         log.warning("%s", note)
-    keeper = TokenKeeper(settings.tokens) if settings.tokens else None
-    try:
-        credentials = load(settings.kubeconfig, tokens=keeper)
-    except CredentialsError as error:
-        return _give_up(str(error), EXIT_SETTINGS)
-    async with KubeClient(credentials, user_agent="gpushare-device-plugin") as client:
-        stop = asyncio.Event()
-
-        def stopping() -> None:
-            notify("STOPPING=1")
-            stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopping)
-        try:
-            await DevicePlugin(settings, nvml, client, keeper).run(stop)
-        except FatalError as error:
-            return _give_up(str(error), EXIT_FAILED if error.restart else EXIT_SETTINGS)
-        log.info("stopped")
-    return EXIT_STOPPED
+    async with connect(settings.kubeconfig, settings.tokens, NAME) as (client, renewer):
+        await DevicePlugin(settings, nvml, client, renewer).run(signals.stop)
 
 
-def _give_up(why: str, code: int) -> int:
-    log.error("%s", why)
-    notify(f"STATUS={why}")
-    return code
+def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
+    """The console command. Returns the exit status. nvml: None for the installed one."""
+    settings = parse_arguments(argv)
+    if nvml is None:
+        # Imported here, so that tests of everything else do not need pynvml.
+        from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
-
-def main() -> int:
-    """The console command."""
-    settings, level = parse_arguments(sys.argv[1:])
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
-    # Imported here, so that tests of everything else do not need pynvml.
-    from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
-
-    return asyncio.run(serve(settings, Pynvml()))
+        nvml = Pynvml()
+    return run(partial(serve, settings, nvml), settings.log_level)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +13,12 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
-from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.daemon import metrics_server, runner
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.kube import service_account
 from gpushare_runtime.kube.service_account import TokenFiles
 
-EXIT_STOPPED: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_SETTINGS: Final = 2
-"""The settings are wrong: a restart with the same settings does not help."""
+NAME: Final = "gpushare-device-plugin"
 
 # Options of the original for querying pods from kubelet over HTTPS.
 _OF_KUBELET: Final = ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout")
@@ -45,11 +41,12 @@ class Settings:
     metrics: MetricsAddress | None = None  # None without a metrics page
     tokens: TokenFiles | None = None  # None for the kubeconfig's user
     notes: tuple[str, ...] = ()  # warnings to log at the start
+    log_level: str = "info"
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
-    """The settings and the log level. Ends the process with a message if they are invalid."""
-    parser = argparse.ArgumentParser(prog="gpushare-device-plugin", description="Share the NVIDIA GPUs of this node by memory.")
+def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
+    """The settings by arguments and environment; None: this process's arguments. Ends the process with a message if they are invalid."""
+    parser = argparse.ArgumentParser(prog=NAME, description="Share the NVIDIA GPUs of this node by memory.")
     parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="name of this node in Kubernetes (or NODE_NAME)")
     parser.add_argument("--kubeconfig", help="(or KUBECONFIG); without: in-cluster")
     service_account.add_options(parser)
@@ -57,24 +54,23 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Settings, int]:
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
     parser.add_argument("--state-dir", type=Path, default=directory(), help="(or STATE_DIRECTORY) default %(default)s")
     metrics_server.add_options(parser)
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    runner.add_options(parser)
     parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
     _add_options_of_the_original(parser)
     given = parser.parse_args(arguments)
     if not given.node_name:
         parser.error("the name of this node is unknown: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
-    level = logging.DEBUG if given.verbosity >= 4 else getattr(logging, given.log_level.upper())
-    settings = Settings(
-        given.node_name,
-        parse_unit(given.memory_unit),
-        given.kubeconfig or _kubeconfig(os.environ),
-        given.kubelet_root,
-        given.state_dir,
-        metrics_server.from_options(parser, given),
-        service_account.from_options(parser, given),
-        tuple(_notes(given)),
+    return Settings(
+        node=given.node_name,
+        unit=parse_unit(given.memory_unit),
+        kubeconfig=given.kubeconfig or _kubeconfig(os.environ),
+        kubelet_root=given.kubelet_root,
+        state=given.state_dir,
+        metrics=metrics_server.from_options(parser, given),
+        tokens=service_account.from_options(parser, given),
+        notes=tuple(_notes(given)),
+        log_level="debug" if given.verbosity >= 4 else given.log_level,
     )
-    return settings, level
 
 
 def _kubeconfig(environment: Mapping[str, str]) -> str | None:

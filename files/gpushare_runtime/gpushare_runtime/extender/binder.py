@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""bind: choose the card, hold it, and send the one Binding that says both node and card."""
+"""bind: choose the card, assume it in the ledger, and send one Binding with both node and card."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class _InFlight:
 
 
 class Binder:
-    """Binds pods, any number at once. The card is held in the ledger from the moment it is chosen.
+    """Binds pods, any number at once. The ledger assumes the card from the moment it is chosen.
 
-    now_ns: Unix time in nanoseconds, for the annotation; server_seconds: how long the API server may work on a Binding;
-    send_window: seconds that are left in which a Binding may be sent, see leadership.py.
+    now_ns: Unix time in nanoseconds, for the annotation; server_seconds: the API server's timeout for a Binding;
+    send_window: seconds that remain to send a Binding, see leadership.py.
     """
 
     def __init__(
@@ -79,50 +79,50 @@ class Binder:
         unsettled = self._outcome_unknown.get(args.uid)
         if unsettled is not None:
             raise BindError(
-                f"the API server has not said yet whether pod {args} was bound to node {unsettled.node}; "
-                f"it is asked again within {drained_after(self._server_seconds):.0f} s, the scheduler tries again by itself",
+                f"the API server has not confirmed yet whether pod {args} was bound to node {unsettled.node}; "
+                f"the extender reads the pod again within {drained_after(self._server_seconds):.0f} s, the scheduler tries again by itself",
                 "api-unknown",
             )
         flight = self._in_flight.get(args.uid)
         if flight is None:
             task = asyncio.create_task(self._bind(args))
             flight = self._in_flight[args.uid] = _InFlight(args.node, task)
-            task.add_done_callback(lambda done: self._landed(args.uid, done))
+            task.add_done_callback(lambda done: self._finished(args.uid, done))
         elif flight.node != args.node:
             raise BindError(f"pod {args} is being bound to node {flight.node}; it cannot go to node {args.node} meanwhile", "elsewhere")
         # A scheduler that waits no longer does not stop the Binding.
         await asyncio.shield(flight.task)
 
     async def drain(self) -> None:
-        """Wait for the Bindings under way; no more may be asked for."""
+        """Wait for the Bindings under way. No new ones may come."""
         if self._in_flight:
             await asyncio.wait([flight.task for flight in self._in_flight.values()])
         for flight in self._outcome_unknown.values():
             flight.task.cancel()
 
-    def _landed(self, uid: str, task: asyncio.Task[None]) -> None:
+    def _finished(self, uid: str, task: asyncio.Task[None]) -> None:
         del self._in_flight[uid]
         if not task.cancelled():
-            # Whoever asked may be gone: then nobody else takes the error.
+            # The caller may be gone, and asyncio logs an exception that nothing retrieved.
             task.exception()
 
     async def _bind(self, args: BindArguments) -> None:
         try:
             await self._bind_found(args)
         finally:
-            # Bound or not: nothing is only reserved for it any more.
+            # Bound or not, the reservation ends.
             self._ledger.release(args.uid)
 
     async def _bind_found(self, args: BindArguments) -> None:
         pod, node = await self._find(args)
         # The watch may have been faster than the answer.
-        node = node or self._held_on(args.uid)
+        node = node or self._bound_to(args.uid)
         if node:
             if node != args.node:
                 raise _elsewhere(args, node)
         elif pod is None:
             await self._send(args, {})
-            log.info("bind %s to node %s: it asks for no card", args, args.node)
+            log.info("bind %s to node %s: it requests no card", args, args.node)
         else:
             await self._place(args, pod)
 
@@ -144,15 +144,15 @@ class Binder:
             self._outcome_unknown[args.uid] = _InFlight(args.node, asyncio.create_task(self._settle(args)))
             raise
         if log.isEnabledFor(logging.DEBUG):
-            # The pod's annotations and kube-scheduler's event say the same; a line for each pod would cost more than its answer.
+            # The pod's annotations and kube-scheduler's event have the same; a line for each pod would cost more than its answer.
             log.debug("bind %s to node %s: %s, %s", args, args.node, amount(pod.request), _cards(allocation))
 
     def _reserved(self, args: BindArguments, node: NodeLedger) -> Allocation | None:
         """The cards that prioritize has reserved there, if they are still good."""
-        holder = self._ledger.pod(args.uid)
-        if holder is None or holder.node != args.node or holder.allocation is None or not self._ledger.is_reserved(args.uid):
+        pod = self._ledger.pod(args.uid)
+        if pod is None or pod.node != args.node or pod.allocation is None or not self._ledger.is_reserved(args.uid):
             return None
-        return holder.allocation if node.still_valid(holder) else None
+        return pod.allocation if node.still_valid(pod) else None
 
     def _choose(self, args: BindArguments, pod: PendingPod, node: NodeLedger) -> Allocation:
         seen, request = seen_by(self._ledger, self._policy, node, pod), self._ledger.for_pod(pod)
@@ -161,23 +161,21 @@ class Binder:
             raise _no_room(args, request, seen)
         return allocation
 
-    def _held_on(self, uid: str) -> str:
+    def _bound_to(self, uid: str) -> str:
         """The node that it is bound to, or being bound to; "" where that is at most reserved."""
-        holder = self._ledger.pod(uid)
-        return holder.node if holder is not None and not self._ledger.is_reserved(uid) else ""
+        pod = self._ledger.pod(uid)
+        return pod.node if pod is not None and not self._ledger.is_reserved(uid) else ""
 
     async def _find(self, args: BindArguments) -> tuple[PendingPod | None, str]:
-        """(the pod, None where it requests no cards; the node that it is on already, or "")."""
-        held = self._held_on(args.uid)
-        if held:
-            return None, held
+        """(the pod, None if it requests no cards; the node that it is bound to already, or "")."""
+        if node := self._bound_to(args.uid):
+            return None, node
         pod: PendingPod | InvalidPod | None = self._cluster.pending.get(args.uid)
-        node = ""
         if pod is None:
             try:
                 raw = await self._read(args)
             except KubeError as error:
-                raise BindError(f"pod {args} is not known yet, and the API server does not give it: {error}", _cause(error)) from None
+                raise BindError(f"pod {args} is not known yet, and cannot be read from the API server: {error}", _cause(error)) from None
             if raw is None:
                 raise _gone(args)
             pod, node = read_pending(raw), _node_of(raw)
@@ -189,8 +187,8 @@ class Binder:
     async def _send(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
         """One Binding, sent again only because that cannot bind twice. On BindError the ledger is as before.
 
-        Where the Binding may still happen the card stays held, and `_settle` sees later what became of it. Where it may have
-        happened to a pod that is gone, the watch tells.
+        If the Binding may still happen, the card stays assumed and `_settle` reads the result later. If it may have happened to a pod
+        that is gone, the watch shows the result.
         """
         doubt = False
         for _ in range(_SENDS):
@@ -204,7 +202,7 @@ class Binder:
             try:
                 pod = await self._read(args)
             except KubeError as error:
-                log.warning("bind %s: no answer to the question whether it was bound: %s", args, error)
+                log.warning("bind %s: the API server does not answer whether it was bound: %s", args, error)
                 doubt = True
                 break
             node = _node_of(pod) if pod is not None else ""
@@ -212,7 +210,7 @@ class Binder:
                 return None
             if pod is None:
                 if doubt:
-                    self._cluster.unknown_end(args.uid)
+                    self._cluster.keep_until_seen(args.uid)
                 else:
                     self._cluster.forget(args.uid)
                 raise _gone(args)
@@ -240,7 +238,7 @@ class Binder:
         }
         left = self._send_window()
         if left <= 0:
-            raise KubeError(0, UNREACHABLE, "not sent, since this host's scheduler is not known to be the active one any more")
+            raise KubeError(0, UNREACHABLE, "not sent, because this host's scheduler may not be the active one any more")
         await self._client.create(
             path("api/v1", "namespaces", args.namespace, "pods", args.name, "binding"),
             binding,
@@ -260,12 +258,12 @@ class Binder:
         return pod if (pod.get("metadata") or {}).get("uid") == args.uid else None
 
     async def _settle(self, args: BindArguments) -> None:
-        """Hold the card until the Binding cannot happen any more, then see whether it did. It may have been sent until now."""
+        """Keep the card assumed until the Binding cannot happen any more, then read whether it did. It may have been sent until now."""
         try:
             await asyncio.sleep(drained_after(self._server_seconds))
             node = await self._node_at_last(args)
             if node is None:
-                self._cluster.unknown_end(args.uid)
+                self._cluster.keep_until_seen(args.uid)
             elif node != args.node:
                 self._cluster.forget(args.uid)
             became = "gone, perhaps after it was bound" if node is None else "bound" if node == args.node else "not bound"
@@ -274,7 +272,7 @@ class Binder:
             del self._outcome_unknown[args.uid]
 
     async def _node_at_last(self, args: BindArguments) -> str | None:
-        """Where the pod is, "" for nowhere, None when it is gone; asked as often as it takes."""
+        """The pod's node, "" for none, None if the pod is gone; read as often as it takes."""
         backoff = Backoff()
         while True:
             try:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import islice
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 EXPIRY_SECONDS: Final = 1.0
 FORCED_SECONDS: Final = 3.0
-"""A device plugin sees within a second that processes have outlived their pod, and then says so in gpushare/held."""
+"""Within a second a device plugin detects the processes of an orphaned pod, and then publishes them in gpushare/held."""
 UNSEEN_SECONDS: Final = 30.0
-"""By then a pod that exists has come through the watch; one that has not was deleted before the list that lacked it."""
+"""By then the watch has shown a pod that exists. Any other was deleted before the list that lacked it."""
 _SENT_SECONDS: Final = 600.0
-"""What we have bound is no foreign binding, however late the watch is with it."""
+"""A pod that this process bound is not a foreign binding within this time, however late its watch event."""
 
 _MOST_LINES: Final = 10
 
@@ -38,12 +38,31 @@ _NODES: Final = path("api/v1", "nodes")
 _BUDGETS: Final = path("apis/policy/v1", "poddisruptionbudgets")
 
 
-class Cluster:
-    """What the extender knows.
+STALE_SECONDS: Final = 300.0
+"""The API server sends each watch a bookmark about every minute."""
 
-    `changed` is set when a pod is new or a node's cards are others; on_room is called when a card may have more room,
-    on_foreign_binding for a pod that is seen bound with cards, and not by us, or not with these.
-    clock: of reservations, monotonic, in seconds.
+
+def incomplete(watches: Mapping[str, Reflector[Any]]) -> str:
+    """Why the caches are not up to date with the API server; "" if they are. watches: by resource."""
+    missing = [what for what, watch in watches.items() if not watch.synced.is_set()]
+    if missing:
+        why = f"not synced yet: the list of {' and of '.join(missing)} from the API server is not complete"
+        return f"{why}; the scheduler tries again by itself"
+    old = [f"{what} ({watch.age:.0f} s)" for what, watch in watches.items() if watch.age > STALE_SECONDS]
+    if old:
+        return (
+            f"not up to date: the API server has sent nothing for more than {STALE_SECONDS:.0f} s about {' and '.join(old)}; "
+            "expected it to answer, and the right to list and watch them (role extender gives it): the log says how each try ended"
+        )
+    return ""
+
+
+class Cluster:
+    """The extender's cache.
+
+    changed: set when a pod is new or the cards of a node changed; on_capacity_freed: called when a card may have more free
+    units; on_foreign_binding: called with a pod that the watch shows with cards that this process did not give it;
+    clock: monotonic seconds, for reservations.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,23 +71,23 @@ class Cluster:
         self.workload: Final = Workload()
         self.changed: Final = asyncio.Event()
         self.on_capacity_freed: Callable[[], None] = lambda: None
-        self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda holder: None
+        self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda pod: None
         self._pending: dict[str, PendingPod | InvalidPod] = {}
         self._budgets: dict[tuple[str, str], Budget] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
 
     def _capacity_freed(self) -> None:
-        # Who is told is set after the ledger is there.
+        # It is set after the ledger exists.
         self.on_capacity_freed()
 
     @property
     def pending(self) -> Mapping[str, PendingPod | InvalidPod]:
-        """Pods on no node that ask for something of ours, by UID."""
+        """Pods without a node that request our resources, by UID."""
         return self._pending
 
     @property
     def budgets(self) -> Collection[Budget]:
-        """The disruption budgets; none while nobody watches them."""
+        """The disruption budgets; none without a watch of them."""
         return self._budgets.values()
 
     def replace_budgets(self, budgets: list[Budget]) -> None:
@@ -84,20 +103,20 @@ class Cluster:
 
     def replace_pods(self, records: list[PodRecord]) -> None:
         """All pods, from a fresh list."""
-        self._learn(records)
+        self._observe_requests(records)
         for uid in self._pending:
             self.ledger.nominate(uid, None)
         seen = set(self._pending)
         self._pending.clear()
         self._pending.update((record.uid, record) for record in records if isinstance(record, (PendingPod, InvalidPod)))
-        holders = [record for record in records if isinstance(record, AllocatedPod)]
+        allocated = [record for record in records if isinstance(record, AllocatedPod)]
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
         # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
         younger = self.ledger.in_flight - seen - existing
         finished = {record.uid for record in records if isinstance(record, FinishedPod) and not record.alive}
-        self.ledger.replace(holders, existing | younger, finished, self._clock() + FORCED_SECONDS)
-        for holder in holders:
-            self._sent.pop(holder.uid, None)
+        self.ledger.replace(allocated, existing | younger, finished, self._clock() + FORCED_SECONDS)
+        for record in allocated:
+            self._sent.pop(record.uid, None)
         for uid in younger:
             if self.ledger.is_assumed(uid):
                 self.ledger.hold_until(uid, self._clock() + UNSEEN_SECONDS)
@@ -106,18 +125,18 @@ class Cluster:
                 self.ledger.nominate(pod.uid, pod.nominee)
         self.changed.set()
         self.on_capacity_freed()
-        log.info("listed the pods: %d hold cards, %d wait", len(holders), len(self._pending))
+        log.info("listed the pods: %d have cards, %d are pending", len(allocated), len(self._pending))
 
     def pod_event(self, kind: str, record: PodRecord) -> None:
         """One pod was "ADDED", "MODIFIED" or "DELETED"."""
         if kind == "ADDED":
-            self._learn([record])
+            self._observe_requests([record])
         known = self._pending.get(record.uid)
         if (isinstance(known, PendingPod) and known.nominated) or (isinstance(record, PendingPod) and record.nominated):
             self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)
         if kind == "DELETED" or isinstance(record, FinishedPod):
             self._pending.pop(record.uid, None)
-            self._end(record)
+            self._remove(record)
         elif isinstance(record, AllocatedPod):
             self._pending.pop(record.uid, None)
             if self._is_foreign_binding(record):
@@ -125,14 +144,14 @@ class Cluster:
             self.ledger.apply(record)
         else:
             if isinstance(known, PendingPod) and isinstance(record, PendingPod) and record.failure not in (0, known.failure):
-                # The scheduler has given up what it had chosen; where it says the same as before, time tells.
+                # The scheduler failed to bind it, and reports a new failure: the reservation ends. Otherwise it expires.
                 self.ledger.release(record.uid)
-            # Its Binding may be under way: what is assumed of it stays.
+            # Its Binding may be under way: an assumed allocation stays.
             self._pending[record.uid] = record
             self.changed.set()
 
     def _is_foreign_binding(self, record: AllocatedPod) -> bool:
-        """Whether somebody else gave it its cards. That they are reserved for it, or other ones assumed, makes them no less so."""
+        """Whether another scheduler allocated its cards, even if the same ones are reserved or others assumed for it here."""
         sent, _ = self._sent.pop(record.uid, (None, 0.0))
         seen = self.ledger.pod(record.uid) and not (self.ledger.is_reserved(record.uid) or self.ledger.is_assumed(record.uid))
         if seen or record.allocation is None:
@@ -141,32 +160,31 @@ class Cluster:
             return True
         return (sent.node, sent.allocation.by_card) != (record.node, record.allocation.by_card)
 
-    def assume(self, holder: AllocatedPod) -> None:
+    def assume(self, pod: AllocatedPod) -> None:
         """A Binding of this pod is about to be sent."""
-        self.ledger.assume(holder)
-        self._sent[holder.uid] = holder, self._clock() + _SENT_SECONDS
+        self.ledger.assume(pod)
+        self._sent[pod.uid] = pod, self._clock() + _SENT_SECONDS
 
     def forget(self, uid: str) -> None:
         """That Binding did not happen."""
         self.ledger.forget(uid)
         self._sent.pop(uid, None)
 
-    def unknown_end(self, uid: str) -> None:
-        """A pod whose Binding may have happened is gone: it holds until the watch, or at the latest that time, has told."""
+    def keep_until_seen(self, uid: str) -> None:
+        """A pod is gone whose Binding may have happened: keep its allocation until the watch shows the pod, or this time is over."""
         self.ledger.hold_until(uid, self._clock() + UNSEEN_SECONDS)
 
-    def _end(self, record: PodRecord) -> None:
+    def _remove(self, record: PodRecord) -> None:
         if not self.ledger.pod(record.uid):
             return
         if isinstance(record, (AllocatedPod, FinishedPod)) and record.alive:
-            # Deleted by force, or failed before its containers were ended. Whether its processes live on is for its node to say,
-            # which takes a moment.
+            # Deleted by force, or failed before its containers ended. Its node reports within seconds whether processes remain.
             self.ledger.hold_until(record.uid, self._clock() + FORCED_SECONDS)
             return
         self.ledger.remove(record.uid)
 
-    def _learn(self, records: list[PodRecord]) -> None:
-        """What pods ask for, each pod once, for the policy that wants to know."""
+    def _observe_requests(self, records: list[PodRecord]) -> None:
+        """Pass each new pod's request once to the workload, which the policy fgd uses."""
         fresh = (
             r for r in records if isinstance(r, (AllocatedPod, PendingPod)) and r.uid not in self._pending and not self.ledger.pod(r.uid)
         )
@@ -192,7 +210,7 @@ class Cluster:
             self.expire()
 
     def expire(self) -> None:
-        """Forget what is over: refusals, reservations, pods of unknown card."""
+        """Remove what has expired: rejections, reservations, pods of unknown card."""
         clock = self._clock()
         self.ledger.expire(clock)
         over = [uid for uid, (_, until) in self._sent.items() if until <= clock and not self.ledger.is_assumed(uid)]
@@ -207,9 +225,9 @@ class Cluster:
         self.ledger.set_node(record)
         self.changed.set()
         self.on_capacity_freed()
-        if record.held.refused != before.held.refused:
-            for refusal in islice((r for r in record.held.refused if r not in before.held.refused), _MOST_LINES):
-                log.warning("node %s refused pod UID %s: %d units of card %s", record.name, refusal.uid, refusal.units, refusal.card)
+        if record.held.rejected != before.held.rejected:
+            for rejection in islice((r for r in record.held.rejected if r not in before.held.rejected), _MOST_LINES):
+                log.warning("node %s rejected pod UID %s: %d units of card %s", record.name, rejection.uid, rejection.units, rejection.card)
         if (before.inventory, before.error) == (record.inventory, record.error):
             return
         if record.inventory:
@@ -219,7 +237,7 @@ class Cluster:
             log.warning("node %s: its cards are not known: %s", record.name, record.error or "the annotation is gone")
 
     def watches(self, client: KubeClient) -> tuple[Reflector[NodeRecord], Reflector[PodRecord]]:
-        """What keeps this up to date, to be run."""
+        """The watches that keep this up to date; run them."""
         nodes = Reflector(
             client,
             _NODES,
@@ -241,5 +259,5 @@ class Cluster:
         return nodes, pods
 
     def budget_watch(self, client: KubeClient) -> Reflector[Budget]:
-        """What keeps the budgets up to date, where the preempt verb is offered: needs list and watch of them."""
+        """The watch that keeps the budgets up to date, for preempt. Needs permission to list and watch them."""
         return Reflector(client, _BUDGETS, on_replace=self.replace_budgets, on_event=self.budget_event, transform=read_budget)

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """The verbs over HTTP/1.1: a thin layer without routing table, middleware or access log, for the scheduler's hot path.
 
-Over TLS, who shows no certificate of the scheduler gets /healthz and /version only.
+Over TLS, a caller without a client certificate gets /healthz and /version only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prometheus_client.core import Metric
 
 from gpushare_runtime import __version__
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
-from gpushare_runtime.daemon.listener import Listener, Seldom
+from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
@@ -32,11 +32,11 @@ from gpushare_runtime.extender.metrics import ERROR, OK, UNSCHEDULABLE, Meters
 from gpushare_runtime.extender.verbs import Service
 
 log = logging.getLogger(__name__)
-# Any user of this host can have them written.
+# Any user of this host can cause these records.
 _at_callers: Final = log.getChild("callers")
-_at_callers.addFilter(Seldom())
+_at_callers.addFilter(RateLimit())
 _malformed: Final = log.getChild("malformed")
-_malformed.addFilter(Seldom())
+_malformed.addFilter(RateLimit())
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
@@ -44,8 +44,8 @@ _REMEMBERED_BYTES: Final = 1024 * 1024
 _IDLE_SECONDS: Final = 3600.0
 # More than kube-scheduler opens at once, which is one connection for each bind, and has a handshake before it: the oldest of 256 is
 # not one of its own, also while others connect as fast as they can. Each takes a quarter of a MiB.
-_STRANGERS: Final = 256
-_STRANGER_SECONDS: Final = 10.0
+_UNVERIFIED: Final = 256
+_UNVERIFIED_SECONDS: Final = 10.0
 _INSPECT: Final = f"{EXTENDER_PREFIX}/inspect"
 _LEDGER: Final = f"{EXTENDER_PREFIX}/ledger"
 _VERB_AT: Final = len(EXTENDER_PREFIX) + 1
@@ -53,12 +53,14 @@ _OPEN: Final = ("/healthz", "/version")
 
 
 Answer = tuple[bytes, str]
-"""The body, and which of meters.RESULTS it is."""
+"""The body, and its value of metrics.RESULTS."""
 
 
 class Endpoints:
-    """One handler for all paths. not_ready: why no verb may be answered yet, "" when it may; leadership: None where one extender runs
-    alone and has begun with everything known."""
+    """One handler for all paths.
+
+    not_ready: returns why no verb may be answered yet, "" if it may; leadership: None if one extender runs alone.
+    """
 
     def __init__(
         self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], leadership: Leadership | None = None
@@ -79,9 +81,9 @@ class Endpoints:
         }
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers every request. A verb's failure is a 200 with `Error`: of any other status users see only the number."""
+        """Answer every request. A verb's failure is a 200 with `Error`: of any other status users see only the number."""
         if request.path not in _OPEN and not _verified(request):
-            return self._refuse(request)
+            return self._unauthorized(request)
         verb = self._verbs.get(request.path)
         if verb is None:
             return self._other(request)
@@ -108,7 +110,7 @@ class Endpoints:
         return _json(answer)
 
     def health(self) -> tuple[bool, dict[str, object]]:
-        """(whether both caches are complete, what /healthz says)."""
+        """(whether the caches are complete and the token works, the body of /healthz)."""
         why = self._not_ready()
         nodes = self._cluster.ledger.nodes.values()
         count = self.meters.count
@@ -130,14 +132,14 @@ class Endpoints:
         }
 
     def families(self) -> Iterator[Metric]:
-        """What the verbs did, and whether they may be answered."""
+        """Metrics of the verbs, and whether they may be answered."""
         yield single("gpushare_extender_ready", "gauge", "1 if the caches are complete and the token works.", not self._not_ready())
         yield from self.meters.families()
         yield from self._leadership.families() if self._leadership else ()
 
     def _closed(self) -> str:
-        """Why no verb may be answered now, "" when it may."""
-        return self._not_ready() or (self._leadership.asked() if self._leadership else "")
+        """Why no verb may be answered now; "" if it may."""
+        return self._not_ready() or (self._leadership.problem_now() if self._leadership else "")
 
     async def _filter(self, body: bytes) -> Answer:
         self._last_filter_call = datetime.now(timezone.utc)
@@ -149,7 +151,7 @@ class Endpoints:
         return extender_v1.write_filtered(args, filtered), ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
 
     def _arguments(self, body: bytes) -> extender_v1.Arguments:
-        """Where every node fits, the scheduler sends to prioritize what it has sent to filter: that is not read again."""
+        """If every node fits, the scheduler sends the same body to prioritize as to filter: it is parsed once."""
         if self._read is not None and self._read[0] == body:
             return self._read[1]
         args = extender_v1.read_arguments(body)
@@ -164,7 +166,7 @@ class Endpoints:
 
     async def _preempt(self, body: bytes) -> Answer:
         args = extender_v1.read_preempt(body)
-        # Without the whole ledger no eviction can be said to help.
+        # An incomplete ledger does not show which evictions help.
         if self._closed():
             return extender_v1.write_preempted({}), ERROR
         helped = self._service.preempt(args)
@@ -183,14 +185,14 @@ class Endpoints:
             return extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE
         return extender_v1.write_bound(""), OK
 
-    def _refuse(self, request: web.BaseRequest) -> web.Response:
+    def _unauthorized(self, request: web.BaseRequest) -> web.Response:
         self.meters.unauthorized_callers += 1
         why = (
             f"{request.path[:80]!r} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
             "`tlsConfig` of the extender's entry in KubeSchedulerConfiguration names certFile and keyFile (scheduler/tls.crt and "
             "scheduler/tls.key of the certificates' folder)"
         )
-        _at_callers.warning("refused: %s", why)
+        _at_callers.warning("unauthorized: %s", why)
         # The body has not been read: the connection cannot be used again.
         response = _text(403, why)
         response.force_close()
@@ -225,16 +227,16 @@ class Endpoints:
 
 
 async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> web.ServerRunner:
-    """Start serving; `cleanup()` of the result stops. OSError when the address cannot be had. context: None for plain http.
+    """Start serving; `cleanup()` of the result stops. OSError if the address is not available. context: None for plain http.
 
     Without a certificate there is one request a connection, soon after it was made; over plain http that holds for the first.
     """
-    listener = Listener(host, port, most=_STRANGERS, seconds=_STRANGER_SECONDS)
+    listener = Listener(host, port, most=_UNVERIFIED, seconds=_UNVERIFIED_SECONDS)
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport
         if transport is not None and _verified(request):
-            listener.welcome(transport)
+            listener.verified(transport)
             return await endpoints.handle(request)
         response = await endpoints.handle(request)
         response.force_close()
@@ -265,7 +267,7 @@ def _verified(request: web.BaseRequest) -> bool:
 
 
 def _one_line(record: logging.LogRecord) -> bool:
-    """What is no HTTP is the caller's fault, and its traceback says nothing of us."""
+    """For a request that is not HTTP, one line without a traceback: it is not a fault of the extender."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         record.msg, record.args, record.exc_info = f"{record.getMessage()}: {str(error)[:80]!r}", (), None

@@ -35,7 +35,7 @@ def _inspect(node: NodeLedger) -> dict[str, Any]:
 def _inspected(node: NodeLedger) -> dict[str, Any]:
     cards = [
         {"id": state.card.index, "totalGPU": state.card.units, "usedGPU": state.card.units - state.free, "pods": list(_pods(node, state))}
-        for state in node.cards
+        for state in node.card_states
     ]
     return {
         "name": node.name,
@@ -46,10 +46,10 @@ def _inspected(node: NodeLedger) -> dict[str, Any]:
 
 
 def _pods(node: NodeLedger, state: CardState) -> Iterable[dict[str, Any]]:
-    for holder in node.pods:
-        units = (node.cards_of(holder) or {}).get(state.card.index)
+    for pod in node.pods:
+        units = (node.cards_of(pod) or {}).get(state.card.index)
         if units is not None:
-            yield {"name": holder.name, "namespace": holder.namespace, "usedGPU": units}
+            yield {"name": pod.name, "namespace": pod.namespace, "usedGPU": units}
 
 
 def ledger_json(ledger: Ledger, problems: Sequence[str] = ()) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def _node(ledger: Ledger, node: NodeLedger) -> dict[str, Any]:
         "error": node.inventory_error,
         "placement": node.record.placement,
         "model": node.record.model,
-        "cards": [_card(node, state) for state in node.cards],
-        "pods": [_pod(ledger, node, holder) for holder in sorted(node.pods, key=lambda h: (h.namespace, h.name, h.uid))],
+        "cards": [_card(node, state) for state in node.card_states],
+        "pods": [_pod(ledger, node, pod) for pod in sorted(node.pods, key=lambda h: (h.namespace, h.name, h.uid))],
         "held": [
             {"card": e.card, "uid": e.uid, "pod": e.pod, "units": e.units, "why": e.why, "whole": e.whole} for e in node.record.held.entries
         ],
-        "rejected": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.refused],
+        "rejected": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.rejections],
         "nominated": [_nominee(nominee) for nominee in ledger.nominees.get(node.name, {}).values()],
         "problems": node.problems(),
     }
@@ -105,23 +105,23 @@ def _card(node: NodeLedger, state: CardState) -> dict[str, Any]:
     }
 
 
-def _pod(ledger: Ledger, node: NodeLedger, holder: AllocatedPod) -> dict[str, Any]:
-    known = node.cards_of(holder)
+def _pod(ledger: Ledger, node: NodeLedger, pod: AllocatedPod) -> dict[str, Any]:
+    known = node.cards_of(pod)
     states = (
-        (ledger.is_held_until(holder.uid), "deleted"),
-        (ledger.is_reserved(holder.uid), "reserved"),
-        (ledger.is_assumed(holder.uid), "assumed"),
-        (holder.terminating, "terminating"),
+        (ledger.is_held_until(pod.uid), "deleted"),
+        (ledger.is_reserved(pod.uid), "reserved"),
+        (ledger.is_assumed(pod.uid), "assumed"),
+        (pod.terminating, "terminating"),
     )
     return {
-        "namespace": holder.namespace,
-        "name": holder.name,
-        "uid": holder.uid,
-        "units": holder.request.units,
-        "cards": holder.request.cards,
-        "core": holder.request.core,
-        "whole": holder.whole,
-        "priority": holder.priority,
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "units": pod.request.units,
+        "cards": pod.request.whole_cards,
+        "core": pod.request.core,
+        "whole": pod.whole,
+        "priority": pod.priority,
         "state": next((state for is_so, state in states if is_so), "bound"),
         "by_card": None if known is None else {str(index): units for index, units in sorted(known.items())},
     }

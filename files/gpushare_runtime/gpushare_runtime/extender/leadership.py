@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""When this host's extender may answer: one of several does, and a new one not before the former one's Bindings are all known.
+"""Leadership: which of several extenders may answer and bind, and when a new one knows all Bindings of the former one.
 
 The argument is in docs/high-availability.md. All times are durations on this host's monotonic clock.
 """
@@ -29,10 +29,10 @@ DEFAULT_LEASE: Final = "kube-system/kube-scheduler"
 NO_LEASE: Final = "none"
 
 SERVER_SECONDS: Final = 3
-"""The API server gives up on a Binding this long after it came; later it cannot happen any more."""
+"""The API server ends the request of a Binding after this time. Later it cannot bind the pod any more."""
 
 TRANSIT_SECONDS: Final = 1.5
-"""What the API server has not acknowledged by then is not sent again: the kernel gives the connection up (TCP_USER_TIMEOUT)."""
+"""The kernel retransmits unacknowledged data for this time, then it closes the connection (TCP_USER_TIMEOUT)."""
 
 _MARGIN_SECONDS: Final = 0.25
 
@@ -42,18 +42,18 @@ def drained_after(server_seconds: float) -> float:
     return TRANSIT_SECONDS + server_seconds + _MARGIN_SECONDS
 
 
-LICENCE_SECONDS: Final = 2.0
-"""A Binding is sent only this long after the beginning of a look at the Lease that showed it with this host's scheduler."""
-LANDED_SECONDS: Final = drained_after(SERVER_SECONDS)
-"""From the moment a Binding is sent to the moment from which it cannot happen any more."""
-FENCE_SECONDS: Final = LICENCE_SECONDS + LANDED_SECONDS
-"""From a look that shows the Lease with us for the first time to the moment when no Binding of the former holder is left."""
+SEND_SECONDS: Final = 2.0
+"""Send window: a Binding is sent only this long after the start of a read of the Lease that showed this host's scheduler as its holder."""
+DRAINED_SECONDS: Final = drained_after(SERVER_SECONDS)
+"""From the moment a Binding is sent to the moment from which it cannot bind the pod any more."""
+TAKEOVER_SECONDS: Final = SEND_SECONDS + DRAINED_SECONDS
+"""From the first read that shows the Lease with us to the moment from which no Binding of the former holder is under way."""
 
-_LOOK_SECONDS: Final = 0.5
-_LOOK_WITHIN: Final = 1.5
+_POLL_SECONDS: Final = 0.5
+_POLL_WITHIN: Final = 1.5
 _GRACE_SECONDS: Final = 0.2
 _READ_WITHIN: Final = 5.0
-_AGAIN_SECONDS: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 _REMEMBERED: Final = 20
 _PODS: Final = path("api/v1", "pods")
 
@@ -81,14 +81,14 @@ def read_lease(raw: Mapping[str, Any]) -> Lease:
 
 
 def _follows(before: Lease, now: Lease) -> bool:
-    """Whether nobody can have held it between these two looks: both holders are of this host, and each change counts one."""
+    """Whether nobody else held it between these two reads: both holders are of this host, and each change counts one."""
     changes = now.transitions - before.transitions
     same = changes == 0 and now.holder == before.holder
     return now.uid == before.uid and (same or (changes == 1 and not before.coordinated and not now.coordinated))
 
 
 class PodCache(Protocol):
-    """What the fence needs of the pods' Reflector."""
+    """The part of the pods' Reflector that `Leadership` uses."""
 
     synced: asyncio.Event
 
@@ -99,7 +99,7 @@ class Leadership:
     """Whether the verbs may be answered, and Bindings sent, now.
 
     lease: "namespace/name", "" where no scheduler elects a leader; host: of the scheduler that asks; clock: monotonic, seconds.
-    on_foreign_binding: gets the pod and the words when somebody else binds while we should be alone.
+    on_foreign_binding: called with the pod and a sentence when another scheduler binds while this one is active.
     """
 
     def __init__(
@@ -108,63 +108,63 @@ class Leadership:
         host: str,
         *,
         clock: Callable[[], float] = time.monotonic,
-        on_foreign_binding: Callable[[AllocatedPod, str], None] = lambda holder, words: None,
+        on_foreign_binding: Callable[[AllocatedPod, str], None] = lambda pod, words: None,
     ) -> None:
         self.lease, self.host = lease, host
         self.foreign_bindings = 0
         """Bindings of others that were seen since the start."""
         self.terms = 0
-        """Times that this host's scheduler became the active one after another, or after nobody knows whom, since the start."""
+        """Times that this host's scheduler became the active one after another or an unknown one, since the start."""
         self._clock, self._on_foreign_binding = clock, on_foreign_binding
         self._seen: Lease | None = None
         self._mine: Lease | None = None
-        self._looked = -math.inf
-        self._trouble = "it has not been read yet"
+        self._observed_at = -math.inf
+        self._failure = "it has not been read yet"
         # A process before this one may have sent Bindings until this one began.
-        self._landed = clock() + LANDED_SECONDS
-        self._proven = False
-        self._unproven = asyncio.Event()
-        self._unproven.set()
+        self._drained_at = clock() + DRAINED_SECONDS
+        self._verified = False
+        self._unverified = asyncio.Event()
+        self._unverified.set()
         self._wake = asyncio.Event()
         self._problems: deque[str] = deque(maxlen=_REMEMBERED)
 
     def observe(self, lease: Lease | None, began: float) -> None:
-        """The Lease was read; None: there is none. began: when the read was begun, of the same clock."""
-        first, before = self._looked == -math.inf, self._seen
-        self._seen, self._looked, self._trouble = lease, began, ""
+        """Take the Lease as read; None if it does not exist. began: start of the read, by the same clock."""
+        first, before = self._observed_at == -math.inf, self._seen
+        self._seen, self._observed_at, self._failure = lease, began, ""
         if lease is None:
             self._mine = None
-            # Whoever held it, perhaps before the first look, may have Bindings under way, and whoever makes it anew waits for those.
+            # A former holder may have Bindings under way. A scheduler that creates the Lease waits for those.
             if before is not None or first:
-                self._begin("it is not there, so that one scheduler is taken to run alone")
+                self._begin("it does not exist, so that one scheduler is taken to run alone")
         elif lease.host == self.host:
             mine, self._mine = self._mine, lease
             if mine is None or not _follows(mine, lease):
                 self._begin(f"this host's scheduler holds it ({lease.holder})")
         elif lease.holder:
-            # Somebody else's Bindings, however the change back will be counted.
+            # From now on the other one may bind, however the change back will be counted.
             self._mine = None
 
     def _begin(self, why: str) -> None:
-        """A term: nothing is answered before the Bindings of all others are over and known."""
+        """A term begins: no verb is answered before the Bindings of all others are drained and in the cache."""
         self.terms += 1
-        self._landed = self._clock() + FENCE_SECONDS
-        self._proven = False
-        self._unproven.set()
-        log.info("lease %s: %s; answering in %.1f s", self.lease, why, FENCE_SECONDS)
+        self._drained_at = self._clock() + TAKEOVER_SECONDS
+        self._verified = False
+        self._unverified.set()
+        log.info("lease %s: %s; answering in %.1f s", self.lease, why, TAKEOVER_SECONDS)
 
     def failed(self, why: str) -> None:
         """The Lease could not be read."""
-        self._trouble = why
+        self._failure = why
 
     def send_window(self) -> float:
-        """Seconds that are left in which a Binding may be sent, on what is known now; 0 or less: none may be."""
+        """Seconds that remain to send a Binding, by the last read of the Lease; none may be sent if 0 or less."""
         if self.lease and self._seen is not None and self._seen.host != self.host:
             return 0.0
-        return self._looked + LICENCE_SECONDS - self._clock() if self.lease else math.inf
+        return self._observed_at + SEND_SECONDS - self._clock() if self.lease else math.inf
 
-    def asked(self) -> str:
-        """`problem`, where the scheduler asks: it may have become the leader a moment ago, so that the Lease is looked at again."""
+    def problem_now(self) -> str:
+        """`problem`, for a call of the scheduler: it may have become the leader just now, so that the Lease is read immediately."""
         if self.send_window() <= 0:
             self._wake.set()
         return self.problem()
@@ -173,18 +173,18 @@ class Leadership:
         """Why the verbs are not to be answered now, "" when they are."""
         if self.send_window() <= 0:
             return self._not_ours()
-        left = self._landed - self._clock()
+        left = self._drained_at - self._clock()
         if left > 0:
             return (
-                f"the extender that was active before this one may have Bindings under way: they have landed or timed out in {left:.1f} s; "
+                f"the extender that was active before this one may have Bindings under way: they are drained in {left:.1f} s; "
                 "kube-scheduler tries again by itself"
             )
-        if not self._proven:
+        if not self._verified:
             return "after a change of the active extender the pods are compared with the API server; kube-scheduler tries again by itself"
         return ""
 
     def _not_ours(self) -> str:
-        if self._seen is not None and not self._trouble and self._seen.host != self.host:
+        if self._seen is not None and not self._failure and self._seen.host != self.host:
             holder = f"held by {self._seen.holder}" if self._seen.holder else "held by nobody"
             return (
                 f"lease {self.lease} is {holder}, and this extender serves the scheduler of host {self.host}: expected it to ask only "
@@ -194,26 +194,26 @@ class Leadership:
             )
         return (
             f"lease {self.lease} cannot be read, so that it is not known whether another scheduler is active: "
-            f"{self._trouble or 'no answer for too long'}; expected the right to get it (role extender gives it) and an API server that "
-            f"answers within {_LOOK_WITHIN} s; where one scheduler runs alone without leader election, --lease {NO_LEASE}"
+            f"{self._failure or 'no answer for too long'}; expected the right to get it (role extender gives it) and an API server that "
+            f"answers within {_POLL_WITHIN} s; where one scheduler runs alone without leader election, --lease {NO_LEASE}"
         )
 
-    def foreign_binding(self, holder: AllocatedPod) -> None:
-        """A pod was seen bound with cards, and not by this process. Matters only while this should be the only one that binds."""
+    def foreign_binding(self, pod: AllocatedPod) -> None:
+        """The watch shows a pod with cards that this process did not bind. A problem only while this is the active extender."""
         if self.problem():
             return
         self.foreign_bindings += 1
         words = (
-            f"pod {holder.namespace}/{holder.name} was bound to node {holder.node} with cards by somebody else, while the scheduler of "
-            f"host {self.host} is the active one: a second scheduler gives away the same cards, or a Binding came later than its bound. "
+            f"pod {pod.namespace}/{pod.name} was bound to node {pod.node} with cards by somebody else, while the scheduler of "
+            f"host {self.host} is the active one: a second scheduler allocates the same cards, or a Binding came later than its bound. "
             f"Expected one active scheduler: the same lease ({self.lease or 'leader election is off'}) on all control planes"
         )
         self._problems.append(words)
         log.error("%s", words)
-        self._on_foreign_binding(holder, words)
+        self._on_foreign_binding(pod, words)
 
     def problems(self) -> list[str]:
-        """What should not be, in words, the latest of it; [] usually."""
+        """The latest foreign bindings as sentences; normally []."""
         return list(self._problems)
 
     def families(self) -> Iterator[Metric]:
@@ -226,9 +226,9 @@ class Leadership:
 
     async def run(self, client: KubeClient, pods: PodCache) -> None:
         """Never returns; cancel it."""
-        await asyncio.gather(self._look_for_ever(client), self._prove_for_ever(client, pods))
+        await asyncio.gather(self._poll_lease(client), self._verify_cache(client, pods))
 
-    async def _look_for_ever(self, client: KubeClient) -> None:
+    async def _poll_lease(self, client: KubeClient) -> None:
         if not self.lease:
             return
         namespace, _, name = self.lease.partition("/")
@@ -238,26 +238,26 @@ class Leadership:
             began = self._clock()
             try:
                 # Without a resourceVersion: the API server asks etcd's majority.
-                self.observe(read_lease(await client.get(where, within=_LOOK_WITHIN)), began)
+                self.observe(read_lease(await client.get(where, within=_POLL_WITHIN)), began)
             except KubeError as error:
                 if error.status == 404:
                     self._absent(began)
                 else:
                     self.failed(str(error))
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _LOOK_SECONDS)
+                await asyncio.wait_for(self._wake.wait(), _POLL_SECONDS)
 
     def _absent(self, began: float) -> None:
-        if self._seen is not None or self._trouble:
+        if self._seen is not None or self._failure:
             log.warning("lease %s does not exist: no scheduler has elected itself with it, so that one is taken to run alone", self.lease)
         self.observe(None, began)
 
-    async def _prove_for_ever(self, client: KubeClient, pods: PodCache) -> None:
-        """After all Bindings of others: have the cache reach what the API server has then."""
+    async def _verify_cache(self, client: KubeClient, pods: PodCache) -> None:
+        """When the Bindings of others are drained, have the cache reach the API server's current state."""
         await pods.synced.wait()
         while True:
-            await self._unproven.wait()
-            left = self._landed - self._clock()
+            await self._unverified.wait()
+            left = self._drained_at - self._clock()
             if left > 0:
                 await asyncio.sleep(left)
                 continue
@@ -266,10 +266,10 @@ class Leadership:
                 page = await client.get(_PODS, limit=1, within=_READ_WITHIN)
                 await pods.catch_up(str((page.get("metadata") or {}).get("resourceVersion") or ""), _GRACE_SECONDS)
             except KubeError as error:
-                log.warning("pods cannot be compared with the API server: %s", error)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                log.warning("the pods cannot be compared with the API server: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if term == self.terms:
-                self._proven = True
-                self._unproven.clear()
+                self._verified = True
+                self._unverified.clear()
                 log.info("the pods are as the API server has them now (%.2f s)", self._clock() - began)

@@ -74,12 +74,12 @@ def families(cluster: Cluster) -> Iterator[Metric]:
     ledger = cluster.ledger
     nodes = [ledger.nodes[name] for name in sorted(ledger.nodes)]
     yield _gauge("nodes", "Nodes that publish cards or have pods with allocated cards.", _counted("cards", _known(nodes), _KNOWN))
-    yield _per_node("cards", "Cards of the node.", nodes, lambda node: len(node.cards))
+    yield _per_node("cards", "Cards of the node.", nodes, lambda node: len(node.card_states))
     yield _per_node(
-        "cards_allocated", "Cards of the node with at least one allocation.", nodes, lambda node: sum(not c.empty for c in node.cards)
+        "cards_allocated", "Cards of the node with at least one allocation.", nodes, lambda node: sum(not c.empty for c in node.card_states)
     )
     yield _per_node(
-        "cards_unusable", "Cards of the node that accept no new pods.", nodes, lambda node: sum(not c.card.usable for c in node.cards)
+        "cards_unusable", "Cards of the node that accept no new pods.", nodes, lambda node: sum(not c.card.usable for c in node.card_states)
     )
     yield _per_node("units", "Units of all cards of the node.", nodes, lambda node: node.inventory.units if node.inventory else 0)
     yield _per_node("units_free", "Unallocated units on the cards of the node that accept new pods.", nodes, lambda node: node.free)
@@ -94,8 +94,8 @@ def families(cluster: Cluster) -> Iterator[Metric]:
     yield _gauge(
         "drift_units", "Units that nodes report as in use and no pod's annotations have, by reason.", _counted("reason", drift, _DRIFTS)
     )
-    refused = sum(len(node.refused) for node in nodes)
-    yield _gauge("admission_rejections", "Rejections by kubelets for which cards are reserved now.", [(refused, {})])
+    rejected = sum(len(node.rejections) for node in nodes)
+    yield _gauge("admission_rejections", "Rejections by kubelets for which cards are reserved now.", [(rejected, {})])
     yield _per_node(
         "ledger_inconsistencies", "Inconsistencies of the ledger; GET /ledger describes them.", nodes, lambda node: len(node.problems())
     )

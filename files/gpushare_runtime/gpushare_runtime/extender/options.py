@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,16 +16,14 @@ from typing import Final
 from gpushare_runtime import __version__
 from gpushare_runtime.core.constraints import PLACEMENTS
 from gpushare_runtime.core.protocol import EXTENDER_PORT
-from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.daemon import metrics_server, runner
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE, NO_LEASE
 from gpushare_runtime.extender.tls import TlsFiles
-from gpushare_runtime.kube.service_account import add_options
+from gpushare_runtime.kube import service_account
+from gpushare_runtime.kube.service_account import TokenFiles
 
 NAME: Final = "gpushare-extender"
-
-
-_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True)
@@ -46,24 +44,45 @@ class Address:
 
 @dataclass(frozen=True)
 class Settings:
-    """placement: the policy between nodes; card_placement: between the cards of a node, "" for the same; preempt: whether
-    kube-scheduler calls that verb, so that disruption budgets matter; metrics: None for nowhere; lease: that the schedulers of the
-    control planes compete for, "" without leader election; scheduler_host: the name of this one's host in it; most_nodes: that
-    filter names, 0 for all that fit."""
+    """The extender's settings."""
 
     listen: Address
-    placement: str = "binpack"
-    card_placement: str = ""
-    preempt: bool = False
-    metrics: MetricsAddress | None = None
-    lease: str = ""
-    scheduler_host: str = ""
-    most_nodes: int = 0
+    placement: str = "binpack"  # policy between nodes
+    card_placement: str = ""  # policy between the cards of a node, "" for the same
+    preempt: bool = False  # whether kube-scheduler calls that verb, so that disruption budgets matter
+    lease: str = ""  # leader-election Lease as "namespace/name", "" without leader election
+    scheduler_host: str = ""  # this scheduler's host name in the lease
+    most_nodes: int = 0  # maximum number of nodes that filter returns, 0 for no limit
+    kubeconfig: str | None = None  # None for the pod's service account
+    tokens: TokenFiles | None = None  # None for the kubeconfig's user
+    tls: TlsFiles | None = None  # None for plain http
+    metrics: MetricsAddress | None = None  # None without a metrics page
+    log_level: str = "info"
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
+    """The settings by arguments and environment; None: this process's arguments. Ends the process with a message if they are invalid."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    return Settings(
+        listen=given.listen,
+        placement=given.placement,
+        card_placement=given.card_placement,
+        preempt=given.preempt,
+        lease=given.lease,
+        scheduler_host=given.scheduler_host,
+        most_nodes=given.most_nodes,
+        kubeconfig=given.kubeconfig or None,
+        tokens=service_account.from_options(parser, given),
+        tls=_tls_files(parser, given),
+        metrics=metrics_server.from_options(parser, given),
+        log_level=given.log_level,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=NAME, description="Scheduler extender of gpushare: which card has room, and one Binding that says so."
+        prog=NAME, description="Scheduler extender of gpushare: chooses the card of each pod, and binds the pod."
     )
     parser.add_argument(
         "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="without it the pod's service account is used (env KUBECONFIG)"
@@ -87,10 +106,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_natural,
         default=0,
         metavar="N",
-        help="filter answers with the best N of the nodes that fit, which alone the scheduler then scores; 0: with all (default)",
+        help="filter returns only the N best of the nodes that fit; 0: all of them (default)",
     )
     metrics_server.add_options(parser)
-    add_options(parser)
+    service_account.add_options(parser)
+    runner.add_options(parser)
     for option, what in (
         ("--tls-cert", "the certificate for TLS"),
         ("--tls-key", "its key"),
@@ -99,9 +119,6 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             option, type=Path, metavar="FILE", help=f"{what}, PEM (all three, or none for plain http on a loopback address)"
         )
-    parser.add_argument(
-        "--log-level", type=_level, default=os.environ.get("LOG_LEVEL") or "info", help="debug, info, warn or error (env LOG_LEVEL)"
-    )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     return parser
 
@@ -126,7 +143,7 @@ def _address(text: str) -> Address:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} has no IP address; write address and port, such as 127.0.0.1:{EXTENDER_PORT}") from None
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} has no port from 1 to 65535; write such as 127.0.0.1:{EXTENDER_PORT}")
+        raise argparse.ArgumentTypeError(f"{text!r} has no port from 1 to 65535; write for example 127.0.0.1:{EXTENDER_PORT}")
     return Address(host, int(port))
 
 
@@ -141,11 +158,5 @@ def _lease(text: str) -> str:
 
 def _natural(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes; write such as 100, or 0 for no limit")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes; write for example 100, or 0 for no limit")
     return int(text)
-
-
-def _level(text: str) -> str:
-    if text not in _LEVELS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no log level; use {', '.join(_LEVELS)}")
-    return text

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Have kube-scheduler ask again about a pod that it asked about a moment too early.
+"""Requeue: have kube-scheduler retry a pod for which filter found no node a moment too early.
 
-The scheduler hears of a pod's end by its own watch and asks at once. Where our watch is a little later, we refuse from the
-ledger as it still is; and of what is given back without a pod's end (a reservation, a Binding that did not happen) it never
-hears. Then nothing makes the scheduler ask again before its flush after five minutes. So what was refused is remembered, and
-when room comes up for it that the scheduler does not ask for by itself, the pending pod gets an annotation: any update of it
-puts it back into the scheduler's queue.
+The scheduler's own watch shows it the end of a pod, and it retries immediately. If our watch is later, filter still answers from
+the old ledger. Capacity that is freed without a pod's end (a reservation, a Binding that did not happen) is invisible to the
+scheduler. Then it retries only with its flush after five minutes. So this module remembers unschedulable pods. When capacity is
+free for one and the scheduler does not retry it, the pod gets an annotation: any update puts it back into the scheduler's queue.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ from gpushare_runtime.kube.client import KubeClient, KubeError, path
 log = logging.getLogger(__name__)
 
 LATE_SECONDS: Final = 1.0
-"""The scheduler, when it has heard of the room by itself, has asked by then."""
+"""If the scheduler's own watch shows it the free capacity, it retries within this time."""
 SAMPLED_FROM: Final = 100
-"""kube-scheduler looks for so many nodes at least (minFeasibleNodesToFind) before it asks about a sample of them."""
+"""With fewer nodes kube-scheduler asks about all of them (minFeasibleNodesToFind), with more about a sample."""
 MOST_UNSCHEDULABLE: Final = 10_000
-"""Beyond so many, those of pods that are gone are looked for whenever they have doubled: there may be no room for long."""
+"""Beyond so many, entries of deleted pods are removed whenever the number has doubled, because capacity may not be freed for long."""
 _PATCH_SECONDS: Final = 5.0
 _MOST_NAMES: Final = 200_000
 
 
 @dataclass(frozen=True)
 class _Unschedulable:
-    """at: of the clock; nodes: those that the scheduler asked about, None where it is not known which."""
+    """at: of the clock; nodes: those that filter tried, None if unknown."""
 
     at: float
     nodes: frozenset[str] | None
 
 
 class Requeue:
-    """One pod at a time, the longest waiting first: it may take the room, and the others need not be woken.
+    """Requeues one pod at a time, the longest waiting first: it may take the capacity, and the others need not be tried.
 
-    active: whether this extender answers the scheduler now: a former leader leaves the pods to the new one; clock: seconds, monotonic.
+    active: whether this extender is the leader, because a former leader leaves the pods to the new one; clock: seconds, monotonic.
     """
 
     def __init__(
@@ -68,62 +67,62 @@ class Requeue:
         self._policy = policy
         self._active = active
         self._clock = clock
-        self._refused: dict[str, _Unschedulable] = {}
-        self._many = MOST_UNSCHEDULABLE
+        self._unschedulable: dict[str, _Unschedulable] = {}
+        self._limit = MOST_UNSCHEDULABLE
         self._requeued: dict[str, float] = {}
         self._nodes: dict[frozenset[str], frozenset[str]] = {}
-        self._room_at = 0.0
-        self._room = asyncio.Event()
+        self._freed_at = 0.0
+        self._freed = asyncio.Event()
 
-    def asked(self, uid: str, refused: Collection[str]) -> None:
-        """filter was asked about this pod just now. refused: the nodes it was asked about, where it fits on none; empty where it fits."""
-        # Whoever has had a turn goes to the end.
-        before = self._refused.pop(uid, None)
-        if not refused:
+    def on_filter(self, uid: str, nodes_tried: Collection[str]) -> None:
+        """filter answered about this pod just now. nodes_tried: all nodes of the call if the pod fits on none; empty if it fits."""
+        # A pod that was tried goes to the end.
+        before = self._unschedulable.pop(uid, None)
+        if not nodes_tried:
             return
-        nodes = frozenset(refused)
+        nodes = frozenset(nodes_tried)
         if before is not None and before.nodes is not None and len(nodes) >= SAMPLED_FROM:
             # Perhaps a sample: the next one will be another.
             nodes |= before.nodes
-        self._refused[uid] = _Unschedulable(self._clock(), self._shared(nodes))
-        if len(self._refused) > self._many:
+        self._unschedulable[uid] = _Unschedulable(self._clock(), self._shared(nodes))
+        if len(self._unschedulable) > self._limit:
             self._forget_gone()
 
     def on_capacity_freed(self) -> None:
-        """The ledger may have room that it had not before."""
-        self._room_at = self._clock()
-        self._room.set()
+        """The ledger may have more free capacity than before."""
+        self._freed_at = self._clock()
+        self._freed.set()
 
     def next(self) -> PendingPod | InvalidPod | None:
-        """The pod that fits by now where it was refused, was so before there was room, and was not requeued for this room yet."""
+        """A pod that was unschedulable before capacity was freed, fits now, and was not requeued for it yet."""
         pending: Mapping[str, PendingPod | InvalidPod] = self._cluster.pending
         self._forget_gone()
         fits: dict[Hashable, bool] = {}
-        for uid, refusal in self._refused.items():
+        for uid, failure in self._unschedulable.items():
             pod = pending.get(uid)
-            if pod is None or refusal.at > self._room_at or self._requeued.get(uid) == self._room_at:
+            if pod is None or failure.at > self._freed_at or self._requeued.get(uid) == self._freed_at:
                 continue
-            # What is assumed has an answer to come; when it does, there is room again.
-            if not self._cluster.ledger.is_assumed(uid) and self._fits(pod, refusal.nodes, fits):
-                self._requeued[uid] = self._room_at
+            # The result of an assumed pod's Binding is to come, and may free capacity again.
+            if not self._cluster.ledger.is_assumed(uid) and self._fits(pod, failure.nodes, fits):
+                self._requeued[uid] = self._freed_at
                 return pod
         return None
 
     def _forget_gone(self) -> None:
         pending = self._cluster.pending
-        # The scheduler's watch may be faster than ours: a pod that we have not seen yet is not gone.
+        # The scheduler's watch may be ahead of ours: a pod that ours has not shown yet is not deleted.
         unseen = self._clock() - UNSEEN_SECONDS
-        self._refused = {uid: refusal for uid, refusal in self._refused.items() if uid in pending or refusal.at > unseen}
-        self._requeued = {uid: at for uid, at in self._requeued.items() if uid in self._refused}
-        self._many = max(MOST_UNSCHEDULABLE, 2 * len(self._refused))
+        self._unschedulable = {uid: failure for uid, failure in self._unschedulable.items() if uid in pending or failure.at > unseen}
+        self._requeued = {uid: at for uid, at in self._requeued.items() if uid in self._unschedulable}
+        self._limit = max(MOST_UNSCHEDULABLE, 2 * len(self._unschedulable))
 
     def _fits(self, pod: PendingPod | InvalidPod, nodes: frozenset[str] | None, known: dict[Hashable, bool]) -> bool:
-        """known: answers of this moment, since most pods that wait are alike."""
+        """known: results of this call, because most waiting pods are alike."""
         if isinstance(pod, InvalidPod):
             return False
         ledger = self._cluster.ledger
         request = ledger.for_pod(pod)
-        # Who is nominated sees its own room, the others that of those who are less.
+        # A nominated pod sees the capacity reserved for it; other pods that of nominees with lower priority.
         alike = request.key, nodes, (pod.uid if pod.nominated else "", pod.priority) if ledger.nominees else None
         if alike not in known:
             found = ledger.nodes.values() if nodes is None else filter(None, map(ledger.node, nodes))
@@ -136,7 +135,7 @@ class Requeue:
     def _shared(self, nodes: frozenset[str]) -> frozenset[str] | None:
         """One object for equal ones. Where samples differ too much for that, only a bounded number of names is kept."""
         if nodes not in self._nodes and sum(map(len, self._nodes)) + len(nodes) > _MOST_NAMES:
-            self._nodes = {refusal.nodes: refusal.nodes for refusal in self._refused.values() if refusal.nodes is not None}
+            self._nodes = {failure.nodes: failure.nodes for failure in self._unschedulable.values() if failure.nodes is not None}
             if sum(map(len, self._nodes)) + len(nodes) > _MOST_NAMES:
                 return None
         return self._nodes.setdefault(nodes, nodes)
@@ -145,32 +144,32 @@ class Requeue:
         """Never returns; cancel it."""
         backoff = Backoff()
         while True:
-            await self._room.wait()
+            await self._freed.wait()
             await asyncio.sleep(LATE_SECONDS)
             if not self._active():
                 continue
             pod = self.next()
             if pod is None:
-                self._room.clear()
+                self._freed.clear()
                 continue
-            log.info("requeue %s: it fits by now, and the scheduler has not asked again", pod)
+            log.info("requeue %s: it fits now, and the scheduler has not retried it", pod)
             now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            # Through the status, because whoever may patch the pod itself may change its images.
+            # Through the status: permission to patch the pod itself would allow a change of its images.
             where = path("api/v1", "namespaces", pod.namespace, "pods", pod.name, "status")
-            body = {"metadata": {"uid": pod.uid, "annotations": {protocol.ANNOTATION_RECALLED: now}}}
+            body = {"metadata": {"uid": pod.uid, "annotations": {protocol.ANNOTATION_REQUEUED: now}}}
             try:
                 await client.patch(where, body, kind="merge", within=_PATCH_SECONDS)
             except KubeError as error:
                 log.warning("requeue %s: %s", pod, error)
                 if not error.status or error.status == 429 or error.status >= 500:
-                    self._once_more(pod.uid)
+                    self._retry(pod.uid)
                     await asyncio.sleep(backoff.wait())
             else:
                 backoff.reset()
 
-    def _once_more(self, uid: str) -> None:
-        """It has not heard; the others have their turn first."""
-        refusal = self._refused.pop(uid, None)
-        if refusal is not None:
-            self._refused[uid] = refusal
+    def _retry(self, uid: str) -> None:
+        """The annotation was not written: try this pod again after the others."""
+        failure = self._unschedulable.pop(uid, None)
+        if failure is not None:
+            self._unschedulable[uid] = failure
             self._requeued.pop(uid, None)

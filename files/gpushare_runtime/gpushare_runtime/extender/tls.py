@@ -4,13 +4,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+from gpushare_runtime.daemon.runner import FatalError
+
+log = logging.getLogger(__name__)
 
 
-class TlsError(Exception):
-    """Files that make no TLS server; says which, what was found and what was expected."""
+class TlsError(FatalError):
+    """Files that make no TLS server; the text has the file, what was found and what was expected. Fatal only at the start."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,18 @@ class Tls:
     def reload(self) -> None:
         """Read the files again for the handshakes to come. TlsError if they are not good now: then what was read before stays."""
         self._newest = self.files.context()
+
+    async def follow(self, reload: asyncio.Event) -> NoReturn:
+        """Read the files again whenever `reload` is set. Never returns; cancel it."""
+        while True:
+            await reload.wait()
+            reload.clear()
+            try:
+                self.reload()
+            except TlsError as error:
+                log.error("not reloaded, the certificate read before stays in use: %s", error)
+            else:
+                log.info("reloaded %s and %s for new connections", self.files.certificate, self.files.client_ca)
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         if context is not self._newest:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger, NodeRecord
 from gpushare_runtime.core.objects import read_pending
-from gpushare_runtime.core.placement.explain import FAULT, MOST_WORDINGS, NoFit, amount, no_fit, refusals
+from gpushare_runtime.core.placement.explain import FAULT, MOST_WORDINGS, NoFit, amount, failed_nodes, no_fit
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import Budget, Preemption, Victims, seen_by
 from gpushare_runtime.core.placement.ranking import NodeCost, names_of, scores_of
@@ -24,7 +24,7 @@ from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptAr
 log = logging.getLogger(__name__)
 
 IN_THE_POD: Final = "what is wrong is in the pod: see the other reason"
-"""For all nodes but the first, where a pod cannot be meant."""
+"""For all nodes except the first, if the pod's request is invalid."""
 
 _REMEMBERED: Final = 300
 _REMEMBERED_LABELS: Final = 64
@@ -32,19 +32,19 @@ _REMEMBERED_LABELS: Final = 64
 
 
 class Service:
-    """The verbs that bind nothing. asked: told the UID of each pod that filter is asked about, and the nodes where it does not get a
-    place for now, which are all that were named or none; budgets: those of the cluster.
+    """The verbs that bind nothing.
 
-    The node that the scheduler will most probably take is reserved in the ledger, since it binds only after it has asked about
-    other pods. most: filter names at most so many nodes, those that prioritize would score best; 0 for all that fit.
-    clock: monotonic, in seconds.
+    The ledger reserves the card that the scheduler will most probably take, because the scheduler binds only after it has filtered
+    other pods. on_filter: called with the pod's UID and all nodes of the call if it fits on none of them, else no nodes; budgets:
+    the cluster's disruption budgets; most: maximum number of nodes that filter returns, the best first, 0 for no limit;
+    clock: monotonic seconds.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         policy: Policy,
-        asked: Callable[[str, Sequence[str]], None] = lambda uid, refused: None,
+        on_filter: Callable[[str, Sequence[str]], None] = lambda uid, nodes: None,
         *,
         budgets: Callable[[], Collection[Budget]] = tuple,
         most: int = 0,
@@ -52,7 +52,7 @@ class Service:
     ) -> None:
         self._ledger = ledger
         self._policy = policy
-        self._asked = asked
+        self._on_filter = on_filter
         self._budgets = budgets
         self._most = most
         self._clock = clock
@@ -65,28 +65,28 @@ class Service:
         if pod is None:
             return Filtered(args.names)
         if isinstance(pod, InvalidPod):
-            return self._refuse(args, pod.error)
+            return self._invalid(args, pod.error)
         if pod.request.unsupported is not None:
-            return self._refuse(args, pod.request.unsupported)
-        # What is reserved for itself must not be in its way.
+            return self._invalid(args, pod.request.unsupported)
+        # Its own reservation must not exclude it.
         self._ledger.release(pod.uid)
-        holder = self._ledger.pod(pod.uid)
-        if holder is not None:
-            self._asked(pod.uid, args.names)
-            return Filtered(error=self._settling(holder))
+        known = self._ledger.pod(pod.uid)
+        if known is not None:
+            self._on_filter(pod.uid, args.names)
+            return Filtered(error=self._already_bound(known))
         pod = replace(pod, request=self._ledger.for_pod(pod))
         fitting, unfit = self._fitting(args.names, pod)
-        self._asked(pod.uid, () if fitting else args.names)
+        self._on_filter(pod.uid, () if fitting else args.names)
         if len(fitting) == 1:
-            # The scheduler does not ask for priorities then.
+            # The scheduler does not call prioritize then.
             self._reserve(pod, fitting[0])
         if not fitting or log.isEnabledFor(logging.DEBUG):
             # A line for each pod would cost more than its answer.
             log.info("filter %s, %s: %d of %d nodes fit", pod, amount(pod.request), len(args.names) - len(unfit), len(args.names))
-        refused = self._refused(unfit, pod)
-        self._log_faults(refused)
-        failed = refusals(pod.request, refused, lambda name: self._node(name, pod))
-        return Filtered(fitting, failed, unresolvable=frozenset(name for name, one in refused.items() if one.hopeless))
+        reasons = self._reasons(unfit, pod)
+        self._log_faults(reasons)
+        failed = failed_nodes(pod.request, reasons, lambda name: self._node(name, pod))
+        return Filtered(fitting, failed, unresolvable=frozenset(name for name, one in reasons.items() if one.hopeless))
 
     def prioritize(self, args: Arguments) -> Mapping[str, int]:
         """Node name → 1 … 10. Nodes that are left out get 0."""
@@ -114,7 +114,7 @@ class Service:
         return helped
 
     def _pending(self, pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
-        """As `read_pending`: filter, prioritize and the next attempt ask about the same version of the same pod."""
+        """As `read_pending`; filter, prioritize and the next attempt send the same version of the same pod."""
         metadata = pod.get("metadata") or {}
         version = metadata.get("uid"), metadata.get("resourceVersion")
         if None in version:
@@ -122,7 +122,7 @@ class Service:
         if version not in self._parsed:
             read = read_pending(pod)
             if isinstance(read, PendingPod) and len(read.labels) > _REMEMBERED_LABELS:
-                # Everything else that is kept of a pod is bounded; as many labels as it likes would outlive the pod here.
+                # Labels are unbounded, and would stay here after the pod.
                 return read
             if len(self._parsed) >= _REMEMBERED:
                 self._parsed.clear()
@@ -130,7 +130,7 @@ class Service:
         return self._parsed[version]
 
     def _fitting(self, names: Sequence[str], pod: PendingPod) -> tuple[Sequence[str], Collection[str]]:
-        """(the nodes that are named to the scheduler, those where this pod does not fit or of which nothing is known)."""
+        """(the nodes for the scheduler, the nodes that are unknown or where this pod does not fit)."""
         if not self._ledger.nominees:
             return self._policy.ranking(pod.request, self._ledger).fitting(names, self._most)
         weights = self._weights(names, pod)
@@ -138,16 +138,16 @@ class Service:
         unfit = {name for name, weight in zip(names, weights, strict=True) if weight is None}
         return names_of(nsmallest(self._most, fitting) if self._most else fitting), unfit
 
-    def _refused(self, unfit: Collection[str], pod: PendingPod) -> Mapping[str, NoFit]:
+    def _reasons(self, unfit: Collection[str], pod: PendingPod) -> Mapping[str, NoFit]:
         """Why it does not fit on these nodes."""
         if not unfit:
             return {}
-        look, nominees = partial(no_fit, pod.request), self._ledger.nominees
+        explain, nominees = partial(no_fit, pod.request), self._ledger.nominees
         # Where others are nominated each pod sees another node.
-        own = {name: look(self._node(name, pod)) for name in unfit if name in nominees} if nominees else {}
+        own = {name: explain(self._node(name, pod)) for name in unfit if name in nominees} if nominees else {}
         rest = [name for name in unfit if name not in own] if own else unfit
         # In a full cluster those are most nodes, and few have changed since the last pod.
-        found = self._policy.ranking(pod.request, self._ledger).noted(rest, look)
+        found = self._policy.ranking(pod.request, self._ledger).noted(rest, explain)
         found.update(own)
         return found
 
@@ -187,27 +187,27 @@ class Service:
         if allocation is not None:
             self._ledger.reserve(pod.allocated(name, allocation), self._clock() + pod.seconds_to_bind)
 
-    def _settling(self, holder: AllocatedPod) -> str:
-        """Why there is no answer about a pod that has cards: its own would count against it, and it would be called unschedulable."""
-        which = f"pod {holder.namespace}/{holder.name}"
-        if self._ledger.is_assumed(holder.uid):
+    def _already_bound(self, known: AllocatedPod) -> str:
+        """Why filter has no result for a pod that has cards: they would count against it, and make it unschedulable."""
+        which = f"pod {known.namespace}/{known.name}"
+        if self._ledger.is_assumed(known.uid):
             unknown = "and it is not known yet whether that happened; kube-scheduler tries again by itself"
-            return f"{which} is being bound to node {holder.node}, {unknown}"
-        return f"{which} is bound to node {holder.node} already"
+            return f"{which} is being bound to node {known.node}, {unknown}"
+        return f"{which} is bound to node {known.node} already"
 
-    def _log_faults(self, refused: Mapping[str, NoFit]) -> None:
+    def _log_faults(self, reasons: Mapping[str, NoFit]) -> None:
         """Once each, as long as they are the same ones."""
-        faults = {name: one.fault for name, one in refused.items() if one.fault}
+        faults = {name: one.fault for name, one in reasons.items() if one.fault}
         if faults.keys() - self._faulty:
             name, fault = next(item for item in faults.items() if item[0] not in self._faulty)
-            log.error("nodes that cannot be looked at, and are left out: %d; node %s: %s", len(faults), name, fault)
+            log.error("nodes that cannot be evaluated and are omitted: %d; node %s: %s", len(faults), name, fault)
         self._faulty = faults.keys()
 
-    def _refuse(self, args: Arguments, reason: str) -> Filtered:
-        log.info("filter %s: refused on every node: %s", pod_name(args.pod), reason)
+    def _invalid(self, args: Arguments, reason: str) -> Filtered:
+        log.info("filter %s: unschedulable on every node: %s", pod_name(args.pod), reason)
         failed = dict.fromkeys(args.names, reason)
         if len(failed) > MOST_WORDINGS:
-            # Once, and not thousands of times in one answer.
+            # Once, and not thousands of times in one response.
             failed = {**dict.fromkeys(args.names, IN_THE_POD), args.names[0]: reason}
         return Filtered(failed=failed, hopeless=True)
 

@@ -26,6 +26,7 @@ METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 PAGE: Final = 500
+LOST_SECONDS: Final = 30.0
 
 # Why a request got no answer; `KubeError.reason` when `KubeError.status` is 0.
 UNREACHABLE: Final = "Unreachable"
@@ -78,12 +79,19 @@ class KubeClient:
     which the kernel gives up a connection whose peer does not acknowledge what was sent.
     """
 
-    def __init__(self, credentials: Credentials, *, user_agent: str = "gpushare", timeout: float = 30.0, lost_after: float = 30.0) -> None:
+    def __init__(
+        self, credentials: Credentials, *, user_agent: str = "gpushare", timeout: float = 30.0, lost_after: float = LOST_SECONDS
+    ) -> None:
         self._credentials = credentials
         self._timeout = timeout
         self._lost_after = lost_after
         self._user_agent = f"{user_agent}/{__version__}"
         self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return self._credentials.server
 
     async def __aenter__(self) -> KubeClient:
         # Every bind under way has its own connection, and those stay open for the next ones.
@@ -244,9 +252,9 @@ class KubeClient:
             allow_redirects=False,
         )
 
-    def _reload(self, refused: str | None) -> bool:
+    def _reload(self, unauthorized: str | None) -> bool:
         try:
-            self._credentials.reload(refused)
+            self._credentials.reload(unauthorized)
         except CredentialsError:
             return False
         return True

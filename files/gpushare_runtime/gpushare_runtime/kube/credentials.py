@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Where the API server is and how to prove who we are, read again when it changes on disk."""
+"""The API server's address and a client's credentials, read again after a change on disk."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from gpushare_runtime.daemon.runner import FatalError
+
 REREAD_SECONDS: Final = 60.0
 """Projected tokens and kubelet's certificates are renewed long before they end; a minute is soon enough."""
 
@@ -26,13 +28,13 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _THIS_HOST: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class CredentialsError(Exception):
-    """Credentials that cannot be used; says which file, what was found and what was expected."""
+class CredentialsError(FatalError):
+    """Credentials that cannot be used; the text has the file, what was found and what was expected."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a kubeconfig or a service account says. source: for messages; *_file: paths, read whenever they change; *_pem: inline."""
+    """The contents of a kubeconfig or a service account. source: for messages; *_file: paths, read whenever they change; *_pem: inline."""
 
     source: str
     server: str
@@ -71,8 +73,8 @@ class Tokens(Protocol):
     def authorization(self) -> str | None:
         """The header's value."""
 
-    def refuse(self, authorization: str | None) -> None:
-        """The API server answered 401 to this."""
+    def unauthorized(self, authorization: str | None) -> None:
+        """The API server answered 401 to this header."""
 
 
 class Credentials:
@@ -114,13 +116,13 @@ class Credentials:
         self._refresh()
         return self._context
 
-    def reload(self, refused: str | None = None) -> None:
+    def reload(self, unauthorized: str | None = None) -> None:
         """Read everything again now. CredentialsError if it cannot be read; the old stays in use.
 
-        refused: the Authorization header to which the API server answered 401.
+        unauthorized: the Authorization header to which the API server answered 401.
         """
         if self._tokens is not None:
-            self._tokens.refuse(refused)
+            self._tokens.unauthorized(unauthorized)
         self._read_at = self._clock()
         loaded = self._read()
         state = loaded.tls_state()
@@ -131,7 +133,7 @@ class Credentials:
 
     def _refresh(self) -> None:
         if self._clock() - self._read_at >= REREAD_SECONDS:
-            # A file may be in the middle of being replaced; what we have works until the server says otherwise.
+            # A file may be in the middle of being replaced; what we have works until the server rejects it.
             with contextlib.suppress(CredentialsError):
                 self.reload()
 
@@ -142,7 +144,7 @@ def load(kubeconfig: str | None, *, tokens: Tokens | None = None) -> Credentials
     The user may have a token, a tokenFile or a client certificate. Programs that log in (`exec`) need the `kubernetes` package, which costs
     a daemon 145 MiB on disk and 19 MiB resident: only kubectl's plugin reads kubeconfigs with it. tokens: used instead of the user.
 
-    CredentialsError says which file is missing or broken and what was expected.
+    CredentialsError names the file that is missing or broken, and what was expected.
     """
     if not kubeconfig:
         return Credentials(_in_cluster, tokens=tokens)

@@ -61,7 +61,7 @@ class _Event:
 
 @dataclass
 class _Sent:
-    """What is known of one event. count: as the API server has it; sent_at: when it took it, or refused it for good, None before
+    """What is known of one event. count: as the API server has it; sent_at: when it took it, or rejected it permanently, None before
     the first time; queued_at: since when it waits or is being sent, None if neither."""
 
     unsent: int = 0
@@ -75,7 +75,7 @@ class EventRecorder:
 
     component: who reports, such as "gpushare-extender"; host: where. An event that is emitted again is sent at most every
     five minutes, as a higher count; all together at most twenty a second. One that fails is sent again for an hour, unless the API
-    server has refused it. What exceeds the queue is dropped and logged.
+    server has rejected it. What exceeds the queue is dropped and logged.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who a daemon is to the API server: a bound token of its own, requested with an initial one and renewed for ever.
+"""A daemon's ServiceAccount: a bound token of its own, requested with an initial one and renewed for ever; and the client that sends it.
 
-A token is not verified here, the API server does that; what is read is what it says about itself.
+The API server verifies tokens. Here a token is only parsed, for its times and its account.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,7 +27,8 @@ import orjson
 
 from gpushare_runtime.daemon.files import replace_files
 from gpushare_runtime.kube.backoff import Backoff
-from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.client import LOST_SECONDS, KubeClient, KubeError, path
+from gpushare_runtime.kube.credentials import load
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _FAR: Final = datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp()
@@ -35,7 +37,7 @@ _EXPECTED: Final = "expected the token of a service account, as `kubectl create 
 
 
 class TokenError(Exception):
-    """A token that cannot be used; says what was found and expected, never the token."""
+    """A token that cannot be used; the text has what was found and expected, never the token."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Token:
 
 
 def parse_token(text: str) -> Token:
-    """What a JWT's claims say. TokenError if it is none of a service account."""
+    """The token with its JWT's claims. TokenError if it is not of a service account."""
     text = text.strip()
     parts = text.split(".")
     if len(parts) != 3:
@@ -87,7 +89,7 @@ def parse_token(text: str) -> Token:
 
 
 def read_token(path: Path) -> Token:
-    """The token in a file. TokenError says what is wrong with the file."""
+    """The token in a file. TokenError if the file has none."""
     try:
         text = path.read_text("ascii")
     except FileNotFoundError:
@@ -102,12 +104,12 @@ def read_token(path: Path) -> Token:
         raise TokenError(f"holds {error}") from None
 
 
-def best(tokens: Iterable[Token], refused: frozenset[str], now: float) -> Token | None:
-    """The one to send: the newest of those that should work; if none should, the newest that lives: the API server has the last word."""
+def best(tokens: Iterable[Token], unauthorized: frozenset[str], now: float) -> Token | None:
+    """The token to send: the newest that should work; if none should, the newest that has not expired, because the API server decides."""
 
     def rank(token: Token) -> tuple[bool, bool, float]:
         alive = not token.expired(now)
-        return alive and token.text not in refused, alive, token.issued
+        return alive and token.text not in unauthorized, alive, token.issued
 
     return max(tokens, key=rank, default=None)
 
@@ -124,16 +126,19 @@ _CURE: Final = "the next run of the playbook site.yml for this host writes a new
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """seed: written by the installer; own: written by the daemon; seconds: how long the tokens live that it asks for."""
+    """seed: written by the installer; own: written by the daemon; seconds: requested lifetime of a token."""
 
     seed: Path
     own: Path
     seconds: int = TOKEN_SECONDS
 
 
-class TokenKeeper:
-    """The token to send, and its renewal. clock: seconds since 1970, for what tokens say; since: monotonic, for waiting: the other may
-    have been days ahead for a moment; tick: seconds between two looks at the files."""
+class TokenRenewer:
+    """The token to send, and its renewal.
+
+    clock: Unix time, for the times in tokens; since: monotonic seconds, for waits, because somebody may set the clock;
+    tick: seconds between two readings of the files.
+    """
 
     def __init__(
         self,
@@ -150,50 +155,50 @@ class TokenKeeper:
         self._tick = tick
         self._backoff = backoff or Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         self._found: dict[Path, Token | str] = {}
-        self._seen: object = None
+        self._states: object = None
         self._unsaved: Token | None = None
-        self._refused: frozenset[str] = frozenset()
+        self._unauthorized: frozenset[str] = frozenset()
         self._token: Token | None = None
         self._retry_at = -math.inf
         self._failure = ""
-        self._told: tuple[bool, str] | None = None
-        self._look()
+        self._reported: tuple[bool, str] | None = None
+        self._read_files()
 
     def authorization(self) -> str | None:
         """The value of the Authorization header, None while there is no token at all."""
         return f"Bearer {self._token.text}" if self._token else None
 
-    def refuse(self, authorization: str | None) -> None:
-        """The API server took this for nobody (401): use another token if there is one."""
+    def unauthorized(self, authorization: str | None) -> None:
+        """The API server rejected this header (401): send the other token if there is one."""
         for token in self._tokens():
-            if authorization == f"Bearer {token.text}" and token.text not in self._refused:
-                self._refused |= {token.text}
-                log.warning("the API server refuses the token that ends at %s", token.ends)
+            if authorization == f"Bearer {token.text}" and token.text not in self._unauthorized:
+                self._unauthorized |= {token.text}
+                log.warning("the API server rejects the token that expires at %s (401)", token.ends)
         self._choose()
 
     def problem(self) -> str:
-        """Why no token can work, in words, "" when one should."""
+        """Why no token can work; "" if one should."""
         now = self._clock()
-        if any(self._wrong(token, now) == "" for token in self._tokens()):
+        if any(self._invalid_reason(token, now) == "" for token in self._tokens()):
             return ""
         why = {
-            file: self._wrong(found, now) if isinstance(found, Token) else found
+            file: self._invalid_reason(found, now) if isinstance(found, Token) else found
             for file, found in ((file, self._found[file]) for file in (self._files.own, self._files.seed))
         }
         return f"no token works: {self._files.own} {why[self._files.own]}; the seed {self._files.seed} {why[self._files.seed]}; {_CURE}"
 
-    async def run(self, client: KubeClient, tell: Callable[[bool, str], None]) -> NoReturn:
-        """Renew when it is time, try again when that fails, and take what others write into the files.
+    async def run(self, client: KubeClient, report: Callable[[bool, str], None]) -> NoReturn:
+        """Renew the token in time, retry a failed renewal, and use what the installer writes into the files.
 
-        tell: told whether all is well, and a sentence, at first and when that changes.
+        report: called first, and after each change, with whether a token works and a sentence.
         """
         while True:
-            self._look()
+            self._read_files()
             if not self._is_due():
                 self._failure = ""
             elif self._since() >= self._retry_at:
                 await self._try(client)
-            self._report(tell)
+            self._report_changes(report)
             await asyncio.sleep(self._tick)
 
     async def _try(self, client: KubeClient) -> None:
@@ -204,12 +209,12 @@ class TokenKeeper:
             await asyncio.to_thread(replace_files, {self._files.own: f"{self._unsaved.text}\n".encode()}, {self._files.own: 0o600})
         except KubeError as error:
             if error.status not in (0, 401) and self._token is not None:
-                # Whoever is told anything else has been recognised: an earlier 401 was a passing one.
-                self._refused -= {self._token.text}
+                # Any other answer means that the server knows the account: the 401 was temporary.
+                self._unauthorized -= {self._token.text}
             cure = (
                 " (its Role should let it create serviceaccounts/token of its own name: site.yml sees to it)" if error.status == 403 else ""
             )
-            self._fail(f"asking for a new token failed: {error}{cure}")
+            self._fail(f"the request for a new token failed: {error}{cure}")
         except TokenError as error:
             self._fail(f"the API server answered the request for a new token with {error}")
         except OSError as error:
@@ -219,7 +224,7 @@ class TokenKeeper:
             self._unsaved = None
             self._failure = ""
             self._backoff.reset()
-            self._look()
+            self._read_files()
 
     async def _request(self, client: KubeClient) -> Token:
         """TokenRequest on the own name. KubeError, TokenError."""
@@ -244,21 +249,21 @@ class TokenKeeper:
         log.warning("%s; next try in %.0f s", words, wait)
 
     def _is_due(self) -> bool:
-        """Whether to ask for a new token with the one in use."""
+        """Whether to request a new token with the one in use."""
         token = self._token
         if token is None:
             return False
         return self._unsaved is not None or token != self._found[self._files.own] or self._stale(token)
 
     def _stale(self, token: Token) -> bool:
-        return token.text in self._refused or token.due <= self._clock()
+        return token.text in self._unauthorized or token.due <= self._clock()
 
-    def _look(self) -> None:
+    def _read_files(self) -> None:
         """Read the files again if they have changed."""
         files = (self._files.own, self._files.seed)
-        state = [_file_state(file) for file in files]
-        if state != self._seen:
-            self._seen = state
+        states = [_file_state(file) for file in files]
+        if states != self._states:
+            self._states = states
             for file in files:
                 try:
                     self._found[file] = read_token(file)
@@ -268,32 +273,42 @@ class TokenKeeper:
 
     def _choose(self) -> None:
         tokens = self._tokens()
-        self._refused &= {token.text for token in tokens}
-        token = best(tokens, self._refused, self._clock())
+        self._unauthorized &= {token.text for token in tokens}
+        token = best(tokens, self._unauthorized, self._clock())
         if token != self._token:
             self._token = token
-            # What failed with the other one may succeed with this.
+            # A request that failed with the other token may succeed with this one.
             self._retry_at = -math.inf
 
     def _tokens(self) -> list[Token]:
         return [token for token in (self._unsaved, *self._found.values()) if isinstance(token, Token)]
 
-    def _wrong(self, token: Token, now: float) -> str:
+    def _invalid_reason(self, token: Token, now: float) -> str:
         if token.expired(now):
             return f"has expired at {token.ends}"
-        return "is refused by the API server" if token.text in self._refused else ""
+        return "is rejected by the API server (401)" if token.text in self._unauthorized else ""
 
-    def _report(self, tell: Callable[[bool, str], None]) -> None:
+    def _report_changes(self, report: Callable[[bool, str], None]) -> None:
         problem = self.problem()
         words = problem or self._failure or f"good until {self._token.ends if self._token else ''}"
-        told = (not problem and not self._failure, words)
-        if told != self._told:
-            self._told = told
-            tell(*told)
+        current = (not problem and not self._failure, words)
+        if current != self._reported:
+            self._reported = current
+            report(*current)
+
+
+@asynccontextmanager
+async def connect(
+    kubeconfig: str | None, tokens: TokenFiles | None, user_agent: str, *, lost_after: float = LOST_SECONDS
+) -> AsyncIterator[tuple[KubeClient, TokenRenewer | None]]:
+    """A daemon's client, and the renewer of its token: None if the kubeconfig has the credentials. CredentialsError."""
+    renewer = TokenRenewer(tokens) if tokens else None
+    async with KubeClient(load(kubeconfig, tokens=renewer), user_agent=user_agent, lost_after=lost_after) as client:
+        yield client, renewer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a daemon that keeps a token of its own."""
+    """The options of a daemon that renews a token of its own."""
     parser.add_argument("--seed-token-file", type=Path, metavar="FILE", help="token to begin with, instead of the kubeconfig's credentials")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="where the own token is kept (with --seed-token-file)")
     parser.add_argument(
@@ -301,16 +316,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=TOKEN_SECONDS,
         metavar="N",
-        help="how long a token lives that is asked for (default %(default)s)",
+        help="requested lifetime of a token (default %(default)s)",
     )
 
 
 def from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> TokenFiles | None:
-    """The files, None when credentials come from the kubeconfig; ends the process with a message if the options cannot be used."""
+    """The files; None if the credentials are those of the kubeconfig. Ends the process with a message if the options cannot be used."""
     if (options.seed_token_file is None) != (options.token_file is None):
         parser.error("--seed-token-file and --token-file go together: give both, or none for the credentials of the kubeconfig")
     if options.token_seconds < _LEAST_SECONDS:
-        parser.error(f"--token-seconds {options.token_seconds}: the API server gives no token for less than {_LEAST_SECONDS} seconds")
+        parser.error(f"--token-seconds {options.token_seconds}: the API server issues no token for less than {_LEAST_SECONDS} seconds")
     return TokenFiles(options.seed_token_file, options.token_file, options.token_seconds) if options.token_file else None
 
 

@@ -95,7 +95,7 @@ def _details_of(node: NodeUsage, rows: str, rule: str) -> str:
 
 
 def _pod_rows(node: NodeUsage) -> str:
-    """By the first card that a pod holds, those without a known card last; otherwise in the API's order."""
+    """By the first card that a pod has, those without a known card last; otherwise in the API's order."""
     pods = sorted(node.pods, key=lambda pod: min(pod.by_card, default=node.columns))
     return "".join(_row(_pod_cells(pod, node)) for pod in pods)
 

@@ -29,7 +29,7 @@ def objects(template: str, **variables: Any) -> list[dict[str, Any]]:
 
 
 def policies(writers: list[str]) -> dict[str, dict[str, Any]]:
-    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=writers, gpushare_token_seconds=604800)
+    found = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=writers, gpushare_token_seconds=604800)
     return {item["metadata"]["name"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicy"}
 
 
@@ -55,7 +55,7 @@ def test_every_annotation_that_the_daemons_write_is_guarded() -> None:
 
 
 def test_each_policy_is_enforced_and_fails_closed() -> None:
-    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800)
+    found = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800)
     bound = {item["spec"]["policyName"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicyBinding"}
     kinds = ["annotations", "device-plugin", "events", "extender", "placement", "tokens", "unhealthy"]
     assert sorted(bound) == sorted(policies([])) == [f"gpushare-{kind}" for kind in kinds]
@@ -94,7 +94,7 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 def test_whatever_a_node_is_called_its_objects_are_the_same_but_for_the_name(name: str) -> None:
     def made(which: str) -> str:
-        accounts = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=[which])
+        accounts = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=[which])
         return json.dumps(accounts + objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(which, "")]))
 
     assert made(name) == made("gpu1").replace("gpu1", json.dumps(name)[1:-1])
@@ -104,9 +104,9 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
     """The allow-list of gpushare_cluster_objects."""
     nodes = ["gpu1", "a" * 63 + ".example.org"]
     ours = [
-        *objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=nodes),
-        *objects("extender/templates/account.yml.j2", gpushare_scheduler_lease="infra/mine"),
-        *objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800),
+        *objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=nodes),
+        *objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="infra/mine"),
+        *objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800),
         *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread"), ("gpu2", "")]),
     ]
     assert foreign(ours) is None
@@ -136,7 +136,7 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> None:
-    found = {item["kind"]: item for item in objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=[name])}
+    found = {item["kind"]: item for item in objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=[name])}
     account = f"gpushare-device-plugin-{name}"
     assert {item["metadata"]["name"] for item in found.values()} == {account}
     rules = found["ClusterRole"]["rules"]
@@ -154,8 +154,8 @@ def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> Non
 
 def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
     """Whoever may patch pods may have a privileged one run an image of his choice: that is the cluster (security review, K1)."""
-    found = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=["a"])
-    found += objects("extender/templates/account.yml.j2", gpushare_scheduler_lease="none")
+    found = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a"])
+    found += objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="none")
     may = {(resource, verb) for item in found for rule in item.get("rules", []) for resource in rule["resources"] for verb in rule["verbs"]}
     changes = {(resource, verb) for resource, verb in may if verb not in ("get", "list", "watch")}
     assert changes == {
@@ -172,13 +172,13 @@ def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
 
 @pytest.mark.parametrize(("seconds", "longest"), [(600, 3600), (604800, 604800)])
 def test_no_token_lives_longer_than_a_daemons_own_or_a_seed(seconds: int, longest: int) -> None:
-    found = objects("admission/templates/policies.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=seconds)
+    found = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=seconds)
     (policy,) = (item["spec"] for item in found if item["metadata"]["name"] == "gpushare-tokens" and "validations" in item["spec"])
     assert policy["validations"][0]["expression"] == f"object.spec.?expirationSeconds.orValue(3600) <= {longest}"
 
 
 def test_each_node_has_objects_of_its_own() -> None:
-    found = objects("device_plugin/templates/accounts.yml.j2", __gpushare_node_names=["a", "b"])
+    found = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a", "b"])
     titles = [(item["kind"], item["metadata"]["name"]) for item in found]
     assert len(titles) == len(set(titles)) == 10
 
@@ -187,7 +187,7 @@ def test_each_node_has_objects_of_its_own() -> None:
     ("lease", "kind"), [("kube-system/kube-scheduler", "Role"), ("kube-system/mine", "Role"), ("infra/mine", "ClusterRole"), ("none", None)]
 )
 def test_the_extender_reads_its_schedulers_lease_and_no_other(lease: str, kind: str | None) -> None:
-    found = objects("extender/templates/account.yml.j2", gpushare_scheduler_lease=lease)
+    found = objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease=lease)
     rules = [(item["kind"], rule) for item in found for rule in item.get("rules", []) if "leases" in rule["resources"]]
     wanted = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [lease.split("/")[-1]], "verbs": ["get"]}
     assert rules == ([(kind, wanted)] if kind else [])

@@ -20,8 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.enviro
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health
 
-from gpushare_runtime.device_plugin import main as plugin
-from gpushare_runtime.extender import main as extender
+from gpushare_runtime.device_plugin import options as plugin
+from gpushare_runtime.extender import options as extender
 from unit.plugins.daemon.test_service import Systemd
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -128,7 +128,7 @@ def test_what_a_unit_runs_before_it_and_how_much_it_may_take_is_said_once(units:
 def test_the_device_plugin_reads_its_options(
     units: Path, host: str, unit_name: str, metrics: tuple[str, int] | None, token: str | None
 ) -> None:
-    settings, _level = plugin.parse_arguments(arguments(units, host, "device-plugin"))
+    settings = plugin.parse_arguments(arguments(units, host, "device-plugin"))
     found = settings.metrics
     assert settings.unit.name == unit_name
     assert (found and (found.host, found.port)) == metrics
@@ -148,9 +148,9 @@ def test_the_extender_reads_its_options(
     units: Path, host: str, placement: str, cards: str, preempt: bool, lease: str, metrics: str | None, token: bool
 ) -> None:
     given = arguments(units, host, "extender")
-    options = extender._parser().parse_args(given)
-    assert (options.placement, options.card_placement, options.preempt) == (placement, cards, preempt)
-    assert options.most_nodes == (100 if host == "open" else 0)
+    settings = extender.parse_arguments(given)
+    assert (settings.placement, settings.card_placement, settings.preempt) == (placement, cards, preempt)
+    assert settings.most_nodes == (100 if host == "open" else 0)
     assert given[given.index("--lease") + 1] == lease
     assert (given[given.index("--metrics-listen") + 1] if "--metrics-listen" in given else None) == metrics
     assert ("--tls-cert" in given) == (host != "six")

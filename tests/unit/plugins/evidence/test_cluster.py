@@ -23,7 +23,7 @@ MEMORY = "aliyun.com/gpu-mem"
 
 def api_pod(name: str, *, memory: int = 0, node: str = "gpu1", **status: Any) -> Json:
     resources = {"limits": {MEMORY: str(memory)}} if memory else {}
-    metadata = {"name": name, "namespace": "kube-system", "annotations": {"gpushare/recalled": "x", "note": "y"} if memory else {}}
+    metadata = {"name": name, "namespace": "kube-system", "annotations": {"gpushare/requeued": "x", "note": "y"} if memory else {}}
     return {
         "metadata": metadata,
         "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
@@ -76,7 +76,7 @@ def test_pods_come_in_pages_and_only_those_that_concern_us() -> None:
     assert len(api.asked) == 3
     assert found[0]["containers"] == [{"index": 0, "name": "main", "units": 2, "cards": 0, "privileged": False}]
     assert found[0]["running"] == [{"name": "main", "id": "abc", "started": 1767225600.0}]
-    assert found[0]["annotations"] == {"gpushare/recalled": "x"}
+    assert found[0]["annotations"] == {"gpushare/requeued": "x"}
 
 
 def test_the_server_leaves_out_pods_that_have_ended_and_pages_are_large() -> None:
@@ -102,7 +102,7 @@ def test_a_pod_is_ours_by_any_of_its_containers_resources_or_annotations() -> No
         asking("cards", containers=[NO_CARD, CARD]),
         asking("first", containers=[NO_CARD], initContainers=[{**CARD, "name": "init"}]),
         asking("only init", containers=None, initContainers=[CARD]),
-        asking("recalled", containers=[NO_CARD], annotations={"note": "y", "gpushare/recalled": "x"}),
+        asking("requeued", containers=[NO_CARD], annotations={"note": "y", "gpushare/requeued": "x"}),
         asking("original", containers=[{"name": "n"}], annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}),
         asking("shared", containers=[NO_CARD], annotations={"scheduler.framework.gpushare.allocation": "{}"}),
     ]
@@ -123,7 +123,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
             "deletionTimestamp": "2026-01-01T00:00:00Z",
             "labels": {"gpushare.kubernetes/probe": "verify"},
             "annotations": {
-                "gpushare/recalled": "x",
+                "gpushare/requeued": "x",
                 "ALIYUN_COM_GPU_MEM_IDX": "1",
                 "scheduler.framework.gpushare.allocation": "{}",
                 "n": "y",
@@ -158,7 +158,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "message": "out of disk",
         "deleted": True,
         "probe": True,
-        "annotations": {"gpushare/recalled": "x", "ALIYUN_COM_GPU_MEM_IDX": "1", "scheduler.framework.gpushare.allocation": "{}"},
+        "annotations": {"gpushare/requeued": "x", "ALIYUN_COM_GPU_MEM_IDX": "1", "scheduler.framework.gpushare.allocation": "{}"},
         "containers": [
             {"index": 0, "name": "main", "units": 3, "cards": 2, "privileged": False},
             {"index": -1, "name": "first", "units": 0, "cards": 0, "privileged": True},
@@ -266,9 +266,9 @@ def test_a_node_has_settled_once_kubelet_offers_what_is_published() -> None:
 def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
     wanted = mirror()
     wanted["metadata"]["annotations"]["other"] = "x"
-    beside = [{"name": "sidecar", "command": ["/bin/sh"]}]
+    sidecars = [{"name": "sidecar", "command": ["/bin/sh"]}]
     item = copy.deepcopy(wanted)
-    item["spec"]["containers"] = [*beside, {**item["spec"]["containers"][0], "args": ["--v=2"], "env": [{"name": "X"}]}]
+    item["spec"]["containers"] = [*sidecars, {**item["spec"]["containers"][0], "args": ["--v=2"], "env": [{"name": "X"}]}]
     item["spec"]["volumes"].append({"name": "token", "projected": {}})
     del wanted["metadata"]["annotations"]["other"]
     wanted["spec"]["containers"][0]["args"] = ["--v=2"]
@@ -290,12 +290,6 @@ def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
     }
     command = ["get", "pods", "--namespace", "kube-system", "--field-selector"]
     assert api.asked == [[*command, f"spec.nodeName={name}", "-o", "json"] for name in ("cp1", "cp2", "cp3")]
-
-
-def test_our_accounts_and_nobody_elses() -> None:
-    api = Api([{"metadata": {"name": name, "uid": f"uid-of-{name}"}} for name in ("gpushare-extender", "default", "not-gpushare-")])
-    assert cluster.accounts(kubectl(api)) == {"gpushare-extender": "uid-of-gpushare-extender"}
-    assert api.asked == [["get", "serviceaccounts", "--namespace", "kube-system", "-o", "json"]]
 
 
 def test_objects_that_are_missing_that_differ_and_that_the_server_does_not_have() -> None:

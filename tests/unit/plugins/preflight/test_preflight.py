@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     Judgement,
     Reason,
     accept,
+    failure_of,
     judge_cluster,
     judge_inventory,
     not_gathered,
@@ -128,8 +129,9 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     (
         "old kubelet",
         lambda r: r.program("/usr/bin/kubelet", "Kubernetes v1.19.16"),
-        [("kubelet", "error"), ("runtime", "error"), ("runtime", "warning")],
+        [("kubelet", "error"), ("runtime", "error")],
     ),
+    ("kubelet without v1", lambda r: r.program("/usr/bin/kubelet", "Kubernetes v1.24.17"), [("kubelet", "error")]),
     ("silent kubelet", lambda r: r.program("/usr/bin/kubelet", "", 1), [("kubelet", "warning")]),
     (
         "gate off",
@@ -148,7 +150,15 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
             overwrite(r, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///var/run/crio/crio.sock\n"),
             r.process(21, "/usr/bin/crio"),
         ],
-        [("runtime", "warning")],
+        [],
+    ),
+    (
+        "docker",
+        lambda r: [
+            overwrite(r, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/cri-dockerd.sock\n"),
+            r.process(21, "/usr/bin/dockerd"),
+        ],
+        [],
     ),
     ("NVIDIA's plugin", lambda r: r.process(60, "nvidia-device-plugin", namespace="pid:[3]"), [("managers", "error")]),
     ("HAMi's folder", lambda r: r.file("/usr/local/vgpu/x"), [("managers", "warning")]),
@@ -374,6 +384,41 @@ def test_no_duration_is_an_exception(text: str) -> None:
 NODES = ["cp1", "gpu1"]
 
 
+SUDO = "[sudo via ansible, key=x] password:"
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({"msg": "Incorrect sudo password"}, "Incorrect sudo password"),
+        ({"msg": "Missing sudo password"}, "Missing sudo password"),
+        # Without a terminal, and with one.
+        (
+            {"module_stderr": "ops is not in the sudoers file.\n", "module_stdout": "", "msg": "MODULE FAILURE"},
+            "ops is not in the sudoers file.",
+        ),
+        (
+            {"module_stderr": "Shared connection closed.\n", "module_stdout": f"{SUDO}\r\nops is not in the sudoers file.\r\n"},
+            f"{SUDO} ops is not in the sudoers file. Shared connection closed.",
+        ),
+        (
+            {"module_stderr": "Sorry, user ops is not allowed to execute '/bin/sh' as root on gpu1.", "msg": "x"},
+            "Sorry, user ops is not allowed",
+        ),
+    ],
+)
+def test_a_user_who_does_not_become_root_is_named_with_the_cure(result: dict[str, str], words: str) -> None:
+    (reason,) = not_gathered("gpu1", failure_of(result)).reasons
+    assert (reason.host, reason.check, reason.severity) == ("gpu1", "become", "error")
+    assert reason.found.startswith(f"no way to root ({words}")
+    assert "ansible_become_password" in reason.cure
+
+
+def test_a_module_that_fails_as_root_is_no_matter_of_sudo() -> None:
+    (reason,) = not_gathered("gpu1", failure_of({"module_stderr": "/usr/bin/python3: not found", "msg": "MODULE FAILURE"})).reasons
+    assert (reason.check, "/usr/bin/python3: not found" in reason.found) == ("facts", True)
+
+
 def of_cluster(*answers: dict[str, object], hosts: tuple[str, ...] = ("cp1", "gpu1")) -> list[tuple[str, str, str]]:
     """(host, check, what was found) of what the control planes answered."""
     judged = [Judgement(host, host, ()) for host in hosts]
@@ -413,6 +458,14 @@ def test_a_control_plane_that_cannot_ask_or_may_not_is_refused() -> None:
     # A run that is limited to a GPU node, and nobody to be asked.
     assert of_cluster(gone, hosts=("gpu1",))[0][:2] == ("cp1", "api")
     assert of_cluster(answer("cp1", NODES, may_grant=False)) == [("cp1", "api", "a kubeconfig that may not create ClusterRoleBindings")]
+
+
+def test_a_control_plane_with_a_reason_of_its_own_is_not_asked_for_a_kubeconfig() -> None:
+    wrong = not_gathered("cp1", "Incorrect sudo password")
+    gone = Answer.of({"item": "cp1", "failed": True, "msg": "Incorrect sudo password"})
+    # Where the reason of the host is accepted, this one is left.
+    assert [(one.host, one.check, one.found) for one in judge_cluster([wrong], [gone])] == [("", "api", "no control plane to ask (cp1)")]
+    assert judge_cluster([wrong], [gone, Answer.of(answer("cp2", NODES))]) == []
 
 
 def test_selinux_that_denies_is_a_warning(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused, dump_section, stripped
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation, Plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, Runtimes, stripped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -420,9 +421,9 @@ def test_another_program_is_not_taken_for_containerd() -> None:
 class TestRunningProcess:
     """What the CRI status of a process says, held against the files."""
 
-    WANTED = containerd_config.Runtimes("nvidia", {"nvidia": {"runtime_type": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True}}})
+    WANTED = Runtimes("nvidia", {"nvidia": {"runtime_type": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True}}})
 
-    def status(self, **options: Any) -> containerd_config.Runtimes:
+    def status(self, **options: Any) -> Runtimes:
         entry = {"runtimeType": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True, "Root": "", **options}, "sandboxMode": "x"}
         return containerd_config.running_runtimes({"containerd": {"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": entry}}})
 
@@ -437,7 +438,7 @@ class TestRunningProcess:
         assert "'SystemdCgroup': False" in str(containerd_config.not_running(self.WANTED, self.status(SystemdCgroup=False)))
 
     def test_an_old_entry_that_is_still_there(self) -> None:
-        without = containerd_config.Runtimes("runc", {"runc": {"runtime_type": "t"}})
+        without = Runtimes("runc", {"runc": {"runtime_type": "t"}})
         running = containerd_config.running_runtimes(
             {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"runtimeType": "t", "options": None}, "nvidia": {}}}}
         )
@@ -564,7 +565,7 @@ def test_containerds_words_and_ours_name_the_file(folder: Path) -> None:
     machine = Machine(model("1.7.24"), folder).write({"config.toml": "version = 2\nimports = ['a.toml', 'b.toml']\n"})
     machine.write({"a.toml": "version = 2\n"})
     (folder / "b.toml").write_bytes(b"\xff")
-    with pytest.raises(Refused, match=rf"^{folder}/b.toml is not UTF-8 \(.*\): containerd's configuration must be$"):
+    with pytest.raises(Refused, match=rf"^{folder}/b.toml is not UTF-8 \(.*\): a container runtime's configuration must be$"):
         machine.installation.read({})
     with pytest.raises(Refused, match=f"^{folder}/a.toml cannot be read: line 1: expected a key"):
         machine.installation.read({str(folder / "a.toml"): "[\n"})

@@ -10,20 +10,23 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_service, cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import (
     ContainerdService,
-    RestartError,
-    Unit,
-    check_program,
-    find_unit,
+    address_of,
+    config_of,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RestartError, Unit, check_program, find_unit
 
 from unit.plugins.runtimes.fake_containerd import model
 
 START = "{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd --config /srv/c.toml $OPTIONS ; ignore_errors=no ; pid=7 }"
+
+#: What the process does not have.
+OTHERS = Runtimes("nvidia", {"nvidia": {"runtime_type": "io.containerd.runc.v2"}})
 
 
 class Host:
@@ -60,14 +63,18 @@ class Host:
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host()
     monkeypatch.setattr(cri, "status", host.status)
-    monkeypatch.setattr(containerd_service, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(containerd_service, "STEADY_SECONDS", 0.05)
-    monkeypatch.setattr(containerd_service, "arguments_of", lambda _pid: [])
+    monkeypatch.setattr(runtime_service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(runtime_service, "STEADY_SECONDS", 0.05)
+    monkeypatch.setattr(runtime_service, "arguments_of", lambda _pid: [])
     return host
 
 
 @pytest.fixture
 def service(host: Host, tmp_path: Path) -> ContainerdService:
+    return opened(host, tmp_path)
+
+
+def opened(host: Host, tmp_path: Path) -> ContainerdService:
     (tmp_path / "config.toml").write_text("version = 2\n")
     installation = Installation(model("1.7.24"), str(tmp_path / "config.toml"))
     return ContainerdService(unit(host), installation, host.run, 0.3)
@@ -79,12 +86,12 @@ def unit(host: Host) -> Unit:
 
 def test_the_unit_is_read_and_the_process_knows_its_arguments_best(host: Host) -> None:
     found = unit(host)
-    assert (found.program, found.config, found.address, found.main_pid) == ("/usr/bin/containerd", "/srv/c.toml", None, 7)
+    assert (found.program, config_of(found), address_of(found), found.main_pid) == ("/usr/bin/containerd", "/srv/c.toml", None, 7)
     of_process = ["/usr/bin/containerd", "-c", "/run/c.toml", "--address=/run/own.sock"]
     found = find_unit("containerd.service", host.run, {7: of_process}.__getitem__)
-    assert (found.config, found.address) == ("/run/c.toml", "/run/own.sock")
+    assert (config_of(found), address_of(found)) == ("/run/c.toml", "/run/own.sock")
     host.properties["ExecStart"] = "{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd ; }"
-    assert unit(host).config == "/etc/containerd/config.toml"
+    assert config_of(unit(host)) == "/etc/containerd/config.toml"
 
 
 def test_a_host_without_the_unit_is_refused(host: Host) -> None:
@@ -101,12 +108,13 @@ def test_a_daemon_that_does_not_run_is_not_touched_unless_it_may_be_our_doing(ho
 
 
 @pytest.mark.parametrize("mode", ["control-group", "mixed"])
-def test_a_restart_that_ends_containers_needs_leave(host: Host, mode: str) -> None:
+def test_a_restart_that_ends_containers_needs_leave(host: Host, tmp_path: Path, mode: str) -> None:
     host.properties["KillMode"] = mode
+    service = opened(host, tmp_path)
     with pytest.raises(Refused, match=f"KillMode={mode}"):
-        unit(host).check_restart(True, False)
-    unit(host).check_restart(True, True)
-    unit(host).check_restart(False, False)
+        service.check_restart(OTHERS, False)
+    service.check_restart(OTHERS, True)
+    service.check_restart(service.wanted(), False)
 
 
 def test_a_restart_is_due_only_if_the_process_differs_from_the_files(host: Host, service: ContainerdService) -> None:
@@ -211,8 +219,8 @@ def test_a_host_without_systemd_is_refused() -> None:
 
 
 def test_what_systemd_says_is_asked_and_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containerd_service.time, "time", lambda: 5000.0)
-    monkeypatch.setattr(containerd_service.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(runtime_service.time, "time", lambda: 5000.0)
+    monkeypatch.setattr(runtime_service.time, "monotonic", lambda: 1000.0)
     host.properties["ExecMainStartTimestampMonotonic"] = "250000000"
     assert unit(host) == Unit(
         "containerd.service", "active", "process", 7, 4250.0, "/usr/bin/containerd", ["--config", "/srv/c.toml", "$OPTIONS"]
@@ -226,8 +234,8 @@ def test_what_systemd_says_is_asked_and_read(host: Host, monkeypatch: pytest.Mon
 
 
 def test_the_arguments_of_a_process_are_those_it_was_started_with() -> None:
-    assert containerd_service.arguments_of(os.getpid()) == Path("/proc/self/cmdline").read_text().split("\0")[:-1]
-    assert containerd_service.arguments_of(2**22 + 1) == []
+    assert runtime_service.arguments_of(os.getpid()) == Path("/proc/self/cmdline").read_text().split("\0")[:-1]
+    assert runtime_service.arguments_of(2**22 + 1) == []
 
 
 def test_the_program_of_the_unit_is_the_one_that_is_asked(host: Host) -> None:
@@ -238,15 +246,15 @@ def test_the_program_of_the_unit_is_the_one_that_is_asked(host: Host) -> None:
         asked.append((argv, timeout))
         return answers[len(asked) - 1]
 
-    call = unit(host).containerd(run)
+    call = unit(host).program_call(run)
     assert [call(["a", "b"]) for _ in answers] == [(0, "out", "err"), (3, "out", "it did not end"), (1, "", "it did not end")]
     assert asked == [(["/usr/bin/containerd", "a", "b"], 10.0)] * 3
 
 
 @pytest.mark.parametrize("mode", ["process", "none"])
-def test_a_restart_that_ends_no_container_needs_no_leave(host: Host, mode: str) -> None:
+def test_a_restart_that_ends_no_container_needs_no_leave(host: Host, tmp_path: Path, mode: str) -> None:
     host.properties["KillMode"] = mode
-    unit(host).check_restart(True, False)
+    opened(host, tmp_path).check_restart(OTHERS, False)
 
 
 def test_a_unit_of_which_nothing_is_known_is_said_to_be_so(host: Host, service: ContainerdService) -> None:
@@ -292,7 +300,7 @@ def test_what_was_not_ready_before_need_not_be_but_the_runtime_must(host: Host, 
 def test_the_journal_is_asked_for_since_the_restart_and_told_by_its_last_complaints(
     host: Host, service: ContainerdService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containerd_service.time, "time", lambda: 4711.9)
+    monkeypatch.setattr(runtime_service.time, "time", lambda: 4711.9)
     service.restart()
     host.journal = "".join(f"level=info {number}\nlevel=error {number}\n" for number in range(20))
     assert service.journal() == "\n".join(f"level=error {number}" for number in range(8, 20))
@@ -313,8 +321,8 @@ def test_health_is_one_process_that_stays(host: Host, service: ContainerdService
         host.silent = clock[0] < 100.15
         host.properties["MainPID"] = "8" if clock[0] >= 100.175 else "7"
 
-    monkeypatch.setattr(containerd_service.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(containerd_service.time, "sleep", sleep)
+    monkeypatch.setattr(runtime_service.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(runtime_service.time, "sleep", sleep)
     host.silent = True
     assert service.healthy() is None
     assert 100.225 < seen[-1] < 100.275

@@ -13,10 +13,12 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_service, cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Refused, dump_section
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused
 
 from unit.plugins.runtimes.fake_containerd import model
 
@@ -92,8 +94,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host(tmp_path / "host")
     monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
     monkeypatch.setattr(cri, "status", host.status)
-    monkeypatch.setattr(containerd_service, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(containerd_service, "STEADY_SECONDS", 0.01)
+    monkeypatch.setattr(runtime_service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(runtime_service, "STEADY_SECONDS", 0.01)
     return host
 
 

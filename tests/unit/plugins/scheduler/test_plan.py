@@ -150,6 +150,17 @@ def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
     assert not present(again).changed
 
 
+def test_a_control_plane_that_joined_after_the_install_gets_the_configuration_that_its_manifest_names() -> None:
+    """kubeadm has written its manifest from the ClusterConfiguration; nothing of ours is on the host, and there is no journal."""
+    first = done(UNTOUCHED, present(UNTOUCHED))
+    joined = replace(first, files={MANIFEST_PATH: REGENERATED, CONFIG_PATH: None}, journal={})
+    plan = present(joined)
+    installed = done(joined, plan)
+    assert installed.files[CONFIG_PATH] == first.files[CONFIG_PATH]
+    assert plan.for_module["cluster"] is None
+    assert not present(installed).changed
+
+
 def test_a_cluster_without_kubeadm_is_told_and_goes_on() -> None:
     found = replace(UNTOUCHED, cluster=None)
     plan = present(found)

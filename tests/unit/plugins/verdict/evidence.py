@@ -16,7 +16,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge
 Json = dict[str, Any]
 
 NOW = 1_800_000_000.0
-WEEK = 604800
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002")
 CONTAINER = "c" * 64
 ARTIFACT = Artifact("a" * 64, "b" * 64, "c" * 64)
@@ -63,33 +62,23 @@ spec:
 """
 
 
-def unit(name: str, pid: int, *arguments: str) -> Json:
-    return {
-        "name": name,
-        "exists": True,
-        "active": "active",
-        "state": "running",
-        "enabled": True,
-        "says": "",
-        "pid": pid,
-        "with_token": True,
-        "arguments": ["/opt/gpushare/0.1.0-0123456789ab/bin/python", f"/opt/gpushare/0.1.0-0123456789ab/bin/{name}", *arguments],
-        "file_generation": "0123456789abcdef",
-        "process_generation": "0123456789abcdef",
-    }
+def doctor(daemon: str, **changes: Any) -> Json:
+    """What gpushare-doctor answers of a daemon that is as it should be."""
+    listens = "127.0.0.1:32766" if daemon == "gpushare-extender" else ""
+    known = {"runs": True, "active": "active", "state": "running", "says": "", "pid": 100, "listens": listens, "metrics": ""}
+    empty: Json = {"findings": [], "health": None, "strangers": [], "registered": {}}
+    return {"v": 1, "version": "0.1.0", "daemons": {daemon: known}, **empty, **changes}
 
 
-def token(account: str, issued: float = NOW - 1000, expires: float = NOW + WEEK) -> Json:
-    claims = {"subject": f"system:serviceaccount:kube-system:{account}", "uid": f"uid-of-{account}"}
-    return {
-        "path": f"/var/lib/{account}/token",
-        "exists": True,
-        "claims": {**claims, "issued": issued, "expires": expires, "accepted": None},
-    }
+def finding(code: str, severity: str = "error", found: str = "words") -> Json:
+    """One of the doctor's."""
+    return {"check": code, "severity": severity, "found": found, "expected": "others", "cure": "a cure"}
 
 
-def tokens(account: str) -> Json:
-    return {"own": token(account), "seed": token(account, NOW - 90000, NOW - 86400)}
+def printed(host: Json) -> Json:
+    """What was seen of the host, with the doctor's answer as it is printed."""
+    answer = host["doctor"]
+    return {**host, "doctor": answer if "problem" in answer else {"problem": "", "answer": json.dumps(answer)}}
 
 
 def runtime() -> Json:
@@ -98,9 +87,6 @@ def runtime() -> Json:
         "wheel_sha256": ARTIFACT.wheel_sha256,
         "requirements_sha256": ARTIFACT.requirements_sha256,
         "environment": "/opt/gpushare/0.1.0-0123456789ab",
-        "files": 50,
-        "damaged": [],
-        "damaged_count": 0,
     }
 
 
@@ -121,20 +107,12 @@ def card(index: int, mib: int = 16384) -> Json:
 
 def gpu_host() -> Json:
     """Of gpu1, whose node is node-1."""
-    registered = {"aliyun.com/gpu-mem": dict.fromkeys(UUIDS, 16), "aliyun.com/gpu-count": dict.fromkeys(UUIDS, 1)}
     gpu = {
         "nvidia_smi": {"cards": [card(0), card(1)], "driver_version": "535.261.03", "cuda_version": "12.2", "problem": None},
         "driver": {"loaded": "535.261.03", "library": "535.261.03"},
-        "plugin": unit("gpushare-device-plugin", 100),
-        "metrics": None,
-        "tokens": tokens("gpushare-device-plugin-node-1"),
-        "sockets": [
-            {"name": "aliyungpushare.sock", "pid": 100, "process": "gpushare-device-plugin"},
-            {"name": "aliyungpushare-cards.sock", "pid": 100, "process": "gpushare-device-plugin"},
-        ],
-        "registered": registered,
         "managers": [],
         "container_runtime": {
+            "name": "containerd",
             "problem": "",
             "file_default": "nvidia",
             "running_default": "nvidia",
@@ -148,13 +126,23 @@ def gpu_host() -> Json:
         },
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
     }
-    places = {"memory_unit": "GiB", "pki_dir": "", "extender_port": 32766}
+    places = {
+        "memory_unit": "GiB",
+        "pki_dir": "",
+        "extender_port": 32766,
+        "metrics_plugin": "",
+        "metrics_extender": "",
+        "runtime_default": "auto",
+    }
     kubelet = {"running": True, "root": "/var/lib/kubelet"}
     return {
         "places": places,
         "node_name": "node-1",
         "kubelet": kubelet,
         "runtime": runtime(),
+        "doctor": doctor(
+            "gpushare-device-plugin", registered={name: list(UUIDS) for name in ("aliyun.com/gpu-mem", "aliyun.com/gpu-count")}
+        ),
         "gpu": gpu,
         "plane": None,
         "now": NOW,
@@ -164,16 +152,6 @@ def gpu_host() -> Json:
 def plane_host() -> Json:
     """Of cp1, whose node has the same name."""
     plane = {
-        "extender": unit("gpushare-extender", 200, "--listen", "127.0.0.1:32766"),
-        "metrics": None,
-        "tokens": tokens("gpushare-extender"),
-        "certificates": {
-            "problem": "",
-            "certificates": [
-                {"path": "extender.crt", "role": "server", "not_after": "2027-02-19T10:00:00Z", "days_left": 80.0, "problem": ""}
-            ],
-        },
-        "health": {"report": {"synced": True, "not_ready": "", "filter_calls": 3}, "why": ""},
         "scheduler": {
             "manifest": manifest(),
             "others": {},
@@ -184,6 +162,8 @@ def plane_host() -> Json:
         "memory_unit": "GiB",
         "pki_dir": "/etc/gpushare/pki",
         "extender_port": 32766,
+        "metrics_plugin": "",
+        "metrics_extender": "",
         "scheduler_manifest": MANIFEST_PATH,
         "scheduler_config": CONFIG_PATH,
     }
@@ -193,6 +173,7 @@ def plane_host() -> Json:
         "node_name": "cp1",
         "kubelet": kubelet,
         "runtime": {**runtime(), "requirements_sha256": ARTIFACT.kubectl_requirements_sha256},
+        "doctor": doctor("gpushare-extender", health={"filter_calls": 3, "refused_calls": 0, "why": ""}),
         "gpu": None,
         "plane": plane,
         "now": NOW,
@@ -263,7 +244,6 @@ def cluster() -> Json:
         "pods": [pod()],
         "schedulers": {"cp1": mirror()},
         "objects": {"missing": [], "differs": [], "skipped": []},
-        "accounts": {name: f"uid-of-{name}" for name in ("gpushare-extender", "gpushare-device-plugin-node-1")},
     }
 
 
@@ -277,5 +257,8 @@ class World:
         self.more: Json = {}
 
     def evidence(self) -> Evidence:
-        hosts = {"cp1": copy.deepcopy(self.cp), "gpu1": copy.deepcopy(self.gpu)}
-        return Evidence(**{"hosts": hosts, "cluster": copy.deepcopy(self.cluster), "artifact": ARTIFACT, **self.more})
+        more = {"hosts": {"cp1": self.cp, "gpu1": self.gpu}, "cluster": copy.deepcopy(self.cluster), "artifact": ARTIFACT, **self.more}
+        for looks in ("hosts", "probed"):
+            seen = more.get(looks, {})
+            more[looks] = {host: printed(one) if "doctor" in one else one for host, one in seen.items()}
+        return Evidence(**copy.deepcopy(more))

@@ -11,12 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import cards_of, free_units, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
-    judge_metrics,
-    judge_runtime,
-    judge_tokens,
-    judge_unit,
-)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_runtime
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor, read
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
@@ -50,22 +46,16 @@ WHERE = "/opt/gpushare/0.1.0-0123456789ab"
     ("changes", "expected"),
     [
         ({}, []),
-        ({"environment": "", "files": 0, "wheel_sha256": ""}, [("runtime_missing", "no runtime in use")]),
+        ({"environment": "", "wheel_sha256": ""}, [("runtime_missing", "no runtime in use")]),
         (
             {"wheel_sha256": "0123456789abcdef", "requirements_sha256": "x"},
             [("runtime_differs", f"{WHERE} made from wheel 0123456789ab (version 0.1.0)")],
         ),
         ({"wheel_sha256": "", "version": ""}, [("runtime_differs", f"{WHERE} made from wheel unknown (version unknown)")]),
         ({"requirements_sha256": "x"}, [("runtime_differs", f"{WHERE} made from other locked requirements")]),
-        ({"damaged": ["a.py"], "damaged_count": 1}, [("runtime_differs", f"a.py in {WHERE} changed since it was installed")]),
-        (
-            {"damaged": ["a.py", "b.py"], "damaged_count": 3},
-            [("runtime_differs", f"a.py, b.py and 1 more in {WHERE} changed since it was installed")],
-        ),
-        ({"files": 0}, [("runtime_differs", f"no record of the installed files in {WHERE}")]),
     ],
 )
-def test_the_runtime_is_this_collections_file_by_file(changes: Json, expected: list[tuple[str, str]]) -> None:
+def test_the_runtime_was_made_from_what_this_collection_ships(changes: Json, expected: list[tuple[str, str]]) -> None:
     assert of_runtime(**changes) == expected
 
 
@@ -76,197 +66,33 @@ def test_control_planes_have_the_requirements_of_kubectls_plugin() -> None:
     assert of_runtime(requirements_sha256=ARTIFACT.kubectl_requirements_sha256) == other
 
 
-# A daemon's unit
-
-NOT_FROM_DISK = "x.service running from other files than those on the disk"
-
-
-@pytest.mark.parametrize(
-    ("changes", "runs", "expected"),
-    [
-        ({}, True, []),
-        ({"exists": False, "active": "failed"}, False, [("extender_missing", "no unit x.service")]),
-        ({"active": "activating", "state": "start", "says": "waits", "file_generation": "new", "enabled": False}, True, []),
-        ({"active": "activating", "state": "start"}, False, [("extender_down", "x.service activating (start)")]),
-        (
-            {"active": "activating", "state": "auto-restart", "says": "no API"},
-            False,
-            [("extender_down", "x.service activating (auto-restart, its last words: no API)")],
-        ),
-        ({"active": "failed", "state": "", "enabled": False}, False, [("extender_down", "x.service failed (no state)")]),
-        (
-            {"active": "deactivating", "state": "start", "says": "y"},
-            False,
-            [("extender_down", "x.service deactivating (start, its last words: y)")],
-        ),
-        ({"file_generation": "new"}, True, [("extender_older_than_file", NOT_FROM_DISK)]),
-        ({"enabled": False}, True, [("warning extender_not_at_boot", "x.service not enabled")]),
-        (
-            {"enabled": False, "process_generation": None},
-            True,
-            [("extender_older_than_file", NOT_FROM_DISK), ("warning extender_not_at_boot", "x.service not enabled")],
-        ),
-    ],
-)
-def test_a_daemon_runs_from_the_files_on_the_disk_now_and_after_a_boot(changes: Json, runs: bool, expected: list[tuple[str, str]]) -> None:
-    found = Findings("h")
-    assert judge_unit(found, {**seen.unit("x", 5), **changes}, "extender", "/opt/gpushare/0.1.0-0123456789ab") is runs
-    assert said(found) == expected
-
-
-@pytest.mark.parametrize(
-    ("environment", "arguments", "expected"),
-    [
-        ("/opt/gpushare/0.2.0-0123456789ab", None, [("runtime_differs", "x.service running /opt/gpushare/0.1.0-0123456789ab/bin/x")]),
-        (
-            "/opt/gpushare/0.1.0-0123456789a",
-            ["/opt/gpushare/0.1.0-0123456789ab/bin/x"],
-            [("runtime_differs", "x.service running /opt/gpushare/0.1.0-0123456789ab/bin/x")],
-        ),
-        ("/opt/gpushare/0.1.0-0123456789ab", ["/usr/bin/python3", "/opt/gpushare/0.1.0-0123456789ab/bin/x"], []),
-        ("/opt/gpushare/0.1.0-0123456789ab", [], []),  # it has just ended
-        ("", None, []),  # there is no link: that is said elsewhere
-    ],
-)
-def test_a_daemon_runs_from_the_runtime_in_use(environment: str, arguments: list[str] | None, expected: list[tuple[str, str]]) -> None:
-    found, unit = Findings("h"), seen.unit("x", 5)
-    assert judge_unit(found, unit if arguments is None else {**unit, "arguments": arguments}, "extender", environment)
-    assert said(found) == expected
-
-
-def test_a_device_plugin_that_does_not_run_is_called_stopped() -> None:
-    found = Findings("h")
-    assert judge_unit(found, {**seen.unit("x", 5), "active": "failed", "state": "failed"}, "plugin", "") is False
-    assert said(found) == [("plugin_stopped", "x.service failed (failed)")]
-    assert "systemctl restart x;" in found.list[0].cure
-
-
-# Its metrics
-
-ADDRESS = "10.0.0.5:9440"
-OPEN = f"HTTP 200 from {ADDRESS} for who shows no token"
-CLOSED = f"from {ADDRESS}, for the metrics of x"
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"wants_token": False, "stranger": 200}, []),
-        ({"listens": ""}, [("metrics_wrong", "no metrics of x")]),
-        ({"wanted": "", "scraper": 503}, [("metrics_wrong", f"metrics of x on {ADDRESS}")]),
-        ({"scraper": 503, "stranger": 200}, [("metrics_down", f"HTTP 503 {CLOSED}")]),
-        ({"scraper": "refused"}, [("metrics_down", f"refused {CLOSED}")]),
-        ({"scraper": 201}, [("metrics_down", f"HTTP 201 {CLOSED}")]),
-        ({"stranger": 200}, [("metrics_open", OPEN)]),
-        ({"stranger": "timed out"}, [("metrics_open", OPEN.replace("HTTP 200", "timed out"))]),
-    ],
-)
-def test_metrics_are_where_they_are_to_be_and_for_whom(changes: Json, expected: list[tuple[str, str]]) -> None:
-    found = Findings("h")
-    as_it_should_be = {"wanted": ADDRESS, "listens": ADDRESS, "wants_token": True, "stranger": 401, "scraper": 200}
-    judge_metrics(found, {"name": "x"}, {**as_it_should_be, **changes})
-    assert said(found) == expected
-    wanted = changes.get("wanted", ADDRESS)
-    if expected and expected[0][0] == "metrics_wrong":
-        assert found.list[0].expected == (f"metrics of x on {wanted}" if wanted else "no metrics of x")
-    judge_metrics(found, {"name": "x"}, None)
-    assert len(found.list) == len(expected)
-
-
-# Its tokens
-
-ACCOUNT = "gpushare-extender"
-OWN, SEED = f"/var/lib/{ACCOUNT}/token", "/etc/gpushare/extender.token"
-Lives = tuple[float, float]
-
-
-def of_tokens(own: Lives | None, seed: Lives | None, uid: str = f"uid-of-{ACCOUNT}", **more: Any) -> list[tuple[str, str]]:
-    """own, seed: (issued, expires), as seconds from now."""
-    tokens: Json = {"own": {"path": OWN, "claims": None}, "seed": {"path": SEED, "claims": None}}
-    for which, life in (("own", own), ("seed", seed)):
-        if life is not None:
-            tokens[which]["claims"] = seen.token(ACCOUNT, NOW + life[0], NOW + life[1])["claims"]
-    accounts = more.get("accounts", {ACCOUNT: uid})
-    found = Findings("h")
-    judge_tokens(found, {**seen.unit(ACCOUNT, 5), "with_token": more.get("with_token", True)}, tokens, NOW, accounts)
-    return said(found)
-
-
-def expired(how_long: str) -> list[tuple[str, str]]:
-    return [("token_expired", f"the token in {OWN} expired {how_long} ago")]
-
-
-REFUSED = f"a token of ServiceAccount {ACCOUNT} with UID uid-of-{ACCOUNT}, which is "
-GOOD, LATE = (-100, 300), (-300, 99)
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (of_tokens(GOOD, None), []),
-        (of_tokens(None, GOOD), []),
-        (of_tokens(None, None), [("token_missing", f"no token in {OWN} nor in {SEED}")]),
-        (of_tokens(None, None, with_token=False), []),
-        (of_tokens((-100, 1), (-50, 40)), []),
-        (of_tokens((-100, -30), GOOD), []),
-        (of_tokens((-100, -30), (-200, -59)), expired("30 s")),
-        (of_tokens((-100, 0), None), expired("0 s")),
-        (of_tokens((-100, -60), None), expired("1 min")),
-        (of_tokens((-9000, -3599), None), expired("60 min")),
-        (of_tokens((-9000, -3600), (-9000, -7200)), expired("1 h")),
-        (of_tokens(None, (-900000, -86400)), expired("1 d")),
-        (of_tokens(None, (-900000, -86399)), expired("24 h")),
-        (of_tokens((-900000, -3 * 86400), None), expired("3 d")),
-        (of_tokens(GOOD, None, "another"), [("token_refused", REFUSED + "another")]),
-        (of_tokens(GOOD, None, accounts={}), [("token_refused", REFUSED + "gone")]),
-        (of_tokens(GOOD, None, accounts=None), []),
-        (of_tokens((-300, 100), None), []),
-        (of_tokens(LATE, None), [("warning token_not_renewed", f"25% of the life of the token in {OWN} left")]),
-        (of_tokens(LATE, (-300, -1)), [("warning token_not_renewed", f"25% of the life of the token in {OWN} left")]),
-        # A daemon that has only its seed, or a newer seed than its own token, is about to swap it.
-        (of_tokens(None, LATE), []),
-        (of_tokens((-400, 99), LATE), []),
-        (of_tokens((-10, -5), LATE), []),
-        (of_tokens((0, 1), None), []),
-        (of_tokens((5, 5), None), []),
-        # A life of a second or less counts as one of a second.
-        (of_tokens((-0.6, 0.4), None), []),
-    ],
-)
-def test_a_token_lives_is_of_the_account_that_lives_and_is_renewed_in_time(
-    found: list[tuple[str, str]], expected: list[tuple[str, str]]
-) -> None:
-    assert found == expected
-
-
 # A GPU node
 
 
+def answered(host: Json) -> Doctor:
+    return read(seen.printed(host)["doctor"], "h")
+
+
 def of_node(node: Mapping[str, Any] | None = None, **changes: Any) -> list[tuple[str, str]]:
-    """changes: of what was seen of the cards; `kubelet`, `says` and `active` (of the plugin) of their places."""
+    """changes: of what was seen of the cards; `kubelet` and `doctor` of their places."""
     host = seen.gpu_host()
-    host["kubelet"].update(changes.pop("kubelet", {}))
-    host["gpu"]["plugin"].update({key: changes.pop(key) for key in ("says", "active", "state") if key in changes})
+    for place in ("kubelet", "doctor", "places"):
+        host[place].update(changes.pop(place, {}))
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(host["gpu"][key], dict):
             host["gpu"][key].update(value)
         else:
             host["gpu"][key] = value
     found = Findings("h")
-    judge_node(found, host, node)
+    judge_node(found, host, answered(host), node)
     return said(found)
 
 
-def socket(name: str, pid: int, process: str = "other") -> Json:
+def stranger(name: str, pid: int, process: str = "other") -> Json:
     return {"name": name, "pid": pid, "process": process}
 
 
-MEM_SOCKET, CARD_SOCKET = "aliyungpushare.sock", "aliyungpushare-cards.sock"
-OURS = [socket(MEM_SOCKET, 100), socket(CARD_SOCKET, 100)]
-FOREIGN = {MEMORY: {UUIDS[0]: 16, "z": 1, "b": 1}, CARDS: dict.fromkeys(UUIDS, 1)}
-NOT_READ = "kubelet does not read the list"
-NOT_LISTENING = "no device plugin listening on /var/lib/kubelet/device-plugins/"
+FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], CARDS: list(UUIDS)}
 
 
 @pytest.mark.parametrize(
@@ -283,37 +109,13 @@ NOT_LISTENING = "no device plugin listening on /var/lib/kubelet/device-plugins/"
             {"managers": [{"name": "HAMi", "evidence": ["process 7", "socket"]}, {"name": "NVIDIA", "evidence": ["process 8"]}]},
             [("second_plugin", "HAMi (process 7; socket), NVIDIA (process 8)")],
         ),
+        ({"doctor": {"strangers": [stranger("other.sock", 300)]}}, []),
+        ({"doctor": {"registered": FOREIGN}}, []),
         (
-            {"sockets": [socket(MEM_SOCKET, 300, ""), socket(CARD_SOCKET, 100)]},
-            [("second_plugin", f"process 300 (unnamed) listening on the device plugin's own socket {MEM_SOCKET}")],
+            {"doctor": {"strangers": [stranger("a.sock", 300, "x"), stranger("b.sock", 301, "")], "registered": FOREIGN}},
+            [("second_plugin", f"ids such as b registered for {MEMORY}, which are no card's, by process 300 (x) or process 301 (unnamed)")],
         ),
-        ({"sockets": [*OURS, socket("other.sock", 300)]}, []),
-        ({"registered": FOREIGN}, []),
-        (
-            {"sockets": [*OURS, socket("a.sock", 300, "x"), socket("b.sock", 301, "y")], "registered": FOREIGN},
-            [("second_plugin", f"ids such as b registered for {MEMORY}, which are no card's, by process 300 (x) or process 301 (y)")],
-        ),
-        (
-            {"sockets": [*OURS, socket("a.sock", 300, "x")], "says": NOT_READ},
-            [("second_plugin", f"kubelet not listening to our device plugin ({NOT_READ}) while process 300 (x) serves it")],
-        ),
-        ({"says": NOT_READ}, []),
-        (
-            {"managers": [{"name": "HAMi", "evidence": ["p"]}], "sockets": [*OURS, socket("a.sock", 300)], "says": NOT_READ},
-            [("second_plugin", "HAMi (p)")],
-        ),
-        # A plugin that is not known to kubelet
-        ({"sockets": OURS[:1]}, [("plugin_not_registered", NOT_LISTENING + CARD_SOCKET)]),
-        ({"sockets": OURS[1:], "says": "all is well"}, [("plugin_not_registered", NOT_LISTENING + MEM_SOCKET)]),
-        (
-            {"sockets": [], "active": "activating", "state": "start", "says": "waits", "kubelet": {"root": "/k"}},
-            [
-                ("plugin_not_registered", f"no device plugin listening on /k/device-plugins/{name} (the plugin says: waits)")
-                for name in (MEM_SOCKET, CARD_SOCKET)
-            ],
-        ),
-        ({"registered": {CARDS: {}, MEMORY: {}}}, []),
-        ({"managers": [{"name": "HAMi", "evidence": ["p"]}], "sockets": []}, [("second_plugin", "HAMi (p)")]),
+        ({"doctor": {"registered": {CARDS: [], MEMORY: []}}}, []),
         # The container runtime
         ({"container_runtime": None}, []),
         ({"container_runtime": {"problem": "dead", "lacks": "y"}}, [("runtime_silent", "dead")]),
@@ -331,7 +133,16 @@ NOT_LISTENING = "no device plugin listening on /var/lib/kubelet/device-plugins/"
         ),
         (
             {"container_runtime": {"lacks": "y"}},
-            [("warning containerd_older_than_file", "a containerd that was not restarted since its files changed (y)")],
+            [("warning runtime_older_than_file", "a containerd that was not restarted since its files changed (y)")],
+        ),
+        (
+            {"container_runtime": {"name": "docker", "file_default": "runc", "running_default": "runc"}},
+            [("default_runtime_missing", "default runtime 'runc' in docker's files")],
+        ),
+        ({"container_runtime": {"file_default": "runc", "running_default": "runc"}, "places": {"runtime_default": "unchanged"}}, []),
+        (
+            {"container_runtime": {"running_default": "runc", "lacks": "y"}, "places": {"runtime_default": "unchanged"}},
+            [("warning runtime_older_than_file", "a containerd that was not restarted since its files changed (y)")],
         ),
     ],
 )
@@ -375,7 +186,11 @@ PROBLEM = {"kind": "version_mismatch", "found": "words", "expected": "cards", "c
 
 def test_a_driver_that_does_not_answer_is_said_once_and_no_card_is_missed() -> None:
     smi = {"cards": [], "driver_version": None, "problem": PROBLEM}
-    changes: Json = {"nvidia_smi": smi, "driver": {"loaded": "1"}, "registered": FOREIGN, "sockets": [*OURS, socket("a.sock", 300)]}
+    changes: Json = {
+        "nvidia_smi": smi,
+        "driver": {"loaded": "1"},
+        "doctor": {"registered": FOREIGN, "strangers": [stranger("a.sock", 300)]},
+    }
     assert of_node(**changes) == [("driver_mismatch", "words")]
     node = seen.node()
     assert [one for one in of_node(node, **changes) if one[0] == "driver_mismatch"] == [("driver_mismatch", "words")]
@@ -399,7 +214,7 @@ def test_a_gpu_node_has_the_label(labels: dict[str, str] | None, expected: list[
 def test_differences_from_the_api_keep_how_bad_they_are() -> None:
     assert of_node({}) == [("node_missing", "node: no node of this name in the API")]
     host, found_ = {**seen.gpu_host(), "node_name": "none"}, Findings("h")
-    judge_node(found_, host, {})
+    judge_node(found_, host, answered(host), {})
     assert said(found_) == [("node_missing", "node: no node of this name in the API")], "nothing is like this name"
     node = seen.node()
     content = json.loads(node["metadata"]["annotations"]["gpushare/cards"])
@@ -417,10 +232,24 @@ def test_differences_from_the_api_keep_how_bad_they_are() -> None:
     assert all("Xid 79" in words for _code, words in found)
 
 
-def test_metrics_of_a_plugin_that_does_not_run_are_not_asked_for() -> None:
-    wrong = {"wanted": ADDRESS, "listens": "", "wants_token": False, "stranger": 1, "scraper": 1}
-    assert [one[0] for one in of_node(metrics=wrong)] == ["metrics_wrong"]
-    assert [one[0] for one in of_node(metrics=wrong, active="failed", state="failed", sockets=[], registered={})] == ["plugin_stopped"]
+ADDRESS = "10.0.0.5:9440"
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted", "found", "expected"),
+    [
+        ({}, ADDRESS, "no metrics of gpushare-device-plugin", f"metrics of gpushare-device-plugin on {ADDRESS}"),
+        ({"metrics": ADDRESS}, "", f"metrics of gpushare-device-plugin on {ADDRESS}", "no metrics of gpushare-device-plugin"),
+        ({"runs": False}, ADDRESS, "", ""),
+        ({"metrics": ADDRESS}, ADDRESS, "", ""),
+    ],
+)
+def test_metrics_are_where_they_are_to_be(changes: Json, wanted: str, found: str, expected: str) -> None:
+    host, found_ = seen.gpu_host(), Findings("h")
+    host["places"]["metrics_plugin"] = wanted
+    host["doctor"]["daemons"]["gpushare-device-plugin"].update(changes)
+    judge_node(found_, host, answered(host), None)
+    assert [(one.check, one.found, one.expected) for one in found_.list] == ([("metrics_wrong", found, expected)] if found else [])
 
 
 # A control plane
@@ -430,63 +259,20 @@ def of_plane(asked: bool = True, mirror: Json | None = None, gone: bool = False,
     """changes: of what was seen of the control plane; `places` and `config` (the configuration's text) of their places."""
     host = seen.plane_host()
     host["places"].update(changes.pop("places", {}))
+    host["doctor"]["daemons"]["gpushare-extender"].update(changes.pop("extender", {}))
     text = changes.pop("config", CONFIG)
     scheduler = host["plane"]["scheduler"]
     scheduler["configs"][CONFIG_PATH]["text"] = text
     scheduler.update(changes.pop("scheduler", {}))
     host["plane"].update(changes)
     found = Findings("h")
-    judge_plane(found, host, None if gone else mirror or seen.mirror(), asked)
+    judge_plane(found, host, answered(host), None if gone else mirror or seen.mirror(), asked)
     return said(found)
 
 
-def certificates(problem: str = "", **changes: Any) -> Json:
-    one = {"path": "a.crt", "not_after": "2027", "days_left": 80.0, "problem": "", **changes}
-    return {"certificates": {"problem": problem, "certificates": [{**one, "path": "b.crt", "problem": ""}, one]}}
-
-
-AT = "/etc/gpushare/pki/a.crt"
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"certificates": None}, []),
-        (certificates("no gpushare-pki"), [("certificate_wrong", "no gpushare-pki")]),
-        (certificates(problem="", days_left=0), []),
-        (certificates(days_left=0) | {}, []),
-        ({"health": {"report": None, "why": "refused"}}, [("extender_down", "refused")]),
-        (
-            {"health": {"report": {"synced": False, "not_ready": "nodes"}}},
-            [("extender_not_synced", "an extender that is not in sync: nodes")],
-        ),
-        (
-            {"health": {"report": {"synced": "true"}}},
-            [("extender_not_synced", "an extender that is not in sync: it does not say why")],
-        ),
-        ({"scheduler": {"manifest": None}}, [("scheduler_stopped", f"no manifest {MANIFEST_PATH}")]),
-    ],
-)
-def test_a_control_plane_has_certificates_and_an_extender_in_sync(changes: Json, expected: list[tuple[str, str]]) -> None:
-    assert of_plane(**changes) == expected
-
-
-@pytest.mark.parametrize(
-    ("left", "code"), [(0, "expired"), (0.0, "expired"), (-3.5, "expired"), (0.1, "wrong"), (1, "wrong"), (None, "wrong"), ("", "wrong")]
-)
-def test_a_certificate_that_is_over_is_told_from_one_that_is_wrong(left: object, code: str) -> None:
-    changes = certificates(days_left=left)
-    changes["certificates"]["certificates"][1]["problem"] = "bad"
-    words = f"{AT}: bad (2027)" if code == "expired" else f"{AT}: bad"
-    assert of_plane(**changes) == [(f"certificate_{code}", words)]
-
-
-def test_an_extender_that_does_not_run_is_not_asked() -> None:
-    metrics = {"wanted": ADDRESS, "listens": "", "wants_token": False, "stranger": 1, "scraper": 1}
-    down = {**seen.unit("gpushare-extender", 0, "--listen", "127.0.0.1:32766"), "active": "failed"}
-    assert [one[0] for one in of_plane(metrics=metrics)] == ["metrics_wrong"]
-    assert [one[0] for one in of_plane(metrics=metrics, extender=down, health={"report": None, "why": "x"})] == ["extender_down"]
+def test_a_control_plane_has_the_manifest_of_its_scheduler() -> None:
+    assert of_plane() == []
+    assert of_plane(scheduler={"manifest": None}) == [("scheduler_stopped", f"no manifest {MANIFEST_PATH}")]
 
 
 NAMED = f"urlPrefix 'https://127.0.0.1:32766/gpushare-scheduler' in {CONFIG_PATH}"
@@ -545,9 +331,8 @@ def test_a_configuration_without_us_is_none(text: str, code: str) -> None:
 
 
 def test_the_extender_is_called_where_it_says_that_it_listens_or_at_its_port() -> None:
-    elsewhere = seen.unit("gpushare-extender", 1, "--listen", "10.0.0.9:1")
-    assert of_plane(extender=elsewhere) == [("extender_address_wrong", NAMED)]
-    unsaid = seen.unit("gpushare-extender", 1)
+    assert of_plane(extender={"listens": "10.0.0.9:1"}) == [("extender_address_wrong", NAMED)]
+    unsaid = {"listens": ""}
     assert of_plane(extender=unsaid) == []
     assert of_plane(extender=unsaid, places={"extender_port": 1}) == [("extender_address_wrong", NAMED)]
     plain = CONFIG.replace("https:", "http:")
@@ -566,7 +351,7 @@ def test_the_schedulers_manifest_names_its_configuration() -> None:
         assert (code, words.partition(":")[0]) == ("scheduler_not_configured", MANIFEST_PATH)
 
 
-def beside(*texts: str) -> list[tuple[str, str]]:
+def with_manifests(*texts: str) -> list[tuple[str, str]]:
     return of_plane(scheduler={"others": {f"/etc/kubernetes/manifests/{'abc'[place]}": text for place, text in enumerate(texts)}})
 
 
@@ -579,15 +364,15 @@ def test_another_file_that_kubelet_runs_as_the_same_scheduler() -> None:
     another = same.replace("name: kube-scheduler\n  namespace", "name: another\n  namespace")
     assert another != same
     flag = f"--config={CONFIG_PATH}"
-    assert beside(same) == [stale("a")]
-    assert beside(another) == []
-    assert beside(another.replace(flag, "--v=2")) == [stale("a")]
-    assert beside(another.replace(flag, "--leader-elect-resource-name=other")) == []
+    assert with_manifests(same) == [stale("a")]
+    assert with_manifests(another) == []
+    assert with_manifests(another.replace(flag, "--v=2")) == [stale("a")]
+    assert with_manifests(another.replace(flag, "--leader-elect-resource-name=other")) == []
     sidecar = same.replace("  - name: kube-scheduler\n    image", "  - name: x\n    command: [sh]\n  - name: kube-scheduler\n    image")
     assert sidecar != same
-    assert beside(sidecar) == [stale("a")]
-    assert beside("{", "kind: Pod", same) == [stale("c")]
-    assert beside("[]", same.replace("    - kube-scheduler\n", "    - sh\n"), "7") == []
+    assert with_manifests(sidecar) == [stale("a")]
+    assert with_manifests("{", "kind: Pod", same) == [stale("c")]
+    assert with_manifests("[]", same.replace("    - kube-scheduler\n", "    - sh\n"), "7") == []
 
 
 OLDER = "scheduler_older_than_file"

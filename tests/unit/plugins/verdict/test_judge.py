@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, placeable, scheduler_name
 
 from unit.plugins.verdict import evidence as seen
-from unit.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, WEEK, World
+from unit.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, World
 
 Change = Callable[[World], Any]
 
@@ -62,9 +63,14 @@ def smi_problem(world: World) -> None:
 
 def stopped(world: World) -> None:
     """As it looks when kubelet has noticed."""
-    world.gpu["gpu"]["plugin"].update(active="inactive", state="dead", pid=0, process_generation=None)
-    world.gpu["gpu"].update(sockets=[], registered={})
+    reported(world.gpu, "plugin_stopped", found="gpushare-device-plugin.service inactive (dead)")
+    world.gpu["doctor"]["registered"] = {}
     world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
+
+
+def reported(host: dict[str, Any], code: str, severity: str = "error", found: str = "words") -> None:
+    """The doctor has found that."""
+    host["doctor"]["findings"].append(seen.finding(code, severity, found))
 
 
 def annotated(world: World, change: Callable[[list[dict[str, Any]]], Any]) -> None:
@@ -75,13 +81,9 @@ def annotated(world: World, change: Callable[[list[dict[str, Any]]], Any]) -> No
     annotations["gpushare/cards"] = json.dumps(content)
 
 
-def gpu_token(world: World, **changes: Any) -> None:
-    world.gpu["gpu"]["tokens"]["own"]["claims"].update(changes)
-
-
 def another_socket(world: World) -> None:
-    world.gpu["gpu"]["sockets"].append({"name": "other.sock", "pid": 300, "process": "other-plugin"})
-    world.gpu["gpu"]["registered"]["aliyun.com/gpu-mem"] = {"other-1": 1}
+    world.gpu["doctor"]["strangers"].append({"name": "other.sock", "pid": 300, "process": "other-plugin"})
+    world.gpu["doctor"]["registered"]["aliyun.com/gpu-mem"] = ["other-1"]
 
 
 def third_card(world: World) -> None:
@@ -96,10 +98,6 @@ def capacity(world: World, units: int) -> None:
         world.cluster["nodes"][0]["status"][place]["aliyun.com/gpu-mem"] = str(units)
 
 
-def certificate(world: World, **changes: Any) -> None:
-    world.cp["plane"]["certificates"]["certificates"][0].update(changes)
-
-
 def runtime_of(world: World, **changes: Any) -> None:
     world.gpu["gpu"]["container_runtime"].update(changes)
 
@@ -108,22 +106,20 @@ def cdi(world: World, **changes: Any) -> None:
     world.gpu["gpu"]["cdi"]["specs"][0].update(changes)
 
 
-def beside(world: World, text: str) -> None:
+def add_manifest(world: World, text: str) -> None:
     world.cp["plane"]["scheduler"]["others"][f"{MANIFEST_PATH}.bak"] = text
 
 
 OWN_LEASE = "--leader-elect-resource-name"
 
+OF_EXTENDER = {code for code in CODES if code.startswith(("extender", "certificate"))}
 FAULTS: list[tuple[Change, str, str]] = [
-    (lambda w: w.cp["plane"]["extender"].update(active="failed", state="failed", process_generation=None), "cp1", "extender_down"),
-    (lambda w: w.cp["plane"].update(health={"report": None, "why": "refused"}), "cp1", "extender_down"),
-    (lambda w: w.cp["plane"]["health"]["report"].update(synced=False, not_ready="nodes"), "cp1", "extender_not_synced"),
-    (lambda w: w.cp["plane"]["extender"].update(exists=False), "cp1", "extender_missing"),
-    (lambda w: w.cp["plane"]["extender"].update(process_generation="old"), "cp1", "extender_older_than_file"),
-    (lambda w: beside(w, seen.manifest()), "cp1", "stale_scheduler_file"),
-    (lambda w: beside(w, seen.manifest().replace("name: kube-scheduler", "name: x", 1).replace("--config", OWN_LEASE)), "cp1", ""),
+    *((lambda w, code=code: reported(w.cp, code), "cp1", code) for code in sorted(OF_EXTENDER)),
+    *((lambda w, code=code: reported(w.gpu, code), "gpu1", code) for code in sorted(CODES - OF_EXTENDER)),
+    (lambda w: w.cp.update(doctor={"problem": "there is no gpushare-doctor", "answer": ""}), "cp1", "not_looked"),
+    (lambda w: add_manifest(w, seen.manifest()), "cp1", "stale_scheduler_file"),
+    (lambda w: add_manifest(w, seen.manifest().replace("name: kube-scheduler", "name: x", 1).replace("--config", OWN_LEASE)), "cp1", ""),
     (lambda w: w.gpu["gpu"]["managers"].append({"name": "HAMi", "active": True, "evidence": ["process 7"]}), "gpu1", "second_plugin"),
-    (lambda w: w.gpu["gpu"]["sockets"][0].update(pid=300, process="gpushare-device-plugin-v2"), "gpu1", "second_plugin"),
     (another_socket, "gpu1", "second_plugin"),
     (third_card, "gpu1", "wrong_card_count"),
     (lambda w: annotated(w, lambda cards: cards[1].update(index=5)), "gpu1", "annotation_wrong"),
@@ -134,12 +130,6 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: w.cluster["nodes"][0]["status"].update(conditions=[]), "gpu1", "node_not_ready"),
     (smi_problem, "gpu1", "driver_mismatch"),
     (lambda w: w.gpu["gpu"]["driver"].update(loaded="550.1"), "gpu1", "driver_mismatch"),
-    (lambda w: certificate(w, problem="expired", days_left=-1.0), "cp1", "certificate_expired"),
-    (lambda w: certificate(w, problem="key does not match"), "cp1", "certificate_wrong"),
-    (lambda w: w.cp["plane"].update(certificates={"problem": "no gpushare-pki", "certificates": []}), "cp1", "certificate_wrong"),
-    (lambda w: gpu_token(w, expires=NOW - 3600), "gpu1", "token_expired"),
-    (lambda w: gpu_token(w, uid="of-another"), "gpu1", "token_refused"),
-    (lambda w: [w.gpu["gpu"]["tokens"][which].update(claims=None) for which in ("own", "seed")], "gpu1", "token_missing"),
     (lambda w: configured(w, CONFIG.replace("gpu-mem", "gpu-memory")), "cp1", "extender_not_called"),
     (lambda w: configured(w, CONFIG.replace("filterVerb: filter", 'filterVerb: ""')), "cp1", "extender_not_called"),
     (lambda w: configured(w, CONFIG.replace("32766", "32767")), "cp1", "extender_address_wrong"),
@@ -153,10 +143,6 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: w.cluster["schedulers"]["cp1"]["spec"]["containers"][0].update(image="other"), "cp1", "scheduler_older_than_file"),
     (lambda w: w.cluster["schedulers"].update(cp1=None), "cp1", "scheduler_stopped"),
     (stopped, "gpu1", "plugin_stopped"),
-    (lambda w: w.gpu["gpu"]["plugin"].update(exists=False), "gpu1", "plugin_missing"),
-    (lambda w: w.gpu["gpu"]["plugin"].update(process_generation="old"), "gpu1", "plugin_older_than_file"),
-    (lambda w: w.gpu["gpu"].update(sockets=[]), "gpu1", "plugin_not_registered"),
-    (lambda w: w.gpu["gpu"].update(registered={}), "gpu1", "plugin_not_registered"),
     (lambda w: w.gpu["kubelet"].update(running=False), "gpu1", "kubelet_stopped"),
     (lambda w: runtime_of(w, running_default="runc", lacks="the default is runc"), "gpu1", "default_runtime_not_running"),
     (lambda w: runtime_of(w, file_default="runc"), "gpu1", "default_runtime_missing"),
@@ -169,8 +155,6 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: w.cluster["objects"]["differs"].append("ValidatingAdmissionPolicy gpushare-annotations"), "", "policy_differs"),
     (lambda w: w.cluster["nodes"][0]["metadata"]["labels"].clear(), "gpu1", "label_missing"),
     (lambda w: w.gpu["runtime"].update(wheel_sha256="c" * 64), "gpu1", "runtime_differs"),
-    (lambda w: w.gpu["runtime"].update(damaged=["gpushare_runtime/core/ledger.py"], damaged_count=1), "gpu1", "runtime_differs"),
-    (lambda w: w.gpu["runtime"].update(files=0), "gpu1", "runtime_differs"),
     (lambda w: w.gpu["runtime"].update(environment=""), "gpu1", "runtime_missing"),
     (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia1"]}), "gpu1", "wrong_card"),
     (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia0", "nvidia1"]}), "gpu1", "wrong_card"),
@@ -209,7 +193,6 @@ def test_a_host_or_a_cluster_that_was_not_looked_at_is_an_error(world: World) ->
 def test_what_was_not_looked_at_is_named_and_the_rest_judged(world: World) -> None:
     world.more = {"hosts": {"cp1": "no route", "gpu1": world.gpu, "gpu2": "no connection"}, "cluster": "kubectl failed"}
     world.gpu["places"]["memory_unit"] = "no unit"
-    world.gpu["gpu"]["tokens"]["own"]["claims"]["uid"] = "of-another"
     found = judge(world.evidence())
     assert [(one.host, one.check, one.found) for one in found.findings] == [
         ("", "not_looked", "nothing in the API, because kubectl failed"),
@@ -221,7 +204,6 @@ def test_what_was_not_looked_at_is_named_and_the_rest_judged(world: World) -> No
 
 def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) -> None:
     world.more = {"cluster": "kubectl failed"}
-    world.cp["plane"]["tokens"]["own"]["claims"]["uid"] = "of-another"
     assert causes(world) == {("", "not_looked")}
     world.cp["plane"]["scheduler"]["configs"].clear()
     assert causes(world) == {("", "not_looked"), ("cp1", "scheduler_not_configured")}
@@ -269,27 +251,20 @@ def test_two_gpu_nodes_are_both_judged_and_counted(world: World) -> None:
 def test_what_may_be_wanted_is_no_error(world: World) -> None:
     annotated(world, lambda cards: cards[1].update(cordoned=True))
     world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
-    world.gpu["gpu"]["plugin"]["enabled"] = False
+    reported(world.gpu, "plugin_not_at_boot", "warning")
     world.cluster["objects"]["skipped"].append("ValidatingAdmissionPolicy gpushare-annotations")
-    gpu_token(world, issued=NOW - WEEK, expires=NOW + 3600)
+    reported(world.gpu, "token_not_renewed", "warning")
     runtime_of(world, lacks="another entry")
     configured(world, CONFIG.partition("  managedResources:")[0])
     assert causes(world) == set()
     assert softer(world) == [
         ("cp1", "extender_called_for_all", "warning"),
         ("gpu1", "card_cordoned", "warning"),
-        ("gpu1", "containerd_older_than_file", "warning"),
         ("gpu1", "plugin_not_at_boot", "warning"),
+        ("gpu1", "runtime_older_than_file", "warning"),
         ("gpu1", "token_not_renewed", "warning"),
         ("", "policies_not_served", "note"),
     ]
-
-
-def test_a_plugin_that_waits_for_kubelet_is_not_called_stopped(world: World) -> None:
-    world.gpu["gpu"]["plugin"].update(active="activating", state="start", says="aliyun.com/gpu-mem: waiting for kubelet")
-    world.gpu["gpu"].update(sockets=[])
-    assert causes(world) == {("gpu1", "plugin_not_registered")}
-    assert "waiting for kubelet" in judge(world.evidence()).causes[0].found
 
 
 def test_containers_that_are_young_privileged_or_going_are_not_judged(world: World) -> None:
@@ -309,8 +284,13 @@ def test_containers_that_are_young_privileged_or_going_are_not_judged(world: Wor
 def probed(world: World, pod: dict[str, Any] | None, calls: int = 4, nodes: list[str] | None = None) -> None:
     """A probe pod on node-1, and the hosts seen again."""
     second = {"gpu": {"containers": {"e" * 64: ["nvidia1"] if nodes is None else nodes}}, "plane": None}
-    health = {"report": {"synced": True, "filter_calls": calls}, "why": ""}
-    world.more = {"probes": {"node-1": pod}, "probed": {"gpu1": second, "cp1": {"gpu": None, "plane": {"health": health}}}}
+    world.more = {"probes": {"node-1": pod}, "probed": {"gpu1": second, "cp1": again(calls)}}
+
+
+def again(calls: int, refused: int = 0, why: str = "") -> dict[str, Any]:
+    """A control plane seen again; what its extender has counted."""
+    health = {"filter_calls": calls, "refused_calls": refused, "why": why}
+    return {"gpu": None, "plane": None, "doctor": seen.doctor("gpushare-extender", health=health)}
 
 
 def test_a_probe_pod_proves_its_node(world: World) -> None:
@@ -405,16 +385,18 @@ def test_every_probe_pod_is_judged_and_those_of_unknown_nodes_are_the_clusters(w
     assert found.looked_at["probe pods"] == 1
 
 
-def said_of_calls(world: World, *reports: tuple[dict[str, Any] | None, dict[str, Any] | None]) -> list[str]:
-    """What is said of the calls, when each control plane's extender reported this (before, after) the probe."""
+Counted = tuple[int, int] | str
+
+
+def said_of_calls(world: World, *reports: tuple[Counted, Counted]) -> list[str]:
+    """What is said of the calls, when each control plane's extender had counted this (before, after) the probe: (calls, refused
+    ones), or why that is not known."""
     probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
     world.more["hosts"], world.more["probed"] = {"gpu1": world.gpu}, {"gpu1": world.more["probed"]["gpu1"]}
-    for number, (before, after) in enumerate(reports):
-        plane = json.loads(json.dumps(world.cp))
-        plane["plane"]["health"]["report"] = None if before is None else {"synced": True, **before}
-        world.more["hosts"][f"plane{number}"] = plane
-        health = {"report": after, "why": f"why {number}"}
-        world.more["probed"][f"plane{number}"] = {"gpu": None, "plane": {"health": health}}
+    for number, counts in enumerate(reports):
+        before, after = (again(0, why=one) if isinstance(one, str) else again(*one) for one in counts)
+        world.more["hosts"][f"plane{number}"] = {**json.loads(json.dumps(world.cp)), "doctor": before["doctor"]}
+        world.more["probed"][f"plane{number}"] = after
     return [one.found for one in judge(world.evidence()).findings if one.check == "probe_not_called"]
 
 
@@ -423,18 +405,18 @@ OF_STRANGERS = ", and has refused 1 calls that came without the scheduler's clie
 
 
 def test_one_extender_that_was_asked_is_enough(world: World) -> None:
-    three, four = {"filter_calls": 3}, {"filter_calls": 4}
+    three, four, none = (3, 0), (4, 0), (0, 0)
     assert said_of_calls(world) == []
     assert said_of_calls(world, (three, three), (three, four)) == []
     assert said_of_calls(world, (three, four), (three, three)) == []
     assert said_of_calls(world, (three, three), (three, three)) == [f"{NOT_ASKED}; {NOT_ASKED}"]
-    assert said_of_calls(world, (three, three), (three, None)) == [f"{NOT_ASKED}; why 1"]
-    assert said_of_calls(world, ({}, {"filter_calls": 1})) == []
-    assert said_of_calls(world, (None, {"filter_calls": 1})) == []
-    assert said_of_calls(world, ({}, {"filter_calls": 0})) == [NOT_ASKED.replace("3", "0")]
+    assert said_of_calls(world, (three, three), (three, "why 1")) == [f"{NOT_ASKED}; why 1"]
+    assert said_of_calls(world, (none, (1, 0))) == []
+    assert said_of_calls(world, ("why 0", (1, 0))) == []
+    assert said_of_calls(world, (none, none)) == [NOT_ASKED.replace("3", "0")]
     for before, after, words in ((2, 3, NOT_ASKED + OF_STRANGERS), (3, 3, NOT_ASKED), (4, 3, NOT_ASKED), (0, 1, NOT_ASKED + OF_STRANGERS)):
-        assert said_of_calls(world, ({**three, "refused_calls": before}, {**three, "refused_calls": after})) == [words]
-    assert said_of_calls(world, ({**three, "refused_calls": 2}, {**four, "refused_calls": 9})) == []
+        assert said_of_calls(world, ((3, before), (3, after))) == [words]
+    assert said_of_calls(world, ((3, 2), (4, 9))) == []
     said_of_calls(world, (three, three))
     for probes in ({}, None):
         world.more["probes"] = probes
@@ -444,9 +426,17 @@ def test_one_extender_that_was_asked_is_enough(world: World) -> None:
     assert judge(world.evidence()).findings == ()
 
 
+def test_an_extender_that_nothing_is_known_of_was_not_called(world: World) -> None:
+    said_of_calls(world, ((3, 0), (4, 0)))
+    world.more["probed"]["plane0"]["doctor"]["health"] = None
+    assert [one.found for one in judge(world.evidence()).findings] == ["the extender does not run"]
+    world.more["probed"]["plane0"]["doctor"] = {"problem": "no answer", "answer": ""}
+    assert [one.found for one in judge(world.evidence()).findings] == ["no answer"]
+
+
 def test_calls_without_the_client_certificate_are_named(world: World) -> None:
-    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1), calls=3)
-    world.more["probed"]["cp1"]["plane"]["health"]["report"]["refused_calls"] = 2
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    world.more["probed"]["cp1"] = again(3, refused=2)
     (cause,) = judge(world.evidence()).causes
     assert "has refused 2 calls that came without the scheduler's client certificate" in cause.found
 
@@ -522,26 +512,36 @@ def test_the_scheduler_that_was_configured_places_the_probe_pods(world: World) -
 ADDRESS = "10.0.0.5:9440"
 
 
-def metrics(**changes: Any) -> dict[str, Any]:
-    return {"wanted": ADDRESS, "listens": ADDRESS, "wants_token": True, "stranger": 401, "scraper": 200, **changes}
-
-
 @pytest.mark.parametrize(
-    ("changes", "code"),
+    ("wanted", "listens", "code"),
     [
-        ({}, None),
-        ({"wants_token": False, "stranger": 200}, None),
-        ({"listens": "", "stranger": "it was started without", "scraper": "it was started without"}, "metrics_wrong"),
-        ({"wanted": ""}, "metrics_wrong"),
-        ({"listens": "127.0.0.1:9440"}, "metrics_wrong"),
-        ({"scraper": "[Errno 111] Connection refused", "stranger": "[Errno 111] Connection refused"}, "metrics_down"),
-        ({"scraper": 503}, "metrics_down"),
-        ({"scraper": 401}, "metrics_down"),
-        ({"stranger": 200}, "metrics_open"),
+        ("", "", None),
+        (ADDRESS, ADDRESS, None),
+        (ADDRESS, "", "metrics_wrong"),
+        ("", ADDRESS, "metrics_wrong"),
+        (ADDRESS, "127.0.0.1:9440", "metrics_wrong"),
     ],
 )
-@pytest.mark.parametrize("where", ["cp1", "gpu1"])
-def test_metrics_are_for_who_has_the_token_and_for_nobody_else(world: World, where: str, changes: dict[str, Any], code: str | None) -> None:
-    part = world.cp["plane"] if where == "cp1" else world.gpu["gpu"]
-    part["metrics"] = metrics(**changes)
+@pytest.mark.parametrize(
+    ("where", "place", "daemon"), [("cp1", "metrics_extender", "gpushare-extender"), ("gpu1", "metrics_plugin", "gpushare-device-plugin")]
+)
+def test_metrics_are_where_the_inventory_has_them(
+    world: World, where: str, place: str, daemon: str, wanted: str, listens: str, code: str | None
+) -> None:
+    host = world.cp if where == "cp1" else world.gpu
+    host["places"][place] = wanted
+    host["doctor"]["daemons"][daemon]["metrics"] = listens
     assert causes(world) == ({(where, code)} if code else set())
+
+
+def test_a_host_without_a_runtime_is_said_once_and_one_without_an_answer_of_the_doctor_too(world: World) -> None:
+    world.gpu["doctor"] = {"problem": "there is no gpushare-doctor", "answer": ""}
+    (finding,) = judge(world.evidence()).findings
+    assert (finding.host, finding.check) == ("gpu1", "not_looked")
+    assert finding.found == "nothing of the daemons, because there is no gpushare-doctor"
+    assert "/opt/gpushare/0.1.0-0123456789ab" in finding.cure
+    # One of another release has no doctor, or another one.
+    world.gpu["runtime"]["wheel_sha256"] = "c" * 64
+    assert causes(world) == {("gpu1", "runtime_differs")}
+    world.gpu["runtime"]["environment"] = ""
+    assert [(one.check, one.because) for one in judge(world.evidence()).findings] == [("runtime_missing", "")]

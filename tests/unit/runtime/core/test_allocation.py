@@ -58,7 +58,7 @@ def test_every_small_pod_is_placed_and_read_back_as_kubernetes_counts_it() -> No
             assert request is not None
             if request.unsupported is not None:
                 continue
-            cards = [5, 3, 8, 1, 0, 2, 9, 4, 7][: request.cards or several]
+            cards = [5, 3, 8, 1, 0, 2, 9, 4, 7][: request.whole_cards or several]
             allocation = allocate(request, [(card, 10 + card) for card in cards])
             each = {card: 10 + card if resource == WHOLE else effective(raw, resource) // several for card in cards}
             assert allocation.by_card == each
@@ -87,12 +87,12 @@ def placed(draw: st.DrawFn) -> tuple[Request, Allocation]:
     for kind, amount in asks:
         # Init containers and sidecars share one list in the spec.
         place = Kind.INIT if kind is Kind.SIDECAR else kind
-        sizes = {"cards": amount % 3 + 1} if whole else {"units": amount * several}
+        sizes = {"whole_cards": amount % 3 + 1} if whole else {"units": amount * several}
         containers.append(ContainerRequest(kind, count[place], f"{kind.name}-{count[place]}", **sizes))
         count[place] += 1
     request = Request(tuple(containers), 1 if whole else several)
     assume(request.unsupported is None)
-    cards = draw(st.permutations(range(16)))[: request.cards or several]
+    cards = draw(st.permutations(range(16)))[: request.whole_cards or several]
     return request, allocate(request, [(index, 300) for index in cards])
 
 
@@ -107,9 +107,9 @@ def test_what_is_written_is_read_back(case: tuple[Request, Allocation]) -> None:
 @given(placed())
 def test_the_sums_are_what_kubelet_keeps(case: tuple[Request, Allocation]) -> None:
     request, allocation = case
-    if request.cards:
+    if request.whole_cards:
         assert allocation.by_card == dict.fromkeys(allocation.by_card, 300)
-        assert len(allocation.by_card) == request.cards
+        assert len(allocation.by_card) == request.whole_cards
     else:
         assert set(allocation.by_card.values()) == {request.per_card}
         assert len(allocation.by_card) == request.cards_per_pod
@@ -121,7 +121,7 @@ def test_every_container_is_given_what_it_asks_for_on_the_pods_cards(case: tuple
     for container_ in request.containers:
         given_ = wanted(request, allocation, container_)
         assert set(given_) <= set(allocation.by_card)
-        assert (len(given_) if container_.cards else sum(given_.values())) == (container_.cards or container_.units)
+        assert (len(given_) if container_.whole_cards else sum(given_.values())) == (container_.whole_cards or container_.units)
 
 
 @given(placed())
@@ -132,7 +132,7 @@ def test_the_cards_of_app_containers_and_sidecars_alone_are_completed_where_that
     assume(own)
     text = json.dumps({str(key): {str(card): units for card, units in cards} for key, cards in own.items()})
     found = read_allocation({"scheduler.framework.gpushare.allocation": text}, request)
-    certain = not request.cards or len(own) == len(allocation.containers)
+    certain = not request.whole_cards or len(own) == len(allocation.containers)
     assert found == (allocation if certain else None)
 
 

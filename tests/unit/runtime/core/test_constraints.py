@@ -45,7 +45,7 @@ def test_all_of_them() -> None:
     assert rules == Rules(
         models=("A100", "Tesla-V100"),
         models_refused=("T4",),
-        cards=("GPU-1",),
+        card_uuids=("GPU-1",),
         cards_refused=("GPU-2", "GPU-3"),
         same_card_as=(("app", "encoder"), ("tier", "web")),
         not_with=(("example.com/noisy", "true"),),
@@ -80,13 +80,13 @@ def test_every_rule_about_a_card_must_hold() -> None:
         return Rules(**rules).accept("GPU-1", ["Tesla T4", "other name"])  # type: ignore[arg-type]
 
     assert accepts()
-    assert accepts(models=("A100", "T4"), models_refused=("A100",), cards=("GPU-2", "GPU-1"), cards_refused=("GPU-2",))
+    assert accepts(models=("A100", "T4"), models_refused=("A100",), card_uuids=("GPU-2", "GPU-1"), cards_refused=("GPU-2",))
     assert accepts(models=("other",))
     assert accepts(models=("A100",)) is False
     assert accepts(models_refused=("A100", "T4")) is False
     assert accepts(models=("T4",), models_refused=("other name",)) is False
-    assert accepts(cards=("GPU-2",), models=("T4",)) is False
-    assert accepts(cards=("GPU-1",), cards_refused=("GPU-1",)) is False
+    assert accepts(card_uuids=("GPU-2",), models=("T4",)) is False
+    assert accepts(card_uuids=("GPU-1",), cards_refused=("GPU-1",)) is False
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_every_rule_about_a_card_must_hold() -> None:
         ({"placement": "fgd"}, False, False),
         ({"models": ("T4",)}, True, False),
         ({"models_refused": ("T4",)}, True, False),
-        ({"cards": ("GPU-1",)}, True, False),
+        ({"card_uuids": ("GPU-1",)}, True, False),
         ({"cards_refused": ("GPU-1",)}, True, False),
         ({"same_card_as": (("a", "b"),)}, False, True),
         ({"not_with": (("a", "b"),)}, False, True),

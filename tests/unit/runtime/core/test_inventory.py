@@ -131,7 +131,7 @@ def test_sixteen_cards_stay_far_below_what_a_nodes_annotations_may_hold() -> Non
         ({"cards": {}}, "cards must be list"),
         ({"cards": [1]}, r"^cards\[0\] must be an object, found int"),
         ({"unit": None}, "^unit must be str, found None"),
-        ({"core": 101}, "^core must be at most 100 per cent, found 101"),
+        ({"core": 101}, "^core must be at most 100, found 101"),
         ({"core": -1}, "^core must not be negative"),
         ({"core": "20"}, "^core must be int, found '20'"),
         ({"core": None}, "^core must be int, found None"),

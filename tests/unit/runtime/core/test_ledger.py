@@ -17,7 +17,7 @@ from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.policies import Binpack, Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
@@ -31,7 +31,7 @@ def memory(units: int) -> Request:
 
 
 def whole(cards: int) -> Request:
-    return Request((ContainerRequest(Kind.APP, 0, "main", cards=cards),))
+    return Request((ContainerRequest(Kind.APP, 0, "main", whole_cards=cards),))
 
 
 def holder(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> AllocatedPod:
@@ -45,7 +45,7 @@ def on(index: int, units: int) -> Allocation:
 def frees(ledger: Ledger, node: str = "n") -> list[int]:
     found = ledger.node(node)
     assert found is not None
-    return [state.free for state in found.cards]
+    return [state.free for state in found.card_states]
 
 
 def test_units_are_taken_from_their_card_and_given_back() -> None:
@@ -95,7 +95,7 @@ def test_a_card_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> N
     ledger.apply(holder("b", memory(1), on(1, 1)))
     node = ledger.node("n")
     assert node is not None
-    assert [(s.free, s.empty) for s in node.cards] == [(0, False), (15, False)]
+    assert [(s.free, s.empty) for s in node.card_states] == [(0, False), (15, False)]
     assert node.remaining_after(whole(1)) is None
     assert node.remaining_after(memory(16)) is None
 
@@ -116,7 +116,7 @@ def test_more_compute_than_a_card_shares_out_is_reported() -> None:
     node = ledger.node("n")
     assert node is not None
     assert node.problems() == ["card 0: 120 % of its compute are held, it shares out 100 %"]
-    assert node.cards[0].core == 0
+    assert node.card_states[0].core == 0
 
 
 def test_a_pod_without_a_known_card_counts_against_every_card() -> None:
@@ -228,7 +228,7 @@ def test_a_fault_about_a_node_is_that_nodes_alone() -> None:
         ledger.set_inventory(name, inventory(16))
     odd = ledger.nodes["odd"]
     odd._pods = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
-    assert (odd.cards, odd.remaining_after(memory(6)), odd.free) == ((), None, 0)
+    assert (odd.card_states, odd.remaining_after(memory(6)), odd.free) == ((), None, 0)
     assert odd.fault.startswith("AttributeError in ")
     ranking = Placement("binpack").ranking(memory(6), ledger)
     assert ranking.fitting(["n", "odd"]) == (["n"], {"odd"})
@@ -345,7 +345,7 @@ def test_two_that_hold_a_card_whole_are_one_too_many_however_few_units_they_name
     ledger.apply(holder("c", whole(1), on(0, 8)))
     assert node.overbooked() == {0: 8}
     ledger.set_inventory("n", None, "broken")
-    assert (node.overbooked(), node.problems(), node.cards) == ({}, [], ())
+    assert (node.overbooked(), node.problems(), node.card_states) == ({}, [], ())
 
 
 def test_the_words_for_what_cannot_be() -> None:
@@ -385,7 +385,7 @@ def test_a_pod_with_compute_alone_that_is_there_all_the_same_may_be_anywhere() -
     ledger = Ledger()
     ledger.set_inventory("n", Inventory(GIB, (card(0, 16), card(1, 16)), core=100))
     ledger.apply(holder("a", compute(20, units=0), None))
-    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].cards] == [(16, 80, False)] * 2
+    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].card_states] == [(16, 80, False)] * 2
 
 
 def test_a_pod_may_hold_all_units_of_its_card() -> None:
@@ -423,18 +423,18 @@ def test_what_a_node_could_hold_if_it_were_empty() -> None:
 
 def test_what_a_node_would_be_with_others_on_it() -> None:
     ledger = Ledger()
-    ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((), (Refusal("u", card(1, 16).uuid, 3, 1e9),)), "T4", "spread"))
+    ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((), (Rejection("u", card(1, 16).uuid, 3, 1e9),)), "T4", "spread"))
     ledger.apply(holder("a", memory(6), on(0, 6)))
     ledger.apply(holder("b", memory(5), on(1, 5)))
     node = ledger.nodes["n"]
     told = ledger.derived("key", Told)
     fussy = replace(memory(1), rules=Rules(not_with=(("app", "noisy"),)))
     other = node.simulate([holder("c", fussy, on(0, 1))], {"b", "x"})
-    assert ([state.free for state in other.cards], frees(ledger)) == ([9, 16], [10, 11])
+    assert ([state.free for state in other.card_states], frees(ledger)) == ([9, 16], [10, 11])
     assert (other.name, other.record) == ("n", node.record)
     assert [state.card.index for state in other.candidates(memory(3))] == [0]
     assert told.names == [], "it is a copy"
-    assert [state.free for state in node.simulate().cards] == [10, 11]
+    assert [state.free for state in node.simulate().card_states] == [10, 11]
 
 
 def test_every_answer_is_given_anew_when_something_has_changed() -> None:
@@ -446,7 +446,7 @@ def test_every_answer_is_given_anew_when_something_has_changed() -> None:
         usable = [state.card.index for state in node.candidates(memory(20))]
         return frees(ledger), node.free, node.largest_free(), node.empty_cards(), node.remaining_after(memory(20)), usable
 
-    assert node.cards is node.cards, "counted once"
+    assert node.card_states is node.card_states, "counted once"
     empty, taken = ([16, 24], 40, 24, 2, 4, [1]), ([16, 18], 34, 18, 1, None, [])
     assert answers() == empty
     ledger.apply(holder("a", memory(6), on(1, 6)))
@@ -586,7 +586,7 @@ def test_refusals_of_several_nodes_end_each_at_its_time() -> None:
     ledger = Ledger()
 
     def refuses(name: str, until: float) -> None:
-        ledger.set_node(NodeRecord(name, inventory(16), "", Held((), (Refusal("u", CARD_OF_N.uuid, 6, until),))))
+        ledger.set_node(NodeRecord(name, inventory(16), "", Held((), (Rejection("u", CARD_OF_N.uuid, 6, until),))))
 
     def fitting() -> set[str]:
         return {name for name, node in ledger.nodes.items() if node.remaining_after(memory(6)) is not None}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final
@@ -244,7 +245,7 @@ class Events(RuleBasedStateMachine):
         for name, cards in self.naive.nodes.items():
             node = self.ledger.node(name)
             assert node is not None
-            counted = [(state.free, state.core, state.empty) for state in node.cards]
+            counted = [(state.free, state.core, state.empty) for state in node.card_states]
             assert counted == [self.naive.free(name, index) for index in range(len(cards))]
         if not self.forged:
             assert self.naive.still_valid()
@@ -330,7 +331,9 @@ def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good:
                 allocation = None if on is None else Allocation.of({0: on})
                 ledger.apply(AllocatedPod(str(number), "x", f"p{number}", "n", request, allocation, labels_of(pod["metadata"])))
             counted = [naive.free("n", index) for index in range(2)]
-            assert [(state.free, state.core, state.empty) for state in node.cards] == counted, there
+            assert [(state.free, state.core, state.empty) for state in node.card_states] == counted, there
+            uids = {pod.uid for pod in node.pods} | node.record.held.by_uid.keys()
+            assert sum((Counter(node.units_of(uid) or {}) for uid in uids), Counter()) == Counter(node.usage().used), there
             frees = [free for (free, _, _), usable in zip(counted, good, strict=True) if usable]
             empty = [empty for (_, _, empty), usable in zip(counted, good, strict=True) if usable]
             assert (node.free, node.largest_free(), node.empty_cards()) == (sum(frees), max(frees), sum(empty)), there
@@ -341,7 +344,7 @@ def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good:
                 takers = [index for index in range(2) if naive.takes(asked, "n", index)]
                 assert node.remaining_after(named) == naive.left(asked, "n"), (there, asked)
                 assert [state.card.index for state in node.candidates(named)] == (takers if naive.fits(asked, "n") else []), (there, asked)
-                assert [node.rejection(named, state) == "" for state in node.cards] == [index in takers for index in range(2)], (
+                assert [node.exclusion(named, state) == "" for state in node.card_states] == [index in takers for index in range(2)], (
                     there,
                     asked,
                 )

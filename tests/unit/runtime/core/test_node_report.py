@@ -19,7 +19,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Refusal
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Rejection
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import frees, holder, memory, on, whole
@@ -29,9 +29,9 @@ CARDS = inventory(16, 16)
 FIRST, SECOND = (card.uuid for card in CARDS.cards)
 
 
-def told(*entries: HeldEntry, refused: tuple[Refusal, ...] = ()) -> Ledger:
+def told(*entries: HeldEntry, rejected: tuple[Rejection, ...] = ()) -> Ledger:
     ledger = Ledger()
-    ledger.set_node(NodeRecord("n", CARDS, "", Held(entries, refused)))
+    ledger.set_node(NodeRecord("n", CARDS, "", Held(entries, rejected)))
     return ledger
 
 
@@ -41,7 +41,7 @@ def test_the_protocols_example() -> None:
         '"rejected":[{"uid":"u2","card":"GPU-8f6","units":8,"until":"2026-11-21T10:01:00Z"}]}'
     )
     held = Held.from_json(text)
-    assert held == Held((HeldEntry("GPU-8f6", "u1", "ns/name", 8, "orphaned"),), (Refusal("u2", "GPU-8f6", 8, 1795255260.0),))
+    assert held == Held((HeldEntry("GPU-8f6", "u1", "ns/name", 8, "orphaned"),), (Rejection("u2", "GPU-8f6", 8, 1795255260.0),))
     assert held.to_json() == text
 
 
@@ -49,17 +49,17 @@ TEXT = st.sampled_from(["u", "a/b", "GPU-1", 'ü "', "true"])
 ENTRIES = st.builds(
     HeldEntry, st.sampled_from("ab"), TEXT, TEXT, st.integers(0, 99), st.sampled_from(["orphaned", "unmanaged"]), st.booleans()
 )
-REFUSALS = st.builds(Refusal, TEXT, TEXT, st.integers(0, 99), st.integers(0, 4 * 10**9).map(float), st.booleans())
+REJECTIONS = st.builds(Rejection, TEXT, TEXT, st.integers(0, 99), st.integers(0, 4 * 10**9).map(float), st.booleans())
 
 
-@given(st.lists(ENTRIES, max_size=3), st.lists(REFUSALS, max_size=2))
-def test_what_is_written_is_read_back(entries: list[HeldEntry], refused: list[Refusal]) -> None:
-    held = Held(tuple(sorted(entries, key=lambda e: [entry.card for entry in entries].index(e.card))), tuple(refused))
+@given(st.lists(ENTRIES, max_size=3), st.lists(REJECTIONS, max_size=2))
+def test_what_is_written_is_read_back(entries: list[HeldEntry], rejected: list[Rejection]) -> None:
+    held = Held(tuple(sorted(entries, key=lambda e: [entry.card for entry in entries].index(e.card))), tuple(rejected))
     assert Held.from_json(held.to_json()) == held
 
 
 def test_a_card_is_said_to_be_held_whole_only_by_the_word_true() -> None:
-    whole = Held((HeldEntry("GPU-1", "u", "a/b", 16, "orphaned", whole=True),), (Refusal("u", "GPU-1", 0, 0.0, whole=True),))
+    whole = Held((HeldEntry("GPU-1", "u", "a/b", 16, "orphaned", whole=True),), (Rejection("u", "GPU-1", 0, 0.0, whole=True),))
     text = (
         '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":16,"why":"orphaned","whole":true}]},'
         '"rejected":[{"uid":"u","card":"GPU-1","units":0,"until":"1970-01-01T00:00:00Z","whole":true}]}'
@@ -69,7 +69,7 @@ def test_a_card_is_said_to_be_held_whole_only_by_the_word_true() -> None:
     for other in ("1", '"yes"', "false", "null", "[0]"):
         read = Held.from_json(text.replace("true", other))
         assert not read.entries[0].whole
-        assert not read.refused[0].whole
+        assert not read.rejected[0].whole
 
 
 def test_nothing_said_is_nothing_held() -> None:
@@ -87,8 +87,8 @@ def test_nothing_said_is_nothing_held() -> None:
 def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
     entry = {"pod": "a/b", "uid": "u", "units": 1, "why": "orphaned"}
     said = {"v": 1, "cards": {text: entry} if key == "card" else {"GPU-1": {**entry, key: text}}}
-    refused = {"v": 1, "rejected": [{"uid": "u", "card": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
-    for document in (said, refused) if key in ("uid", "card") else (said,):
+    rejected = {"v": 1, "rejected": [{"uid": "u", "card": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
+    for document in (said, rejected) if key in ("uid", "card") else (said,):
         with pytest.raises(HeldError) as error:
             Held.from_json(json.dumps(document))
         assert len(str(error.value)) < 300
@@ -97,20 +97,20 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
 
 def test_a_node_says_so_much_and_no_more() -> None:
     entry = {"pod": "a/b", "uid": "u", "units": 2**31 - 1, "why": "orphaned"}
-    refusal = {"uid": "u", "card": "c", "units": 2**31 - 1, "until": "2026-11-21T10:01:00Z"}
-    text = json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}, "rejected": [refusal] * 1024})
+    rejection = {"uid": "u", "card": "c", "units": 2**31 - 1, "until": "2026-11-21T10:01:00Z"}
+    text = json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}, "rejected": [rejection] * 1024})
     held = Held.from_json(text)
-    assert (len(held.entries), len(held.refused)) == (1024, 1024)
+    assert (len(held.entries), len(held.rejected)) == (1024, 1024)
     for more in (
         {"cards": {"c": [entry] * 512, "d": [entry] * 513}},
         {"cards": {f"GPU-{n}": [] for n in range(1025)}},
-        {"rejected": [refusal] * 1025},
+        {"rejected": [rejection] * 1025},
     ):
-        with pytest.raises(HeldError, match=r"^more than 1024 entries, or refusals: no node has so many"):
+        with pytest.raises(HeldError, match=r"^more than 1024 entries, or rejections: no node has so many"):
             Held.from_json(json.dumps({"v": 1} | more))
     for units in (-1, 2**31, 10**4000):
         with pytest.raises(
-            HeldError, match=r"^cards\['c'\]\[0\]\.units must not be negative, nor more than 2147483647, found -?\d+"
+            HeldError, match=r"^cards\['c'\]\[0\]\.units must (not be negative|be at most 2147483647), found -?\d+"
         ) as error:
             Held.from_json(json.dumps({"v": 1, "cards": {"c": {**entry, "units": units}}}))
         assert len(str(error.value)) < 200
@@ -129,7 +129,7 @@ def test_one_entry_needs_no_list() -> None:
 
 
 def test_a_time_is_written_in_seconds() -> None:
-    assert '"until":"1970-01-01T00:00:10Z"' in Held((), (Refusal("u", "c", 8, 10.75),)).to_json()
+    assert '"until":"1970-01-01T00:00:10Z"' in Held((), (Rejection("u", "c", 8, 10.75),)).to_json()
 
 
 @pytest.mark.parametrize("text", ["2026-11-21T10:01:00", "2026-11-21T10:01:00Z", "2026-11-21T10:01:00+00:00", "2026-11-21T11:01:00+01:00"])
@@ -139,7 +139,7 @@ def test_a_time_without_a_zone_is_utc_wherever_this_runs(text: str, monkeypatch:
             monkeypatch.setenv("TZ", zone)
             time.tzset()
             held = Held.from_json(f'{{"v":1,"rejected":[{{"uid":"u","card":"c","units":1,"until":"{text}"}}]}}')
-            assert held.refused[0].until == 1795255260.0
+            assert held.rejected[0].until == 1795255260.0
             assert '"until":"2026-11-21T10:01:00Z"' in held.to_json()
     finally:
         monkeypatch.undo()
@@ -147,17 +147,17 @@ def test_a_time_without_a_zone_is_utc_wherever_this_runs(text: str, monkeypatch:
 
 
 ENTRY: Final = {"pod": "a/b", "uid": "u", "units": 8, "why": "orphaned"}
-REFUSED: Final = {"uid": "u", "card": "c", "units": 8, "until": "2026-11-21T10:01:00Z"}
+REJECTED: Final = {"uid": "u", "card": "c", "units": 8, "until": "2026-11-21T10:01:00Z"}
 
 
 @pytest.mark.parametrize("wrong", [None, True, 1.5, ["x"]])
 @pytest.mark.parametrize(
-    ("part", "key"), [*(("cards", key) for key in ENTRY), *(("rejected", key) for key in REFUSED)], ids=lambda value: str(value)
+    ("part", "key"), [*(("cards", key) for key in ENTRY), *(("rejected", key) for key in REJECTED)], ids=lambda value: str(value)
 )
 def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object) -> None:
-    data: dict[str, Any] = {"v": 1, "cards": {"GPU-1": [ENTRY, ENTRY]}, "rejected": [REFUSED, REFUSED]}
+    data: dict[str, Any] = {"v": 1, "cards": {"GPU-1": [ENTRY, ENTRY]}, "rejected": [REJECTED, REJECTED]}
     assert Held.from_json(json.dumps(data)).entries == (HeldEntry("GPU-1", "u", "a/b", 8, "orphaned"),) * 2
-    broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "cards" else [REFUSED | {}, REFUSED | {key: wrong}]
+    broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "cards" else [REJECTED | {}, REJECTED | {key: wrong}]
     data[part] = {"GPU-1": broken} if part == "cards" else broken
     place = "cards['GPU-1'][1]" if part == "cards" else "rejected[1]"
     with pytest.raises(HeldError, match=f"^{re.escape(f'{place}.{key} must be')}"):
@@ -235,10 +235,10 @@ def test_several_containers_of_one_pod_add_up() -> None:
 
 
 @pytest.mark.parametrize("until", [0.0, 100.0, 4e9])
-def test_a_card_that_refused_a_size_takes_no_such_pod_for_a_minute(until: float) -> None:
+def test_a_card_that_rejected_a_size_takes_no_such_pod_for_a_minute(until: float) -> None:
     """From when that is first seen here, whatever the node's clock says."""
-    first = Refusal("u", FIRST, 6, until)
-    ledger = told(refused=(first,))
+    first = Rejection("u", FIRST, 6, until)
+    ledger = told(rejected=(first,))
     node = ledger.node("n")
     assert node is not None
 
@@ -248,19 +248,19 @@ def test_a_card_that_refused_a_size_takes_no_such_pod_for_a_minute(until: float)
 
     assert takes() == {"5": [0, 1], "6": [1], "whole": [0, 1]}
     assert not ledger.expire(40.0)
-    both = Held((), (first, Refusal("v", SECOND, 16, until, whole=True)))
+    both = Held((), (first, Rejection("v", SECOND, 16, until, whole=True)))
     ledger.set_node(NodeRecord("n", CARDS, "", both))
     assert takes() == {"5": [0, 1], "6": [1], "whole": [0]}
     assert not ledger.expire(99.9)
     assert ledger.expire(100.0)
     assert takes() == {"5": [0, 1], "6": [0, 1], "whole": [0]}
-    assert node.refused == both.refused[1:]
+    assert node.rejections == both.rejected[1:]
     ledger.set_node(NodeRecord("n", CARDS, "", both, model="T4"))
     assert takes()["6"] == [0, 1], "the same one again is over all the same"
     assert ledger.expire(159.9)
     assert takes()["whole"] == [0, 1]
     assert not ledger.expire(1000.0)
-    ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Refusal("u", FIRST, 6, until + 60.0),))))
+    ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Rejection("u", FIRST, 6, until + 60.0),))))
     assert takes()["6"] == [1], "another one"
 
 
@@ -270,13 +270,13 @@ def test_a_card_that_the_node_does_not_have_is_reported() -> None:
     assert node.problems() == ["the node says that pods hold card GPU-other, which is not among its cards"]
 
 
-def test_a_card_that_refused_a_size_is_not_the_card_that_is_left_over() -> None:
-    node = told(refused=(Refusal("u", FIRST, 6, 100.0),)).nodes["n"]
+def test_a_card_that_rejected_a_size_is_not_the_card_that_is_left_over() -> None:
+    node = told(rejected=(Rejection("u", FIRST, 6, 100.0),)).nodes["n"]
     assert [node.remaining_after(memory(units)) for units in (5, 6, 16, 17)] == [11, 10, 0, None]
-    node = told(refused=(Refusal("u", FIRST, 6, 100.0), Refusal("u", SECOND, 6, 100.0))).nodes["n"]
+    node = told(rejected=(Rejection("u", FIRST, 6, 100.0), Rejection("u", SECOND, 6, 100.0))).nodes["n"]
     assert [node.remaining_after(memory(units)) for units in (5, 6)] == [11, None]
-    assert [node.remaining_after(whole(cards)) for cards in (1, 2, 3)] == [1, 0, None], "memory was refused there, not a whole card"
-    node = told(refused=(Refusal("u", FIRST, 6, 100.0, whole=True), Refusal("u", SECOND, 6, 100.0, whole=True))).nodes["n"]
+    assert [node.remaining_after(whole(cards)) for cards in (1, 2, 3)] == [1, 0, None], "memory was rejected there, not a whole card"
+    node = told(rejected=(Rejection("u", FIRST, 6, 100.0, whole=True), Rejection("u", SECOND, 6, 100.0, whole=True))).nodes["n"]
     assert [node.remaining_after(request) for request in (memory(16), whole(1))] == [0, None], "and now the other way round"
 
 
@@ -297,14 +297,14 @@ def test_the_nodes_word_is_believed_where_it_is_enough(units: int) -> None:
 def test_the_nodes_word_tells_whole_cards_too() -> None:
     ledger = told(HeldEntry(SECOND, "u", "x/u", 16, "unmanaged", whole=True))
     ledger.apply(holder("u", whole(1), None))
-    assert [(state.free, state.empty) for state in ledger.nodes["n"].cards] == [(16, True), (0, False)]
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(16, True), (0, False)]
     ledger.apply(holder("u", whole(2), None))
-    assert [(state.free, state.empty) for state in ledger.nodes["n"].cards] == [(0, False), (0, False)], "one card of two is not all"
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(0, False), (0, False)], "one card of two is not all"
 
 
 def test_no_units_are_nothing() -> None:
     ledger = told(HeldEntry(FIRST, "u", "x/u", 0, "orphaned"), HeldEntry("GPU-other", "u", "x/u", 5, "orphaned"))
-    assert [(state.free, state.empty) for state in ledger.nodes["n"].cards] == [(16, True), (16, True)]
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(16, True), (16, True)]
 
 
 def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> None:
@@ -332,16 +332,16 @@ def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
     cards = Inventory(CARDS.unit, CARDS.cards, core=100)
     ledger = Ledger()
     ledger.set_node(NodeRecord("n", cards, "", Held((HeldEntry(SECOND, "u", "x/u", 4, "orphaned", whole=True),))))
-    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].cards] == [(16, 100, True), (0, 0, False)]
+    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].card_states] == [(16, 100, True), (0, 0, False)]
     ledger.apply(holder("u", memory(6), on(0, 6)))
-    assert [(state.free, state.core) for state in ledger.nodes["n"].cards] == [(10, 100), (0, 0)]
+    assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(10, 100), (0, 0)]
     ledger.apply(holder("u", memory(3), on(1, 3)))
-    assert [(state.free, state.core) for state in ledger.nodes["n"].cards] == [(16, 100), (0, 0)]
+    assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(16, 100), (0, 0)]
     ledger.apply(holder("u", memory(6), on(1, 6)))
-    assert [(state.free, state.core) for state in ledger.nodes["n"].cards] == [(16, 100), (10, 100)], "the pod says as much itself"
+    assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(16, 100), (10, 100)], "the pod says as much itself"
 
 
-def test_a_given_card_is_good_until_it_is_not_usable_or_refused_or_given_twice() -> None:
+def test_a_given_card_is_good_until_it_is_not_usable_or_rejected_or_given_twice() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", CARDS)
     pod, second = holder("u", memory(6), on(0, 6)), Allocation.of({0: {0: 1, 1: 1}})
@@ -363,7 +363,7 @@ def test_a_given_card_is_good_until_it_is_not_usable_or_refused_or_given_twice()
     assert sound() == [True, False], "another card is given twice"
     ledger.remove("beside")
     for size, good in ((6, [False, True]), (7, [True, True]), (1, [False, False])):
-        ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Refusal("x", FIRST, size, 1.0),))))
+        ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Rejection("x", FIRST, size, 1.0),))))
         assert sound() == good
     ledger.set_inventory("n", Inventory(CARDS.unit, (CARDS.cards[0], replace(CARDS.cards[1], cordoned=True))))
     ledger.set_node(replace(node.record, held=NOTHING_HELD))

@@ -131,7 +131,7 @@ def test_more_than_any_machine_has_is_counted_as_that() -> None:
     """What JSON can write ends at 64 bits, and a bound pod was perhaps checked by nobody."""
     record = PodReader()(bound(*(container(f"c{n}", mem=2**63 - 1, count=2**63 - 1, core=2**63 - 1) for n in range(3))))
     assert isinstance(record, AllocatedPod)
-    assert (record.request.units, record.request.cards, record.request.core) == (3 * (2**31 - 1),) * 3
+    assert (record.request.units, record.request.whole_cards, record.request.core) == (3 * (2**31 - 1),) * 3
 
 
 def test_what_asks_with_too_many_containers_is_refused_or_left_to_its_node() -> None:

@@ -15,8 +15,8 @@ from hypothesis import given
 
 from gpushare_runtime.core import request
 from gpushare_runtime.core.constraints import NO_RULES, Context, Rules
-from gpushare_runtime.core.quantity import GIB, parse_unit
-from gpushare_runtime.core.request import ContainerRequest, Kind, Request, RequestError, explain_size, parse_request
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request, RequestError, parse_request
 from unit.runtime.core.naive import CORE, MEMORY, WHOLE, effective, shapes
 from unit.runtime.pods import container, pod
 
@@ -41,7 +41,7 @@ def test_a_pod_without_our_resources_asks_for_nothing() -> None:
     assert parse_request({}) is None
     assert parse_request({"metadata": None, "spec": None}) is None
     none = ContainerRequest(Kind.APP, 0, "main")
-    assert (none.units, none.cards, none.core, none.written) == (0, 0, 0, "")
+    assert (none.units, none.whole_cards, none.core, none.written) == (0, 0, 0, "")
 
 
 def test_a_pod_needs_no_metadata() -> None:
@@ -52,7 +52,7 @@ def test_containers_that_ask_keep_their_place_in_the_spec() -> None:
     request = parse_request(pod({"name": "proxy"}, container("a", mem=3), container("b", mem="5")))
     assert request is not None
     assert [(c.index, c.name, c.units, c.kind) for c in request.containers] == [(1, "a", 3, Kind.APP), (2, "b", 5, Kind.APP)]
-    assert (request.units, request.cards, request.unsupported) == (8, 0, None)
+    assert (request.units, request.whole_cards, request.unsupported) == (8, 0, None)
 
 
 def test_requests_count_where_limits_are_missing() -> None:
@@ -77,12 +77,12 @@ def test_what_stands_in_the_request_of_every_small_pod() -> None:
     for resource, several in ((MEMORY, 1), (MEMORY, 2), (WHOLE, 1)):
         for raw in shapes(resource, several):
             request = parsed(raw)
-            assert (request.units, request.cards, request.core) == tuple(effective(raw, name) for name in (MEMORY, WHOLE, CORE))
+            assert (request.units, request.whole_cards, request.core) == tuple(effective(raw, name) for name in (MEMORY, WHOLE, CORE))
             assert (request.per_card * several, request.cards_per_pod) == (request.units, several)
             spec = [*raw["spec"]["initContainers"], *raw["spec"]["containers"]]
             assert [c.name for c in request.containers] == [c["name"] for c in spec], "in kubelet's order"
             for found, written in zip(request.containers, spec, strict=True):
-                assert {MEMORY: str(found.units), WHOLE: str(found.cards)}[resource] == written["resources"]["limits"][resource]
+                assert {MEMORY: str(found.units), WHOLE: str(found.whole_cards)}[resource] == written["resources"]["limits"][resource]
                 assert found.keeps == (found.kind is not Kind.INIT) == (written["name"][0] != "i" or "restartPolicy" in written)
                 # c0, c1, … are numbered 0, 1, …, and i0, i1, … -1, -2, …
                 assert found.key == (found.index if written["name"][0] == "c" else -1 - found.index)
@@ -97,7 +97,7 @@ def test_per_card_is_never_less_than_what_is_asked_for() -> None:
 def test_whole_cards() -> None:
     request = parse_request(pod(container(count=2)))
     assert request is not None
-    assert (request.units, request.cards, request.unsupported) == (0, 2, None)
+    assert (request.units, request.whole_cards, request.unsupported) == (0, 2, None)
 
 
 @pytest.mark.parametrize(
@@ -269,15 +269,15 @@ def test_on_a_node_the_label_counts_where_any_container_has_memory() -> None:
 
 def test_on_a_node_all_of_it_counts_whatever_would_be_refused() -> None:
     request = parsed(pod(container("a", mem=9, core=7), container("b", count=3, core=200)), bound=True)
-    assert (request.units, request.cards, request.core) == (9, 3, 207)
+    assert (request.units, request.whole_cards, request.core) == (9, 3, 207)
 
 
 ONE = ContainerRequest(Kind.APP, 0, "main", units=8, written="8")
 PLAIN = Request((ONE,))
 OTHERS = {
     "more memory": Request((replace(ONE, units=9),)),
-    "whole cards": Request((replace(ONE, units=0, cards=8),)),
-    "more whole cards": Request((replace(ONE, units=0, cards=9),)),
+    "whole cards": Request((replace(ONE, units=0, whole_cards=8),)),
+    "more whole cards": Request((replace(ONE, units=0, whole_cards=9),)),
     "compute": Request((replace(ONE, core=20),)),
     "two cards": Request((ONE,), cards_per_pod=2),
     "a rule": Request((ONE,), rules=Rules(placement="spread")),
@@ -307,38 +307,6 @@ def test_pods_of_one_shape_may_have_each_others_cards() -> None:
     shapes = [PLAIN, Request((sidecar,)), Request((replace(ONE, kind=Kind.INIT),)), Request((second,)), Request((ONE, second))]
     different = [*shapes, *(request for request in OTHERS.values() if request.context is None)]
     assert len({request.shape for request in different}) == len(different)
-
-
-@pytest.mark.parametrize(
-    ("written", "units", "unit", "advice"),
-    [
-        ("10G", 10_000_000_000, "GiB", "10G means 10000000000 units of 1 GiB; the largest card has 24; write 10"),
-        ("8Gi", 8 * 2**30, "GiB", "8Gi means 8589934592 units of 1 GiB; the largest card has 24; write 8"),
-        ("8192", 8192, "GiB", "8192 means 8192 units of 1 GiB; the largest card has 24; write 8"),
-        ("1G", 10**9, "256MiB", "1G means 1000000000 units of 256 MiB; the largest card has 24; write 4"),
-        ("25", 25, "GiB", "25 means 25 units of 1 GiB; the largest card has 24; write at most 24"),
-        ("100G", 10**11, "GiB", "100G means 100000000000 units of 1 GiB; the largest card has 24; write at most 24"),
-        ("24", 24, "GiB", None),
-        # Where bytes begin to be meant: 64 MiB of units; and where MiB do.
-        ("64Mi", 2**26, "GiB", "64Mi means 67108864 units of 1 GiB; the largest card has 24; write 1"),
-        ("n", 2**26 - 1, "GiB", "n means 67108863 units of 1 GiB; the largest card has 24; write at most 24"),
-        ("512", 512, "GiB", "512 means 512 units of 1 GiB; the largest card has 24; write 1"),
-        ("511", 511, "GiB", "511 means 511 units of 1 GiB; the largest card has 24; write at most 24"),
-        # What is advised is rounded up, and must fit itself.
-        ("24Gi", 24 * 2**30, "GiB", "24Gi means 25769803776 units of 1 GiB; the largest card has 24; write 24"),
-        ("n", 24 * 2**30 + 1, "GiB", "n means 25769803777 units of 1 GiB; the largest card has 24; write at most 24"),
-        ("24577", 24577, "GiB", "24577 means 24577 units of 1 GiB; the largest card has 24; write at most 24"),
-        ("1025", 1025, "GiB", "1025 means 1025 units of 1 GiB; the largest card has 24; write 2"),
-        # A number of MiB is what it says where the unit is 1 MiB.
-        ("600", 600, "MiB", "600 means 600 units of 1 MiB; the largest card has 24; write at most 24"),
-        ("600", 600, "64MiB", "600 means 600 units of 64 MiB; the largest card has 24; write 10"),
-        ("24Mi", 24 * 2**20, "MiB", "24Mi means 25165824 units of 1 MiB; the largest card has 24; write at most 24"),
-        ("64Mi", 2**26, "64MiB", "64Mi means 67108864 units of 64 MiB; the largest card has 24; write 1"),
-    ],
-)
-def test_a_request_too_large_for_every_card_is_explained(written: str, units: int, unit: str, advice: str | None) -> None:
-    asking = ContainerRequest(Kind.APP, 0, "main", units=units, written=written)
-    assert explain_size(asking, parse_unit(unit), 24) == advice
 
 
 def test_the_unit_reads_as_a_person_writes_it() -> None:

@@ -28,7 +28,7 @@ class Kubelet:
 
     def __init__(self, request: Request, allocation: Allocation, random: Random) -> None:
         self.request, self.allocation, self.random = request, allocation, random
-        self.whole = request.cards > 0
+        self.whole = request.whole_cards > 0
         self.free = {(card, slot) for card in CARDS for slot in range(1 if self.whole else SLOTS)}
         self.reusable: set[Id] = set()
         self.given: dict[int, set[Id]] = {}
@@ -43,7 +43,7 @@ class Kubelet:
                 self.reusable -= ids
 
     def devices_to_allocate(self, container: ContainerRequest) -> set[Id]:
-        needed = container.cards or container.units
+        needed = container.whole_cards or container.units
         allocated = set(self.random.sample(sorted(self.reusable), min(needed, len(self.reusable))))
         if len(allocated) < needed:
             preferred = self.preferred(container, allocated, needed)
@@ -87,7 +87,7 @@ def requests(draw: st.DrawFn, whole: bool = False) -> Request:
     init = draw(st.lists(st.tuples(st.sampled_from([Kind.INIT, Kind.SIDECAR]), amount), max_size=3))
     apps = draw(st.lists(st.tuples(st.just(Kind.APP), amount), min_size=0 if init else 1, max_size=3))
     containers = [
-        ContainerRequest(kind, index, f"{kind.name}{index}", **{"cards" if whole else "units": size})
+        ContainerRequest(kind, index, f"{kind.name}{index}", **{"whole_cards" if whole else "units": size})
         for of in (init, apps)
         for index, (kind, size) in enumerate(of)
     ]
@@ -95,8 +95,8 @@ def requests(draw: st.DrawFn, whole: bool = False) -> Request:
 
 
 def plan(request: Request, random: Random) -> Allocation:
-    assume(request.cards <= len(CARDS))
-    cards = random.sample(list(CARDS), request.cards or request.cards_per_pod)
+    assume(request.whole_cards <= len(CARDS))
+    cards = random.sample(list(CARDS), request.whole_cards or request.cards_per_pod)
     return allocate(request, [(card, SLOTS) for card in cards])
 
 

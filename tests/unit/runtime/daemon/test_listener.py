@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpushare_runtime.daemon.listener import Listener, Seldom
+from gpushare_runtime.daemon.listener import Listener, RateLimit
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -24,7 +24,7 @@ async def listening(*, most: int, seconds: float) -> AsyncIterator[int]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             if line == b"hello\n":
-                listener.welcome(writer.transport)
+                listener.verified(writer.transport)
             writer.write(line)
         writer.close()
 
@@ -93,7 +93,7 @@ def test_an_address_that_cannot_be_had() -> None:
 def test_the_log_is_told_how_much_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     log = logging.getLogger("test_listener")
-    seldom = Seldom(2, 60.0, lambda: now)
+    seldom = RateLimit(2, 60.0, lambda: now)
     log.addFilter(seldom)
     try:
         for n in range(10):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.daemon import metrics_server
-from gpushare_runtime.daemon.listener import Seldom
+from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from unit.runtime.kube.fake_api import until
 
@@ -76,7 +76,7 @@ def test_only_who_shows_the_token_as_it_is_now(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_made_is_a_failure_of_the_server(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(metrics_server._at_requests, "filters", [Seldom(3)])
+    monkeypatch.setattr(metrics_server._at_requests, "filters", [RateLimit(3)])
 
     def pieces() -> Iterable[str]:
         yield "a 1\n"
@@ -104,7 +104,7 @@ def test_who_asks_for_nothing_keeps_nobody_away_and_has_to_go(tmp_path: Path, mo
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
             assert (await get(server.port, "Authorization: Bearer secret")).endswith("a 1\n")
             # Both ends are in this process.
-            assert len(os.listdir("/proc/self/fd")) - before < 200 + metrics_server._STRANGERS + 10
+            assert len(os.listdir("/proc/self/fd")) - before < 200 + metrics_server._UNVERIFIED + 10
             for reader, _ in silent:
                 assert await asyncio.wait_for(reader.read(), 5) == b""
             await until(lambda: len(os.listdir("/proc/self/fd")) - before <= 200)
@@ -151,9 +151,9 @@ def test_a_long_page_lets_others_run_between_its_pieces() -> None:
                 yield f"a {n}\n"
 
         async with serving(pieces) as server:
-            beside = asyncio.create_task(other())
+            other_work = asyncio.create_task(other())
             await get(server.port)
-            beside.cancel()
+            other_work.cancel()
         assert all(after > before for before, after in pairwise(seen))
 
     asyncio.run(run())
@@ -162,9 +162,9 @@ def test_a_long_page_lets_others_run_between_its_pieces() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--metrics-listen=9440"], "'9440' is no address and port, such as 127.0.0.1:9440"),
-        (["--metrics-listen=127.0.0.1:0"], "'127.0.0.1:0' is no address and port"),
-        (["--metrics-listen=localhost:9440"], "'localhost:9440' is no address and port"),
+        (["--metrics-listen=9440"], "'9440' is not an address and port, such as 127.0.0.1:9440"),
+        (["--metrics-listen=127.0.0.1:0"], "'127.0.0.1:0' is not an address and port"),
+        (["--metrics-listen=localhost:9440"], "'localhost:9440' is not an address and port"),
         (["--metrics-listen=0.0.0.0:9440"], "metrics on 0.0.0.0 would be open to the network: give --metrics-token-file as well"),
     ],
 )

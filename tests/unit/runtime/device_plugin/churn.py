@@ -264,7 +264,7 @@ class Churn:
             annotated = pod.annotated
             for index in annotated or used:
                 used[index] += annotated.get(index, pod.request.units)
-            if pod.request.cards:
+            if pod.request.whole_cards:
                 whole |= annotated.keys() or used.keys()
         for index, units in self._held_now[0].items():
             used[index] += units
@@ -280,9 +280,9 @@ class Churn:
         assert request.unsupported is None
         used, whole = self._used()
         refused = self._held_now[1]
-        if request.cards:
+        if request.whole_cards:
             fits = [i for i in used if not used[i] and i not in whole and not any(i == card for card, _ in refused)]
-            need = request.cards
+            need = request.whole_cards
         else:
             each = request.per_card
             free = {c.index: c.units - used[c.index] for c in self.cards.cards}
@@ -382,7 +382,7 @@ class Churn:
                 pod.due[name] = self.clock + AGAIN
                 continue
             of = next(c for c in pod.request.containers if c.name == name)
-            pod.devices[name] = {card.index: card.units if of.cards else of.units // len(cards) for card in cards}
+            pod.devices[name] = {card.index: card.units if of.whole_cards else of.units // len(cards) for card in cards}
             pod.up.add(name)
             pod.runs[name] += 1
             self.counts.restarts += pod.runs[name] > 1

@@ -87,7 +87,7 @@ class Ours:
         units: dict[int, int] = {}
         for entry in said.entries:
             units[by_uuid[entry.card].index] = units.get(by_uuid[entry.card].index, 0) + entry.units
-        return units, {(by_uuid[r.card].index, r.units) for r in said.refused if r.until > now}
+        return units, {(by_uuid[r.card].index, r.units) for r in said.rejected if r.until > now}
 
 
 class Original:

@@ -27,9 +27,9 @@ def drawn(random: Random) -> tuple[Request, dict[tuple[str, str], list[str]]]:
     containers, given = [], {}
     for index in range(random.randint(1, 3)):
         kind, cards = random.choice((Kind.INIT, Kind.SIDECAR, Kind.APP)), random.choice((0, 0, 1, 2))
-        one = ContainerRequest(kind, index, f"{kind.name}-{index}", units=0 if cards else random.randint(1, 5), cards=cards)
+        one = ContainerRequest(kind, index, f"{kind.name}-{index}", units=0 if cards else random.randint(1, 5), whole_cards=cards)
         containers.append(one)
-        for resource, amount in ((MEMORY, one.units), (CARDS, one.cards)):
+        for resource, amount in ((MEMORY, one.units), (CARDS, one.whole_cards)):
             if amount:
                 given[one.name, resource] = random.sample(sorted(IDS[resource]), amount)
     return Request(tuple(containers)), given

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -19,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.core.quantity import UNITS
-from gpushare_runtime.daemon.runner import Status
-from gpushare_runtime.device_plugin.options import EXIT_FAILED, EXIT_SETTINGS, Settings, parse_arguments
+from gpushare_runtime.daemon.runner import EXIT_FAILED, EXIT_SETTINGS, Status
+from gpushare_runtime.device_plugin.options import Settings, parse_arguments
 from gpushare_runtime.kube.service_account import TokenFiles
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
@@ -28,19 +27,17 @@ from unit.runtime.kube.tokens import TokenApi
 
 # The command itself, with cards from the fake NVML.
 _COMMAND = """
-import asyncio, logging, sys
-from gpushare_runtime.device_plugin import main
+import sys
+from gpushare_runtime.device_plugin.main import main
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
-settings, level = main.parse_arguments(sys.argv[1:])
-logging.basicConfig(level=level)
-sys.exit(asyncio.run(main.serve(settings, FakeNvml(16384, 16384))))
+sys.exit(main(sys.argv[1:], FakeNvml(16384, 16384)))
 """
 
 
 # The command with an NVML that fails as told in the first argument: always, or from the second reading on.
 _WITHOUT_NVML = """
-import asyncio, logging, sys
-from gpushare_runtime.device_plugin import main
+import sys
+from gpushare_runtime.device_plugin.main import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 
@@ -58,52 +55,50 @@ class Failing(FakeNvml):
         raise NvmlError("libnvidia-ml.so.1 was replaced", reload=True)
 
 how = sys.argv.pop(1)
-settings, level = main.parse_arguments(sys.argv[1:])
-logging.basicConfig(level=level)
-sys.exit(asyncio.run(main.serve(settings, Failing(16384))))
+sys.exit(main(sys.argv[1:], Failing(16384)))
 """
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NODE_NAME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NOTIFY_SOCKET", "WATCHDOG_USEC", "STATE_DIRECTORY"):
+    for name in ("NODE_NAME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NOTIFY_SOCKET", "WATCHDOG_USEC", "STATE_DIRECTORY", "LOG_LEVEL"):
         monkeypatch.delenv(name, raising=False)
 
 
 def test_the_environment_of_the_original_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     monkeypatch.setenv("KUBECONFIG", "/etc/kubernetes/x.conf")
-    assert parse_arguments([]) == (Settings("gpu1", UNITS["GiB"], "/etc/kubernetes/x.conf", Path("/var/lib/kubelet")), logging.INFO)
+    assert parse_arguments([]) == Settings("gpu1", UNITS["GiB"], "/etc/kubernetes/x.conf", Path("/var/lib/kubelet"), log_level="info")
 
 
 def test_the_command_line_of_the_original_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     line = ["-logtostderr", "--v=5", "--memory-unit=MiB", "--health-check=true", "--mps=false"]
-    assert parse_arguments(line) == (Settings("gpu1", UNITS["MiB"]), logging.DEBUG)
+    assert parse_arguments(line) == Settings("gpu1", UNITS["MiB"], log_level="debug")
 
 
 def test_options_of_the_original_without_a_purpose_here_are_taken_and_said() -> None:
     line = ["--node-name=a", "--mps", "--query-kubelet", "--kubelet-port=10250", "--client-cert", "/c", "--timeout=10"]
-    settings, _ = parse_arguments(line)
+    settings = parse_arguments(line)
     assert [note.split(": ")[0] for note in settings.notes] == ["--mps", "--query-kubelet, --kubelet-port, --client-cert, --timeout"]
-    assert parse_arguments(["--node-name=a", "--mps=false", "--query-kubelet=false"])[0].notes == ()
+    assert parse_arguments(["--node-name=a", "--mps=false", "--query-kubelet=false"]).notes == ()
 
 
 def test_a_kubeconfig_that_is_not_there_means_the_pods_own_account_as_in_the_original(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBECONFIG", str(root / "kubeconfig"))
-    assert parse_arguments(["--node-name=a"])[0].kubeconfig is None
+    assert parse_arguments(["--node-name=a"]).kubeconfig is None
     (root / "kubeconfig").touch()
-    assert parse_arguments(["--node-name=a"])[0].kubeconfig == str(root / "kubeconfig")
-    assert parse_arguments(["--node-name=a", "--kubeconfig=/none"])[0].kubeconfig == "/none"
+    assert parse_arguments(["--node-name=a"]).kubeconfig == str(root / "kubeconfig")
+    assert parse_arguments(["--node-name=a", "--kubeconfig=/none"]).kubeconfig == "/none"
 
 
 def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     given = ["--node-name", "gpu2", "--kubelet-root", "/k", "--memory-unit", "256MiB", "--log-level", "warning"]
-    assert parse_arguments(given) == (Settings("gpu2", UNITS["256MiB"], None, Path("/k")), logging.WARNING)
+    assert parse_arguments(given) == Settings("gpu2", UNITS["256MiB"], None, Path("/k"), log_level="warning")
     given += ["--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "7200"]
-    assert parse_arguments(given)[0].tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
+    assert parse_arguments(given).tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +107,8 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ([], "set NODE_NAME or --node-name"),
         (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', 'MiB', '64MiB', '128MiB', '256MiB'|choose from GiB"),
         (["--node-name=a", "--seed-token-file=/s"], "--seed-token-file and --token-file go together"),
-        (["--node-name=a", "--metrics-listen=9440"], "'9440' is no address and port, such as 127.0.0.1:9440"),
+        (["--node-name=a", "--log-level=warn"], "'warn' is not a log level; expected one of debug, info, warning, error"),
+        (["--node-name=a", "--metrics-listen=9440"], "'9440' is not an address and port, such as 127.0.0.1:9440"),
         (["--node-name=a", "--metrics-listen=0.0.0.0:9440"], "give --metrics-token-file as well, or 127.0.0.1"),
     ],
 )
@@ -264,13 +260,13 @@ def test_a_missing_kubeconfig_ends_it_with_the_reason(root: Path) -> None:
 
 
 def test_what_is_wrong_comes_first_and_ready_comes_once(systemd: socket.socket) -> None:
-    status = Status(needed=["memory", "whole"])
-    status.good("memory", "registered")
-    status.bad("cards", "lost")
-    status.good("whole", "registered")
-    status.good("whole", "registered")
-    status.bad("whole", "gone")
-    status.good("whole", "registered")
+    status = Status(required=["memory", "whole"])
+    status.ok("memory", "registered")
+    status.degraded("cards", "lost")
+    status.ok("whole", "registered")
+    status.ok("whole", "registered")
+    status.degraded("whole", "gone")
+    status.ok("whole", "registered")
     assert received(systemd) == [
         "STATUS=memory: registered",
         "STATUS=cards: lost; memory: registered",

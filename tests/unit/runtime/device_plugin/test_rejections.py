@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from gpushare_runtime.core.node_report import Refusal
+from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.device_plugin.node.allocator import Rejections
 
@@ -34,9 +34,9 @@ def test_all_of_it_is_said_oldest_first_for_a_minute() -> None:
     case.add("b", "GPU-1", 8, whole=True)
     case.add("a", "GPU-2", 2)
     assert case.rejections.current() == [
-        Refusal("a", "GPU-1", 4, 1060.0),
-        Refusal("b", "GPU-1", 8, 1070.0, whole=True),
-        Refusal("a", "GPU-2", 2, 1070.0),
+        Rejection("a", "GPU-1", 4, 1060.0),
+        Rejection("b", "GPU-1", 8, 1070.0, whole=True),
+        Rejection("a", "GPU-2", 2, 1070.0),
     ]
     case.now = 1059.9
     assert case.uids() == ["a", "b", "a"]
@@ -49,7 +49,7 @@ def test_the_same_pod_and_card_again_is_the_newer_one() -> None:
     case.add("a", "GPU-1", 4)
     case.now += 10
     case.add("a", "GPU-1", 5)
-    assert case.rejections.current() == [Refusal("a", "GPU-1", 5, 1070.0)]
+    assert case.rejections.current() == [Rejection("a", "GPU-1", 5, 1070.0)]
 
 
 def test_a_change_on_the_card_ends_it_for_good_and_on_another_card_does_not() -> None:

@@ -254,15 +254,15 @@ def test_a_refusal_is_told_until_its_time_is_over_or_the_card_has_changed() -> N
         late = node.see(memory(cards, 0, 4))
         with pytest.raises(AdmissionError):
             node.admit(late)
-    refused = said(node.state).refused
+    refused = said(node.state).rejected
     assert [(r.card, r.units, r.whole, r.until - 1_774_000_000 - node.now) for r in refused] == [("GPU-00000000", 4, False, LIFETIME)] * 2
     node.now += LIFETIME
-    assert said(node.state).refused == ()
+    assert said(node.state).rejected == ()
     with pytest.raises(AdmissionError):
         node.admit(node.see(memory(cards, 0, 4)))
-    assert said(node.state).refused
+    assert said(node.state).rejected
     node.delete(holder)
-    assert said(node.state).refused == ()
+    assert said(node.state).rejected == ()
 
 
 # Cards that must not be given.

@@ -476,9 +476,7 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
 )
 def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_over(end: Callable[[Case], None], still: bool) -> None:
     case = Case()
-    before = case.usage.changes.count
     case.usage.record_grant(MEMORY, units(0, 1), None)
-    assert case.usage.changes.count > before
     case.wait(GRANT_LIFETIME - 1)
     # A file from before it.
     case.record(entry("older", 9))

@@ -150,7 +150,7 @@ async def test_a_refusal_is_published_with_its_end() -> None:
         late = await it.bind(memory(it.inventory, 1, 3))
         with pytest.raises(Exception, match="FAILED_PRECONDITION"):
             await it.kubelet.manager.admit(late)
-        await until(lambda: [(r.uid, r.units) for r in held(it).refused] == [(late["metadata"]["uid"], 3)])
+        await until(lambda: [(r.uid, r.units) for r in held(it).rejected] == [(late["metadata"]["uid"], 3)])
 
 
 @running
@@ -269,6 +269,26 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
         settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
         with pytest.raises(FatalError, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
             await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
+
+
+@running
+async def test_another_card_in_the_place_of_a_running_pods_card_is_not_a_changed_unit() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        await admitted(it)
+        await until(lambda: b'"p' in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
+        await it.stop()
+        it.nvml.cards[1] = facts(1, 16 * GIB, uuid="GPU-99999999-0000-0000-0000-000000000000", model="Tesla V100")
+        await until(lambda: not any(it.kubelet.manager.healthy.values()))
+        it.kubelet.registrations.clear()
+        it.kubelet.lists.clear()
+        root = it.kubelet.directory.parent
+        settings = Settings("gpu1", kubelet_root=root, state=root / "state")
+        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
+        it.task = asyncio.ensure_future(it.plugin.run())
+        await it.registered()
+        assert [(card.uuid[:12], card.units) for card in it.inventory.cards] == [("GPU-00000000", 8), ("GPU-99999999", 16)]
+        assert healthy(it) == 24
 
 
 @running

@@ -278,7 +278,7 @@ def test_a_pod_that_the_watch_does_not_know_is_read() -> None:
         assert "already bound to node m" in await world.bind("d", "n")
         assert await world.bind("d", "m") == ""
         world.api.read_errors.append(KubeError(0, TIMEOUT, "no answer in time"))
-        assert "is not known yet, and the API server does not give it: no answer in time" in await world.bind("e", "n")
+        assert "is not known yet, and cannot be read from the API server: no answer in time" in await world.bind("e", "n")
         assert set(world.held()) == {"uid-a"}
 
     play(story)
@@ -392,7 +392,7 @@ def test_what_may_still_happen_keeps_its_card_until_it_cannot(lands: float | Non
         lost = KubeError(0, LOST, "lost")
         world.api.plan.extend([Fault(lands=None, error=lost), Fault(lands=lands, error=lost)])
         assert "it is not known whether pod default/a was bound to node m" in await world.bind("a", "m")
-        assert "has not said yet whether pod default/a was bound to node m" in await world.bind("a", "n")
+        assert "has not confirmed yet whether pod default/a was bound to node m" in await world.bind("a", "n")
         assert "does not fit" in await world.bind("b", "m")
         await asyncio.sleep(3.5)
         assert "does not fit" in await world.bind("b", "m")
@@ -559,8 +559,8 @@ def test_while_it_is_under_way_or_unclear_only_the_same_is_asked_again() -> None
         assert "it is not known whether pod default/a was bound to node n: lost" in await first
         for node in "nm":
             assert (
-                await world.bind("a", node)
-                == "the API server has not said yet whether pod default/a was bound to node n; it is asked again within 5 s, "
+                await world.bind("a", node) == "the API server has not confirmed yet whether pod default/a was bound to node n; "
+                "the extender reads the pod again within 5 s, "
                 "the scheduler tries again by itself"
             )
             assert world.cause == "api-unknown"
@@ -604,7 +604,7 @@ def test_whatever_fails_the_card_is_held_until_it_is_known_what_became_of_the_bi
         world.api.read_errors.append(KubeError(503, "ServiceUnavailable", "s"))
         await asyncio.sleep(4.7)
         assert (set(world.held()), world.api.reads) == ({"uid-a"}, 0)
-        assert "has not said yet" in await world.bind("a", "n")
+        assert "has not confirmed yet" in await world.bind("a", "n")
         await asyncio.sleep(2)
         assert (set(world.held()), world.api.reads) == (held, 2)
         if end in ("gone", "another"):
@@ -612,7 +612,7 @@ def test_whatever_fails_the_card_is_held_until_it_is_known_what_became_of_the_bi
             await asyncio.sleep(UNSEEN_SECONDS)
             world.cluster.expire()
             assert not world.held()
-        assert "has not said yet" not in await world.bind("a", "n")
+        assert "has not confirmed yet" not in await world.bind("a", "n")
 
     play(story)
 
@@ -672,9 +672,9 @@ def test_a_pod_in_doubt_is_not_called_unschedulable_and_is_woken_when_it_is_sett
     """Its own units would be in its way, and nothing would make the scheduler ask again."""
 
     async def story(world: World) -> None:
-        recall = Requeue(world.cluster, Binpack(), clock=moment)
-        world.cluster.on_capacity_freed = recall.on_capacity_freed
-        service = Service(world.ledger, Binpack(), recall.asked, clock=moment)
+        requeue = Requeue(world.cluster, Binpack(), clock=moment)
+        world.cluster.on_capacity_freed = requeue.on_capacity_freed
+        service = Service(world.ledger, Binpack(), requeue.on_filter, clock=moment)
         raw = gpu_pod("a", 16)
         world.api.add(raw)
         await world.api.delivered()
@@ -683,11 +683,11 @@ def test_a_pod_in_doubt_is_not_called_unschedulable_and_is_woken_when_it_is_sett
         result = service.filter(Arguments(raw, ["m"]))
         assert (result.names, result.failed) == ([], {})
         assert result.error.startswith("pod default/a is being bound to node m, and it is not known yet whether that happened")
-        recall.on_capacity_freed()
-        assert recall.next() is None, "it would be asked about in vain"
+        requeue.on_capacity_freed()
+        assert requeue.next() is None, "it would be asked about in vain"
         await asyncio.sleep(10)
         assert not world.held()
-        assert recall.next() == world.cluster.pending["uid-a"]
+        assert requeue.next() == world.cluster.pending["uid-a"]
 
     play(story)
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.preemption import Budget
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
@@ -130,9 +130,9 @@ def test_a_list_that_lacks_a_pod_frees_no_more_than_the_event_of_its_end(alive: 
 def test_a_node_that_complains_of_everything_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     for times in (1, 2):
-        refused = tuple(Refusal(f"r{n}", "GPU-00000000", 9, 60.0) for n in range(500 * times))
-        cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), refused)))
-        assert len([one for one in caplog.records if "refused pod UID" in one.message]) == 10 * times
+        rejected = tuple(Rejection(f"r{n}", "GPU-00000000", 9, 60.0) for n in range(500 * times))
+        cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), rejected)))
+        assert len([one for one in caplog.records if "rejected pod UID" in one.message]) == 10 * times
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -339,15 +339,15 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
     caplog.set_level("INFO")
     it = Told()
 
-    def refusing(until: float) -> NodeRecord:
-        return NodeRecord("n", inventory(16), "", Held((), (Refusal("r", "GPU-00000000", 9, until),)))
+    def rejecting(until: float) -> NodeRecord:
+        return NodeRecord("n", inventory(16), "", Held((), (Rejection("r", "GPU-00000000", 9, until),)))
 
     for kind, record, told, said in (
         ("MODIFIED", NodeRecord("n", inventory(16)), False, ""),
-        ("MODIFIED", refusing(900), True, "node n refused pod UID r: 9 units of card GPU-00000000"),
-        ("MODIFIED", refusing(900), False, ""),
-        ("MODIFIED", refusing(2000), True, "node n refused pod UID r: 9 units of card GPU-00000000"),
-        ("MODIFIED", refusing(2000), False, ""),
+        ("MODIFIED", rejecting(900), True, "node n rejected pod UID r: 9 units of card GPU-00000000"),
+        ("MODIFIED", rejecting(900), False, ""),
+        ("MODIFIED", rejecting(2000), True, "node n rejected pod UID r: 9 units of card GPU-00000000"),
+        ("MODIFIED", rejecting(2000), False, ""),
         ("MODIFIED", NodeRecord("n", inventory(16, 8)), True, "node n: 2 cards of 24 units, 2 usable"),
         ("MODIFIED", NodeRecord("n", inventory(16, 8), placement="spread"), True, ""),
         ("DELETED", NodeRecord("n", inventory(16, 8)), True, "node n: its cards are not known: the annotation is gone"),
@@ -369,9 +369,9 @@ def test_a_fresh_list_of_nodes_takes_away_those_that_are_not_in_it(caplog: pytes
     assert "listed the nodes: 1 of 2 have cards" in caplog.text
 
 
-def test_refusals_that_are_over_make_room() -> None:
+def test_rejections_that_are_over_make_room() -> None:
     it = Told()
-    it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), (Refusal("r", "GPU-00000000", 9, 1060),))))
+    it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), (Rejection("r", "GPU-00000000", 9, 1060),))))
     it.told()
     for now, rooms in ((1001, 0), (1060.9, 0), (1061, 1), (1062, 0)):
         it.now = now

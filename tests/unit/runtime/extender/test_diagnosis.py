@@ -12,11 +12,12 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader
+from gpushare_runtime.core.placement.explain import Largest, largest_of
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.protocol import EVENT_INVALID, EVENT_TOO_LARGE, EVENT_UNSUPPORTED
 from gpushare_runtime.core.quantity import GIB, parse_unit
 from gpushare_runtime.extender.cache import Cluster
-from gpushare_runtime.extender.diagnosis import Advisor, Largest, advise, largest_of
+from gpushare_runtime.extender.diagnosis import Advisor, advise
 from gpushare_runtime.kube.events import ObjectReference
 from unit.runtime.extender import virtual
 from unit.runtime.pods import card, container, inventory, pod

@@ -9,7 +9,7 @@ import json
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
@@ -21,7 +21,7 @@ from unit.runtime.pods import card, inventory
 def ledger() -> Ledger:
     made = Ledger()
     cards = inventory(15, 15)
-    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "orphaned"),), (Refusal("r", "GPU-00000001", 9, 1e9),))
+    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "orphaned"),), (Rejection("r", "GPU-00000001", 9, 1e9),))
     made.set_node(NodeRecord("n1", cards, "", held, "Tesla-T4", "spread"))
     made.set_node(NodeRecord("broken", None, "version 2 is not known"))
     made.apply(AllocatedPod("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
@@ -96,7 +96,7 @@ def test_problems_and_pods_without_a_card_are_shown() -> None:
 def test_every_field_of_a_node() -> None:
     made = ledger()
     cards = Inventory(GIB, (card(0, 15, health="XID 79"), card(1, 15, cordoned=True, numa=1)), core=100)
-    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 15, "unmanaged", whole=True),), (Refusal("r", "GPU-00000001", 15, 1e9, True),))
+    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 15, "unmanaged", whole=True),), (Rejection("r", "GPU-00000001", 15, 1e9, True),))
     made.set_node(NodeRecord("n1", cards, "", held))
     request = Request((ContainerRequest(Kind.APP, 0, "main", units=2, core=20),))
     made.apply(AllocatedPod("u", "default", "p", "n1", request, on(0, 2), (), 7))

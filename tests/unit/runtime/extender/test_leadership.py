@@ -18,7 +18,7 @@ from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
-from gpushare_runtime.extender.leadership import FENCE_SECONDS, LANDED_SECONDS, LICENCE_SECONDS, Leadership, Lease, read_lease
+from gpushare_runtime.extender.leadership import DRAINED_SECONDS, SEND_SECONDS, TAKEOVER_SECONDS, Leadership, Lease, read_lease
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
@@ -86,20 +86,20 @@ class World:
         self.told: list[str] = []
         self.server, self.pods = Server(), Pods()
         self.clock = asyncio.get_running_loop().time
-        self.fence = Leadership(lease, host, clock=self.clock, on_foreign_binding=lambda holder, words: self.told.append(holder.name))
+        self.leadership = Leadership(lease, host, clock=self.clock, on_foreign_binding=lambda holder, words: self.told.append(holder.name))
 
     async def opens(self, within: float = 60.0) -> float:
         """Seconds until the fence is open."""
         began = self.clock()
         async with asyncio.timeout(within):
-            while self.fence.asked():  # noqa: ASYNC110 - as the scheduler does
+            while self.leadership.problem_now():  # noqa: ASYNC110 - as the scheduler does
                 await asyncio.sleep(0.01)
         return self.clock() - began
 
     async def shut_then_open(self) -> float:
         """Seconds until it is open again, after a look has shut it."""
         async with asyncio.timeout(10):
-            while not self.fence.asked():  # noqa: ASYNC110 - as the scheduler does
+            while not self.leadership.problem_now():  # noqa: ASYNC110 - as the scheduler does
                 await asyncio.sleep(0.01)
         return await self.opens()
 
@@ -107,7 +107,7 @@ class World:
 def play(story: Callable[[World], Awaitable[None]], host: str = "one", lease: str = LEASE) -> None:
     async def run() -> None:
         world = World(host, lease)
-        task = asyncio.create_task(world.fence.run(world.server, world.pods))  # type: ignore[arg-type]
+        task = asyncio.create_task(world.leadership.run(world.server, world.pods))  # type: ignore[arg-type]
         await story(world)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -129,13 +129,13 @@ def test_a_lease_as_kube_scheduler_writes_it() -> None:
 
 def test_a_start_waits_for_the_bindings_of_whoever_was_before_and_then_reads_the_pods() -> None:
     async def story(world: World) -> None:
-        assert "has not been read yet" in world.fence.problem()
+        assert "has not been read yet" in world.leadership.problem()
         took = await world.opens()
-        assert FENCE_SECONDS <= took < FENCE_SECONDS + 0.1
+        assert TAKEOVER_SECONDS <= took < TAKEOVER_SECONDS + 0.1
         assert world.pods.asked == ["100"]
         assert world.server.lists == [{"limit": 1}], "one object, and no resourceVersion: a quorum read"
         await asyncio.sleep(120)
-        assert world.fence.problem() == ""
+        assert world.leadership.problem() == ""
         assert len(world.pods.asked) == 1, "nothing while the same one goes on"
 
     play(story)
@@ -143,9 +143,9 @@ def test_a_start_waits_for_the_bindings_of_whoever_was_before_and_then_reads_the
 
 def test_without_leader_election_only_the_former_process_counts() -> None:
     async def story(world: World) -> None:
-        assert LANDED_SECONDS <= await world.opens() < LANDED_SECONDS + 0.1
+        assert DRAINED_SECONDS <= await world.opens() < DRAINED_SECONDS + 0.1
         assert world.server.looks == 0
-        assert world.fence.send_window() == float("inf")
+        assert world.leadership.send_window() == float("inf")
 
     play(story, lease="")
 
@@ -153,18 +153,18 @@ def test_without_leader_election_only_the_former_process_counts() -> None:
 def test_another_leads_then_this_one() -> None:
     async def story(world: World) -> None:
         await asyncio.sleep(20)
-        assert world.fence.send_window() == 0
-        assert "is held by one_1, and this extender serves the scheduler of host two" in world.fence.problem()
+        assert world.leadership.send_window() == 0
+        assert "is held by one_1, and this extender serves the scheduler of host two" in world.leadership.problem()
         world.server.lease = Lease("uid", "", 0)
         await asyncio.sleep(1)
-        assert "is held by nobody" in world.fence.problem()
+        assert "is held by nobody" in world.leadership.problem()
         world.server.lease = Lease("uid", "two_1", 1)
         world.server.version = "200"
         before = len(world.pods.asked)
         # Who asks makes it look at once.
-        assert FENCE_SECONDS <= await world.opens() < FENCE_SECONDS + 0.1
+        assert TAKEOVER_SECONDS <= await world.opens() < TAKEOVER_SECONDS + 0.1
         assert world.pods.asked[before:] == ["200"]
-        assert 0 < world.fence.send_window() <= LICENCE_SECONDS
+        assert 0 < world.leadership.send_window() <= SEND_SECONDS
 
     play(story, host="two")
 
@@ -186,7 +186,7 @@ def test_a_new_holder_on_the_same_host(later: Lease, fenced: bool) -> None:
         await asyncio.sleep(1)
         world.server.lease = later
         assert (await world.opens() > 1) == fenced
-        assert world.fence.terms == 1 + fenced
+        assert world.leadership.terms == 1 + fenced
 
     play(story)
 
@@ -195,14 +195,14 @@ def test_the_licence_ends_with_the_looks() -> None:
     async def story(world: World) -> None:
         await world.opens()
         world.server.silent = True
-        await asyncio.sleep(LICENCE_SECONDS + 0.51)
-        assert world.fence.send_window() <= 0
+        await asyncio.sleep(SEND_SECONDS + 0.51)
+        assert world.leadership.send_window() <= 0
         await asyncio.sleep(2)
-        assert "cannot be read, so that it is not known whether another scheduler is active" in world.fence.problem()
-        assert "no answer in time" in world.fence.problem()
+        assert "cannot be read, so that it is not known whether another scheduler is active" in world.leadership.problem()
+        assert "no answer in time" in world.leadership.problem()
         world.server.silent = False
         assert await world.opens() < 3, "nobody else has held it: transitions say so"
-        assert world.fence.terms == 1
+        assert world.leadership.terms == 1
 
     play(story)
 
@@ -211,8 +211,8 @@ def test_a_lease_that_may_not_be_read_names_the_cure() -> None:
     async def story(world: World) -> None:
         world.server.refuses = 403
         await asyncio.sleep(30)
-        assert "may not get leases" in world.fence.problem()
-        assert "--lease none" in world.fence.problem()
+        assert "may not get leases" in world.leadership.problem()
+        assert "--lease none" in world.leadership.problem()
 
     play(story)
 
@@ -221,12 +221,12 @@ def test_no_such_lease_is_one_scheduler_without_election() -> None:
     async def story(world: World) -> None:
         world.server.lease = None
         # It may have been deleted a moment before the start, with Bindings of its holder under way.
-        assert FENCE_SECONDS <= await world.opens() < FENCE_SECONDS + 0.1
-        assert 0 < world.fence.send_window() <= LICENCE_SECONDS
+        assert TAKEOVER_SECONDS <= await world.opens() < TAKEOVER_SECONDS + 0.1
+        assert 0 < world.leadership.send_window() <= SEND_SECONDS
         # Somebody begins to elect.
         world.server.lease = Lease("uid", "two_1", 0)
         await asyncio.sleep(1)
-        assert "held by two_1" in world.fence.problem()
+        assert "held by two_1" in world.leadership.problem()
 
     play(story)
 
@@ -234,12 +234,12 @@ def test_no_such_lease_is_one_scheduler_without_election() -> None:
 def test_a_proof_that_was_begun_for_an_earlier_term_does_not_count() -> None:
     async def story(world: World) -> None:
         world.pods.slow = 10
-        await asyncio.sleep(FENCE_SECONDS + 5)
+        await asyncio.sleep(TAKEOVER_SECONDS + 5)
         world.server.lease = Lease("uid", "two_1", 1)
         await asyncio.sleep(1)
         world.server.lease = Lease("uid", "one_2", 2)
         await asyncio.sleep(5)
-        assert world.fence.problem()
+        assert world.leadership.problem()
         world.pods.slow = 0
         await world.opens()
         assert len(world.pods.asked) == 2
@@ -255,44 +255,44 @@ class Moments:
 
     def __init__(self, lease: str = LEASE) -> None:
         self.now = 100.0
-        self.fence = Leadership(lease, "one", clock=lambda: self.now)
+        self.leadership = Leadership(lease, "one", clock=lambda: self.now)
 
     def look(self, holder: str, transitions: int = 0, uid: str = "uid", *, took: float = 0.0, coordinated: bool = False) -> None:
-        self.fence.observe(Lease(uid, holder, transitions, coordinated) if uid else None, self.now - took)
+        self.leadership.observe(Lease(uid, holder, transitions, coordinated) if uid else None, self.now - took)
 
     def answer(self) -> str:
         """In a word what it says now."""
-        text = self.fence.problem()
+        text = self.leadership.problem()
         words = {"may have Bindings under way": "wait", "are compared": "compare", "cannot be read": "unread", "is held by": "held"}
         return next(word for part, word in words.items() if part in text) if text else ""
 
 
 def test_a_licence_lasts_two_seconds_from_the_beginning_of_the_look() -> None:
     it = Moments()
-    assert (it.fence.send_window() <= 0, it.answer()) == (True, "unread")
+    assert (it.leadership.send_window() <= 0, it.answer()) == (True, "unread")
     it.look("one_1", took=0.5)
-    assert it.fence.send_window() == 1.5
+    assert it.leadership.send_window() == 1.5
     it.now += 1.5
-    assert (it.fence.send_window(), it.answer()) == (0.0, "unread")
+    assert (it.leadership.send_window(), it.answer()) == (0.0, "unread")
     it.now -= 0.01
     assert it.answer() == "wait"
     # Another one's ends at once, whoever held it before.
     it.look("two_1", 1)
-    assert (it.fence.send_window(), it.answer()) == (0.0, "held")
+    assert (it.leadership.send_window(), it.answer()) == (0.0, "held")
 
 
 def test_a_wait_is_over_when_the_last_binding_of_another_has_landed() -> None:
     it = Moments()
     it.now = 103.0
     it.look("one_1")
-    for now, answer in ((103.0 + FENCE_SECONDS - 0.01, "wait"), (103.0 + FENCE_SECONDS, "compare")):
+    for now, answer in ((103.0 + TAKEOVER_SECONDS - 0.01, "wait"), (103.0 + TAKEOVER_SECONDS, "compare")):
         it.now = now
         it.look("one_1")
         assert it.answer() == answer
     alone = Moments("")
-    assert (alone.answer(), alone.fence.send_window()) == ("wait", float("inf"))
-    assert f"in {LANDED_SECONDS:.1f} s; kube-scheduler tries again" in alone.fence.problem()
-    alone.now += LANDED_SECONDS
+    assert (alone.answer(), alone.leadership.send_window()) == ("wait", float("inf"))
+    assert f"in {DRAINED_SECONDS:.1f} s; kube-scheduler tries again" in alone.leadership.problem()
+    alone.now += DRAINED_SECONDS
     assert alone.answer() == "compare"
 
 
@@ -330,7 +330,7 @@ def test_a_term_begins_where_somebody_else_can_have_been_between(looks: list[tup
     for holder, transitions, *uid in looks:
         it.now += 10
         it.look(holder, transitions, *uid)
-    assert it.fence.terms == terms
+    assert it.leadership.terms == terms
     # The last look of those that began one began the wait as well.
     assert (it.answer() == "wait") == (terms > 1 or len(looks) == 1 or looks[0][0] == "two_1")
 
@@ -341,7 +341,7 @@ def test_where_a_coordinator_names_the_holder_each_new_process_begins_a_term() -
     for holder, transitions, terms in (("one_1", 0, 1), ("one_1", 0, 1), ("one_2", 0, 2), ("one_3", 1, 3), ("", 1, 3), ("one_3", 1, 3)):
         it.now += 10
         it.look(holder, transitions, coordinated=True)
-        assert it.fence.terms == terms, holder
+        assert it.leadership.terms == terms, holder
     raw = {"metadata": {"uid": "u"}, "spec": {"holderIdentity": "a_1", "strategy": "OldestEmulationVersion"}}
     assert read_lease(raw) == Lease("u", "a_1", 0, True)
 
@@ -359,7 +359,7 @@ def test_a_lease_that_was_there_and_is_gone_closes_every_extender_for_the_bindin
     assert it.answer() == "wait"
     # A scheduler has it again: nobody knows who had it between.
     it.look("one_9")
-    it.now += FENCE_SECONDS - 0.01
+    it.now += TAKEOVER_SECONDS - 0.01
     it.look("one_9")
     assert it.answer() == "wait"
     it.now += 0.01
@@ -370,8 +370,8 @@ def test_deleting_the_lease_does_not_open_an_extender_that_was_open() -> None:
     async def story(world: World) -> None:
         await world.opens()
         world.server.lease = None
-        assert FENCE_SECONDS <= await world.shut_then_open() < FENCE_SECONDS + 1.2
-        assert 0 < world.fence.send_window() <= LICENCE_SECONDS
+        assert TAKEOVER_SECONDS <= await world.shut_then_open() < TAKEOVER_SECONDS + 1.2
+        assert 0 < world.leadership.send_window() <= SEND_SECONDS
         assert len(world.pods.asked) == 2, "the pods are compared again"
 
     play(story)
@@ -379,20 +379,20 @@ def test_deleting_the_lease_does_not_open_an_extender_that_was_open() -> None:
 
 def test_what_is_said_of_a_lease_that_is_not_ours() -> None:
     it = Moments()
-    assert "cannot be read, so that it is not known whether another scheduler is active: it has not been read yet" in it.fence.problem()
+    assert "so that it is not known whether another scheduler is active: it has not been read yet" in it.leadership.problem()
     it.look("two_7", 1)
-    assert f"lease {LEASE} is held by two_7, and this extender serves the scheduler of host one" in it.fence.problem()
+    assert f"lease {LEASE} is held by two_7, and this extender serves the scheduler of host one" in it.leadership.problem()
     it.look("")
-    assert f"lease {LEASE} is held by nobody" in it.fence.problem()
-    it.fence.failed("may not")
-    assert "is active: may not; expected" in it.fence.problem()
+    assert f"lease {LEASE} is held by nobody" in it.leadership.problem()
+    it.leadership.failed("may not")
+    assert "is active: may not; expected" in it.leadership.problem()
     it.look("one_1")
     it.now += 60
-    assert "is active: no answer for too long; expected" in it.fence.problem()
-    it.fence.observe(None, it.now)
+    assert "is active: no answer for too long; expected" in it.leadership.problem()
+    it.leadership.observe(None, it.now)
     assert it.answer() == "wait"
     it.now += 60
-    assert "is active: no answer for too long; expected" in it.fence.problem()
+    assert "is active: no answer for too long; expected" in it.leadership.problem()
 
 
 def test_looks_come_twice_a_second_and_at_once_only_when_it_is_not_known_to_be_ours() -> None:
@@ -400,7 +400,7 @@ def test_looks_come_twice_a_second_and_at_once_only_when_it_is_not_known_to_be_o
         await world.opens()
         before = world.server.looks
         for _ in range(1000):
-            world.fence.asked()
+            world.leadership.problem_now()
             await asyncio.sleep(0.01)
         assert 18 <= world.server.looks - before <= 21
         world.server.lease = Lease("uid", "two_1", 1)
@@ -410,7 +410,7 @@ def test_looks_come_twice_a_second_and_at_once_only_when_it_is_not_known_to_be_o
         assert 18 <= world.server.looks - before <= 21
         before = world.server.looks
         for _ in range(100):
-            world.fence.asked()
+            world.leadership.problem_now()
             await asyncio.sleep(0.1)
         assert 95 <= world.server.looks - before <= 101
 
@@ -440,8 +440,8 @@ def test_it_opens_when_the_comparison_with_the_api_server_has_come_about() -> No
         world.server.unlisted = 2
         world.pods.errors.append(KubeError(0, "Timeout", "t"))
         world.server.version = ""
-        await asyncio.sleep(FENCE_SECONDS + 5)
-        assert (world.fence.problem() != "", world.server.lists) == (True, [])
+        await asyncio.sleep(TAKEOVER_SECONDS + 5)
+        assert (world.leadership.problem() != "", world.server.lists) == (True, [])
         world.pods.synced.set()
         # Two lists and a comparison failed, each half a second before the next.
         assert 1.5 <= await world.opens() < 1.7
@@ -452,16 +452,16 @@ def test_it_opens_when_the_comparison_with_the_api_server_has_come_about() -> No
 
 def test_without_an_answer_nobody_is_active_and_strangers_are_nobodys() -> None:
     async def story(world: World) -> None:
-        values = {sample.name: sample.value for metric in world.fence.families() for sample in metric.samples}
+        values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
         assert values["gpushare_extender_active"] == 0
         await world.opens()
         for number in range(30):
             record = PodReader()(bound(f"p{number}", f"uid-{number}"))
             assert isinstance(record, AllocatedPod)
-            world.fence.foreign_binding(record)
-        assert (world.fence.foreign_bindings, len(world.told)) == (30, 30)
-        assert [words.split()[1] for words in world.fence.problems()] == [f"default/p{number}" for number in range(10, 30)]
-        assert "the same lease (leader election is off) on all" in world.fence.problems()[0]
+            world.leadership.foreign_binding(record)
+        assert (world.leadership.foreign_bindings, len(world.told)) == (30, 30)
+        assert [words.split()[1] for words in world.leadership.problems()] == [f"default/p{number}" for number in range(10, 30)]
+        assert "the same lease (leader election is off) on all" in world.leadership.problems()[0]
 
     play(story, lease="")
 
@@ -476,7 +476,7 @@ def bound(name: str, uid: str) -> dict[str, Any]:
 def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None:
     async def story(world: World) -> None:
         cluster, read = Cluster(), PodReader()
-        cluster.on_foreign_binding = world.fence.foreign_binding
+        cluster.on_foreign_binding = world.leadership.foreign_binding
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
 
         def see(name: str) -> None:
@@ -485,7 +485,7 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
             cluster.pod_event("MODIFIED", record)
 
         see("from-the-former")
-        assert world.fence.problems() == []
+        assert world.leadership.problems() == []
         await world.opens()
         see("from-the-former")
         ours = read(bound("ours", "uid-ours"))
@@ -497,14 +497,14 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
         record = read(unmanaged)
         assert record is not None
         cluster.pod_event("ADDED", record)
-        assert world.fence.foreign_bindings == 0
+        assert world.leadership.foreign_bindings == 0
         see("from-another")
         see("from-another")
-        assert world.fence.foreign_bindings == 1
+        assert world.leadership.foreign_bindings == 1
         assert world.told == ["from-another"]
-        (words,) = world.fence.problems()
+        (words,) = world.leadership.problems()
         assert "pod default/from-another was bound to node n with cards by somebody else" in words
-        values = {sample.name: sample.value for metric in world.fence.families() for sample in metric.samples}
+        values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
         assert values == {
             "gpushare_extender_active": 1,
             "gpushare_extender_terms_total": 1,
@@ -531,7 +531,7 @@ def test_no_binding_is_sent_without_a_licence_and_its_card_is_free_again() -> No
         assert record is not None
         cluster.pod_event("ADDED", record)
         binder = Binder(api, cluster, Binpack(), send_window=lambda: left)  # type: ignore[arg-type]
-        with pytest.raises(BindError, match="not sent, since this host's scheduler is not known to be the active one any more"):
+        with pytest.raises(BindError, match="not sent, because this host's scheduler may not be the active one any more"):
             await binder.bind(BindArguments("default", "p", "u", "n"))
         assert api.sent == []
         assert cluster.ledger.pod("u") is None

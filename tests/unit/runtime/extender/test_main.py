@@ -26,11 +26,12 @@ from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.placement.preemption import read_budget
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
+from gpushare_runtime.daemon.runner import EXIT_SETTINGS, FatalError, Signals
 from gpushare_runtime.extender import main as extender
+from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.http_server import Endpoints
-from gpushare_runtime.extender.main import incomplete, main
+from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.options import Address, Settings
-from gpushare_runtime.kube.credentials import load
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
@@ -60,6 +61,10 @@ async def start(directory: Path, api: FakeApi, port: int, more: Sequence[str] = 
     )  # fmt: skip
 
 
+async def served(settings: Settings) -> None:
+    await extender.serve(settings, Signals())
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -67,8 +72,8 @@ async def start(directory: Path, api: FakeApi, port: int, more: Sequence[str] = 
         (["--listen", "localhost:32766"], "'localhost:32766' has no IP address"),
         (["--listen", "127.0.0.1:0"], "has no port from 1 to 65535"),
         (["--listen", "127.0.0.1:x"], "has no port from 1 to 65535"),
-        (["--log-level", "loud"], "'loud' is no log level; use debug, info, warn, error"),
-        (["--most-nodes", "all"], "'all' is no number of nodes; write such as 100, or 0 for no limit"),
+        (["--log-level", "warn"], "'warn' is not a log level; expected one of debug, info, warning, error"),
+        (["--most-nodes", "all"], "'all' is not a number of nodes; write for example 100, or 0 for no limit"),
         (["--port", "1"], "unrecognized arguments: --port"),
         (
             ["--lease", "kube-scheduler"],
@@ -89,7 +94,7 @@ def test_log_level_of_the_environment_is_checked_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LOG_LEVEL", "loud")
     with pytest.raises(SystemExit):
         main([])
-    assert "'loud' is no log level" in capsys.readouterr().err
+    assert "'loud' is not a log level" in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,9 +104,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"gpushare-extender {__version__}\n"
 
 
-def test_a_missing_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--kubeconfig", str(tmp_path / "nowhere")]) == 1
-    assert "nowhere: no such file; expected a kubeconfig there" in capsys.readouterr().err
+def test_a_missing_kubeconfig(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["--kubeconfig", str(tmp_path / "nowhere")]) == EXIT_SETTINGS
+    assert "nowhere: no such file; expected a kubeconfig there" in caplog.text
 
 
 def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
@@ -136,7 +141,8 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                 seen = set()
                 async with asyncio.timeout(20):
                     while not seen >= {b"READY=1", b"WATCHDOG=1"}:
-                        seen.add(await loop.sock_recv(systemd, 100))
+                        # READY=1 comes with a STATUS.
+                        seen.add((await loop.sock_recv(systemd, 1000)).partition(b"\n")[0])
                 leadership = "not asked yet"
                 async with asyncio.timeout(60):
                     while leadership:
@@ -165,7 +171,7 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                     assert await response.json() == {"Error": ""}
                 _, log = await asyncio.wait_for(process.communicate(), 20)
                 assert process.returncode == 0, log.decode()
-                assert "DEBUG bind default/p to node n: 6 units, card 0" in log.decode()
+                assert "DEBUG gpushare_runtime.extender.binder: bind default/p to node n: 6 units, card 0" in log.decode()
                 assert "Traceback" not in log.decode()
 
     asyncio.run(run())
@@ -198,7 +204,7 @@ def test_tokens_that_are_over_then_a_new_seed(tmp_path: Path) -> None:
                     assert (await response.json())["Error"] == words
                 seed.write_text(api.give(3600))
                 async with asyncio.timeout(20):
-                    while message != b"READY=1":
+                    while not message.startswith(b"READY=1\n"):
                         message = await loop.sock_recv(systemd, 1000)
                 async with asyncio.timeout(20):
                     while not own.exists():  # noqa: ASYNC110 - the condition is in another process
@@ -267,9 +273,9 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     unheard = list[int]()
     before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
     try:
-        settings = Settings(Address("127.0.0.1", free_port()))
-        with pytest.raises(extender.FatalError, match="that is all of it"):
-            asyncio.run(extender.serve(load(str(tmp_path / "kubeconfig")), settings, None, None))
+        settings = Settings(Address("127.0.0.1", free_port()), kubeconfig=str(tmp_path / "kubeconfig"))
+        with pytest.raises(FatalError, match="that is all of it"):
+            asyncio.run(served(settings))
     finally:
         signal.signal(signal.SIGHUP, before)
     assert not unheard
@@ -300,20 +306,25 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
     monkeypatch.setattr(extender, "listen", listen)
     monkeypatch.setattr(extender, "run_all", run_all)
     settings = Settings(
-        Address("127.0.0.1", 9), preempt=preempt, metrics=MetricsAddress("127.0.0.1", 9), lease="kube-system/x", most_nodes=7
+        Address("127.0.0.1", 9),
+        preempt=preempt,
+        metrics=MetricsAddress("127.0.0.1", 9),
+        lease="kube-system/x",
+        most_nodes=7,
+        kubeconfig=str(tmp_path / "kubeconfig"),
     )
-    asyncio.run(extender.serve(load(str(tmp_path / "kubeconfig")), settings, None, None))
+    asyncio.run(served(settings))
 
     budgets = {"Reflector.run of /apis/policy/v1/poddisruptionbudgets"} if preempt else set()
     assert running.keys() == budgets | {
         "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "Cluster.expire_for_ever", "Requeue.run",
-        "Leadership.run", "_when_synced", "_follow_tls", "MetricsServer.run", "keep_alive",
+        "Leadership.run", "Extender._advise_when_synced", "MetricsServer.run", "keep_alive",
     }  # fmt: skip
     cluster, requeue, leadership = (running[name]["self"] for name in ("Cluster.expire_for_ever", "Requeue.run", "Leadership.run"))
     [endpoints] = answering
     service, binder = endpoints._service, endpoints._binder
     assert running["Reflector.run of /api/v1/pods"]["self"] is running["Leadership.run"]["pods"]
-    assert running["_when_synced"]["cluster"] is cluster
+    assert running["Extender._advise_when_synced"]["self"]._cluster is cluster
     assert endpoints._leadership is leadership
     assert leadership.lease == "kube-system/x"
     # What all of them know is one and the same.
@@ -321,7 +332,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
     assert service._ledger is cluster.ledger
     assert service._policy is requeue._policy is binder._policy
     assert service._most == 7
-    assert service._asked == requeue.asked
+    assert service._on_filter == requeue.on_filter
     cluster.replace_budgets([read_budget({"metadata": {"namespace": "default", "name": "b"}})])
     assert [budget.name for budget in service._budgets()] == ["b"]
     assert cluster.on_capacity_freed == requeue.on_capacity_freed
@@ -344,7 +355,7 @@ def test_a_cache_that_nobody_has_confirmed_for_minutes_is_not_answered_from() ->
         return incomplete(watches)  # type: ignore[arg-type]
 
     assert words(nodes=Watch(300.0), pods=Watch(0.0)) == ""
-    assert "said nothing for more than 300 s about nodes (301 s); expected" in words(nodes=Watch(301), pods=Watch(0.0))
+    assert "sent nothing for more than 300 s about nodes (301 s); expected" in words(nodes=Watch(301), pods=Watch(0.0))
     assert "about nodes (301 s) and pods (4000 s)" in words(nodes=Watch(301), pods=Watch(4000))
     assert "not synced yet: the list of nodes from" in words(nodes=Watch(5000, False), pods=Watch(4000))
 
@@ -356,7 +367,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             process = await start(tmp_path, api, port)
             _, log = await asyncio.wait_for(process.communicate(), 20)
             assert process.returncode == 1
-            assert f"gpushare-extender: cannot listen on 127.0.0.1:{port}: " in log.decode()
+            assert f"ERROR gpushare_runtime.daemon.runner: cannot listen on 127.0.0.1:{port}: " in log.decode()
             assert "give another --listen" in log.decode()
             assert "Traceback" not in log.decode()
 

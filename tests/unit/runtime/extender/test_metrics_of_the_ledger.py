@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon.metrics import render
@@ -81,7 +81,7 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
             HeldEntry(first, "gone", "default/gone", 4, "orphaned"),
             HeldEntry("GPU-of-another-node", "b", "default/b", 1, "a word of tomorrow"),
         ),
-        (Refusal("r", first, 5, until=60.0),),
+        (Rejection("r", first, 5, until=60.0),),
     )
     cluster.node_event("MODIFIED", replace(CARDS, held=held))
     found = lines(cluster)

@@ -18,7 +18,6 @@ from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.extender import requeue
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, SAMPLED_FROM, Requeue
@@ -41,15 +40,15 @@ class Clock:
 def full(*waiting: str) -> tuple[Cluster, Requeue, Service]:
     """One card of 16, held by "old"; the waiting pods ask for 6 each and were refused in this order."""
     cluster = Cluster()
-    recall = Requeue(cluster, Binpack(), clock=Clock())
-    cluster.on_capacity_freed = recall.on_capacity_freed
-    service = Service(cluster.ledger, Binpack(), recall.asked)
+    requeue = Requeue(cluster, Binpack(), clock=Clock())
+    cluster.on_capacity_freed = requeue.on_capacity_freed
+    service = Service(cluster.ledger, Binpack(), requeue.on_filter)
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     cluster.pod_event("ADDED", holder("old", memory(16), on(0, 16)))
     for uid in waiting:
         cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(6)))
         ask(service, uid)
-    return cluster, recall, service
+    return cluster, requeue, service
 
 
 def ask(service: Service, uid: str) -> list[str]:
@@ -58,68 +57,68 @@ def ask(service: Service, uid: str) -> list[str]:
 
 def test_of_many_alike_one_answer_is_enough_also_while_somebody_is_nominated(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = [f"p{number}" for number in range(50)]
-    cluster, recall, _ = full(*waiting)
+    cluster, requeue, _ = full(*waiting)
     for number in range(10):
         cluster.node_event("ADDED", NodeRecord(f"small{number}", inventory(4)))
     for uid in waiting:
-        recall.asked(uid, list(cluster.ledger.nodes))
+        requeue.on_filter(uid, list(cluster.ledger.nodes))
     cluster.pod_event("ADDED", PendingPod("nominated", "default", "nominated", memory(6), nominated="n"))
-    recall.asked("nominated", list(cluster.ledger.nodes))
+    requeue.on_filter("nominated", list(cluster.ledger.nodes))
     cluster.pod_event("MODIFIED", holder("old", memory(10), on(0, 10)))
     looked_at: list[str] = []
-    monkeypatch.setattr(requeue, "seen_by", lambda *each: (looked_at.append(each[2].name), seen_by(*each))[1])
-    recalled = recall.next()
-    assert recalled is not None
-    assert recalled.uid == "nominated", "the room is its own, and nobody else's"
+    monkeypatch.setattr("gpushare_runtime.extender.requeue.seen_by", lambda *each: (looked_at.append(each[2].name), seen_by(*each))[1])
+    requeued = requeue.next()
+    assert requeued is not None
+    assert requeued.uid == "nominated", "the room is its own, and nobody else's"
     assert len(looked_at) <= 2 * len(cluster.ledger.nodes)
 
 
 def test_who_comes_and_goes_without_any_room_is_forgotten() -> None:
     cluster, now = Cluster(), [100.0]
-    recall = Requeue(cluster, Binpack(), clock=lambda: now[0])
+    requeue = Requeue(cluster, Binpack(), clock=lambda: now[0])
     for number in range(3 * MOST_UNSCHEDULABLE):
         now[0] += 0.01
-        recall.asked(f"gone-{number}", ["n"])
-    assert len(recall._refused) < MOST_UNSCHEDULABLE + 2 * UNSEEN_SECONDS / 0.01
+        requeue.on_filter(f"gone-{number}", ["n"])
+    assert len(requeue._unschedulable) < MOST_UNSCHEDULABLE + 2 * UNSEEN_SECONDS / 0.01
     # Who waits is not forgotten, however many they are, and whom no watch may have shown yet is neither.
     for number in range(2 * MOST_UNSCHEDULABLE):
         cluster.pod_event("ADDED", PendingPod(f"p{number}", "default", f"p{number}", memory(6)))
-        recall.asked(f"p{number}", ["n"])
+        requeue.on_filter(f"p{number}", ["n"])
     now[0] += 2 * UNSEEN_SECONDS
     for number in range(4 * MOST_UNSCHEDULABLE):
-        recall.asked(f"new-{number}", ["n"])
-    assert recall._refused.keys() >= {f"p{number}" for number in range(2 * MOST_UNSCHEDULABLE)}
-    assert recall._refused.keys() >= {f"new-{number}" for number in range(4 * MOST_UNSCHEDULABLE)}
+        requeue.on_filter(f"new-{number}", ["n"])
+    assert requeue._unschedulable.keys() >= {f"p{number}" for number in range(2 * MOST_UNSCHEDULABLE)}
+    assert requeue._unschedulable.keys() >= {f"new-{number}" for number in range(4 * MOST_UNSCHEDULABLE)}
 
 
-def test_the_longest_waiting_that_fits_is_recalled_once_for_this_room() -> None:
-    cluster, recall, _ = full("first", "second")
+def test_the_longest_waiting_that_fits_is_requeued_once_for_this_room() -> None:
+    cluster, requeue, _ = full("first", "second")
     cluster.pod_event("DELETED", holder("old", memory(16), on(0, 16)))
-    assert [recall.next(), recall.next(), recall.next()] == [cluster.pending["first"], cluster.pending["second"], None]
+    assert [requeue.next(), requeue.next(), requeue.next()] == [cluster.pending["first"], cluster.pending["second"], None]
 
 
-def test_nobody_is_recalled_who_does_not_fit_or_has_been_asked_about_since() -> None:
-    cluster, recall, service = full("waiting")
-    assert recall.next() is None
+def test_nobody_is_requeued_who_does_not_fit_or_has_been_asked_about_since() -> None:
+    cluster, requeue, service = full("waiting")
+    assert requeue.next() is None
     cluster.pod_event("MODIFIED", FinishedPod("old"))
     assert ask(service, "waiting") == ["n"]
     cluster.pod_event("ADDED", holder("other", memory(16), on(0, 16)))
     assert ask(service, "waiting") == []
-    assert recall.next() is None
+    assert requeue.next() is None
 
 
 def test_who_is_gone_or_bound_is_forgotten() -> None:
-    cluster, recall, _ = full("gone", "bound")
+    cluster, requeue, _ = full("gone", "bound")
     cluster.pod_event("DELETED", holder("old", memory(16), on(0, 16)))
     cluster.pod_event("DELETED", cluster.pending["gone"])
     cluster.pod_event("MODIFIED", holder("bound", memory(6), on(0, 6)))
-    assert recall.next() is None
+    assert requeue.next() is None
 
 
 def test_a_card_that_comes_is_room_as_well() -> None:
-    cluster, recall, _ = full("waiting")
+    cluster, requeue, _ = full("waiting")
     cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
-    assert recall.next() == cluster.pending["waiting"]
+    assert requeue.next() == cluster.pending["waiting"]
 
 
 def test_the_end_of_a_pod_that_held_nothing_wakes_nobody() -> None:
@@ -130,47 +129,47 @@ def test_the_end_of_a_pod_that_held_nothing_wakes_nobody() -> None:
     assert woken == []
 
 
-def test_each_new_room_recalls_again_and_a_refusal_after_it_does_not() -> None:
+def test_each_new_room_requeues_again_and_a_refusal_after_it_does_not() -> None:
     cluster, now = Cluster(), [100.0]
-    recall = Requeue(cluster, Binpack(), clock=lambda: now[0])
+    requeue = Requeue(cluster, Binpack(), clock=lambda: now[0])
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     cluster.node_event("ADDED", NodeRecord("too-small", inventory(1)))
     pods = [PendingPod("a", "default", "a", memory(6)), InvalidPod("unreadable", "default", "unreadable", "")]
     for pod_ in pods:
         cluster.pod_event("ADDED", pod_)
-        recall.asked(pod_.uid, ["n"])
-    assert recall.next() is None, "there has been no room since"
+        requeue.on_filter(pod_.uid, ["n"])
+    assert requeue.next() is None, "there has been no room since"
     # At the same moment nobody knows which was first.
-    recall.on_capacity_freed()
-    assert [recall.next(), recall.next()] == [pods[0], None]
+    requeue.on_capacity_freed()
+    assert [requeue.next(), requeue.next()] == [pods[0], None]
     # Made anew under its UID it is another one, when no watch can be so late any more.
     now[0] += UNSEEN_SECONDS
     cluster.pod_event("DELETED", pods[0])
-    assert recall.next() is None
+    assert requeue.next() is None
     cluster.pod_event("ADDED", pods[0])
-    recall.asked("a", ["n"])
-    recall.on_capacity_freed()
-    assert [recall.next(), recall.next()] == [pods[0], None]
+    requeue.on_filter("a", ["n"])
+    requeue.on_capacity_freed()
+    assert [requeue.next(), requeue.next()] == [pods[0], None]
     now[0] += 1
-    recall.on_capacity_freed()
-    assert [recall.next(), recall.next()] == [pods[0], None]
+    requeue.on_capacity_freed()
+    assert [requeue.next(), requeue.next()] == [pods[0], None]
     now[0] += 1
-    recall.asked("a", ["n"])
-    assert recall.next() is None
-    recall.on_capacity_freed()
-    assert recall.next() == pods[0]
+    requeue.on_filter("a", ["n"])
+    assert requeue.next() is None
+    requeue.on_capacity_freed()
+    assert requeue.next() == pods[0]
     # What is gone is forgotten, also under its UID.
     now[0] += UNSEEN_SECONDS
     cluster.pod_event("DELETED", pods[0])
-    assert recall.next() is None
+    assert requeue.next() is None
     cluster.pod_event("ADDED", pods[0])
-    recall.on_capacity_freed()
-    assert recall.next() is None
+    requeue.on_capacity_freed()
+    assert requeue.next() is None
 
 
-def test_a_pod_that_wants_other_company_is_not_recalled_for_room_beside_strangers() -> None:
+def test_a_pod_that_wants_other_company_is_not_requeued_for_room_beside_strangers() -> None:
     cluster = Cluster()
-    recall = Requeue(cluster, Binpack(), clock=lambda: 100.0)
+    requeue = Requeue(cluster, Binpack(), clock=lambda: 100.0)
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     lonely = pod(container(mem=4), uid="lonely", labels={"app": "x"}, annotations={"gpushare.request/not-with": "app=y"})
     held = pod(
@@ -181,20 +180,20 @@ def test_a_pod_that_wants_other_company_is_not_recalled_for_room_beside_stranger
         record = PodReader()(raw)
         assert record is not None
         cluster.pod_event("ADDED", record)
-    recall.asked("lonely", ["n"])
-    recall.on_capacity_freed()
-    assert recall.next() is None
+    requeue.on_filter("lonely", ["n"])
+    requeue.on_capacity_freed()
+    assert requeue.next() is None
     # Nor is who others do not want to be beside.
     wary = Request(memory(4).containers, rules=Rules(not_with=(("app", "x"),)))
     cluster.pod_event("ADDED", AllocatedPod("wary", "default", "wary", "n", wary, on(0, 4)))
     cluster.pod_event("MODIFIED", FinishedPod("held"))
     cluster.pod_event("ADDED", PendingPod("unwanted", "default", "unwanted", memory(4), (("app", "x"),)))
-    recall.asked("unwanted", ["n"])
-    recall.on_capacity_freed()
-    assert recall.next() is None
+    requeue.on_filter("unwanted", ["n"])
+    requeue.on_capacity_freed()
+    assert requeue.next() is None
     cluster.pod_event("MODIFIED", FinishedPod("wary"))
-    recall.on_capacity_freed()
-    assert [pod.uid for pod in (recall.next(), recall.next()) if pod] == ["lonely", "unwanted"]
+    requeue.on_capacity_freed()
+    assert [pod.uid for pod in (requeue.next(), requeue.next()) if pod] == ["lonely", "unwanted"]
 
 
 class Server:
@@ -215,83 +214,83 @@ class Server:
         return [path.split("/")[-2] for _, path, _ in self.patches]
 
 
-def recalling(story: Callable[[Cluster, Requeue, Service, Server], Awaitable[None]], **options: Any) -> None:
+def requeuing(story: Callable[[Cluster, Requeue, Service, Server], Awaitable[None]], **options: Any) -> None:
     """Run a story in virtual time on the node n of one card of 16, which may have room for whoever waits, with both tasks running."""
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time
         cluster, server = Cluster(clock=clock), Server()
-        recall = Requeue(cluster, Binpack(), clock=clock, **options)
-        cluster.on_capacity_freed = recall.on_capacity_freed
-        service = Service(cluster.ledger, Binpack(), recall.asked, clock=clock)
+        requeue = Requeue(cluster, Binpack(), clock=clock, **options)
+        cluster.on_capacity_freed = requeue.on_capacity_freed
+        service = Service(cluster.ledger, Binpack(), requeue.on_filter, clock=clock)
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
-        tasks = [asyncio.create_task(recall.run(server)), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
+        tasks = [asyncio.create_task(requeue.run(server)), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
         await asyncio.sleep(5)
-        await story(cluster, recall, service, server)
+        await story(cluster, requeue, service, server)
         for task in tasks:
             task.cancel()
 
     virtual.run(run())
 
 
-def waits(cluster: Cluster, recall: Requeue, uid: str, *nodes: str) -> None:
+def waits(cluster: Cluster, requeue: Requeue, uid: str, *nodes: str) -> None:
     cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(6)))
-    recall.asked(uid, nodes or ["n"])
+    requeue.on_filter(uid, nodes or ["n"])
 
 
 def test_when_the_pods_are_touched() -> None:
     """A second after the room, each second another one, and nothing while nothing has changed."""
 
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         for uid in "ab":
-            waits(cluster, recall, uid)
+            waits(cluster, requeue, uid)
         await asyncio.sleep(4)
         assert server.patches == []
         server.errors = {1: KubeError(409, "Conflict", "the next one has its turn all the same")}
-        recall.on_capacity_freed()
+        requeue.on_capacity_freed()
         await asyncio.sleep(10)
         assert server.touched == ["a", "b"]
         assert [when for when, _, _ in server.patches] == pytest.approx([10, 11])
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         for uid in "abc":
-            waits(cluster, recall, uid)
+            waits(cluster, requeue, uid)
         server.errors = {1: KubeError(0, "Timeout", "t"), 2: KubeError(503, "ServiceUnavailable", "s"), 3: KubeError(403, "Forbidden", "f")}
-        recall.on_capacity_freed()
+        requeue.on_capacity_freed()
         await asyncio.sleep(60)
         assert server.touched == ["a", "b", "c", "a", "b"]
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_who_is_refused_again_lets_the_others_pass_and_nobody_is_kept_from_expiring() -> None:
     """x fits by memory and is refused again and again; there is room somewhere each second."""
 
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         for uid in "xy":
-            waits(cluster, recall, uid)
+            waits(cluster, requeue, uid)
         cluster.ledger.reserve(holder("r", memory(2), on(0, 2)), asyncio.get_running_loop().time() + 10)
         for _ in range(60):
-            recall.on_capacity_freed()
+            requeue.on_capacity_freed()
             await asyncio.sleep(0.5)
             for uid in server.touched[-1:]:
-                recall.asked(uid, ["n"])
+                requeue.on_filter(uid, ["n"])
         assert cluster.ledger.pod("r") is None
         assert min(server.touched.count(uid) for uid in "xy") >= 10
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
     """Others are ruled out for the pod by what only the scheduler knows, such as a taint."""
 
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         for name in ("tainted", "later"):
-            waits(cluster, recall, f"on-{name}", name)
+            waits(cluster, requeue, f"on-{name}", name)
         cluster.node_event("ADDED", NodeRecord("elsewhere", inventory(16)))
         await asyncio.sleep(10)
         assert server.touched == []
@@ -300,102 +299,102 @@ def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
         await asyncio.sleep(10)
         assert server.touched == ["on-later"]
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_of_samples_of_many_nodes_all_count_and_of_few_the_last() -> None:
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         few, many = [f"f{n}" for n in range(SAMPLED_FROM - 1)], [f"m{n}" for n in range(SAMPLED_FROM)]
-        waits(cluster, recall, "sampled", "n", *many)
-        waits(cluster, recall, "all", "n", *few[1:])
-        recall.asked("sampled", many)
-        recall.asked("all", few)
-        recall.on_capacity_freed()
+        waits(cluster, requeue, "sampled", "n", *many)
+        waits(cluster, requeue, "all", "n", *few[1:])
+        requeue.on_filter("sampled", many)
+        requeue.on_filter("all", few)
+        requeue.on_capacity_freed()
         await asyncio.sleep(10)
         assert server.touched == ["sampled"]
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpushare_runtime.extender.requeue._MOST_NAMES", 4)
 
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
-        waits(cluster, recall, "a", "x", "y")
-        waits(cluster, recall, "b", "y", "x")
-        waits(cluster, recall, "c", "x", "z")
-        waits(cluster, recall, "d", "x", "u")
-        recall.on_capacity_freed()
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        waits(cluster, requeue, "a", "x", "y")
+        waits(cluster, requeue, "b", "y", "x")
+        waits(cluster, requeue, "c", "x", "z")
+        waits(cluster, requeue, "d", "x", "u")
+        requeue.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["d"], "anywhere will do"
         # What nobody waits for any more makes place.
-        recall.asked("c", ())
-        waits(cluster, recall, "e", "x", "v")
-        recall.on_capacity_freed()
+        requeue.on_filter("c", ())
+        waits(cluster, requeue, "e", "x", "v")
+        requeue.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["d", "d"]
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_who_has_got_an_answer_since_is_not_woken() -> None:
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
-        waits(cluster, recall, "a")
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        waits(cluster, requeue, "a")
         assert ask(service, "a") == ["n"]
-        recall.on_capacity_freed()
+        requeue.on_capacity_freed()
         await asyncio.sleep(10)
         assert server.touched == []
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has() -> None:
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
-        recall.asked("late", ["n"])
-        recall.on_capacity_freed()
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        requeue.on_filter("late", ["n"])
+        requeue.on_capacity_freed()
         await asyncio.sleep(5)
         cluster.pod_event("ADDED", PendingPod("late", "default", "late", memory(6)))
-        recall.on_capacity_freed()
+        requeue.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["late"]
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else() -> None:
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
-        waits(cluster, recall, "other")
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        waits(cluster, requeue, "other")
         cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(12), (), 5, "n"))
-        recall.asked("vip", ["n"])
-        recall.on_capacity_freed()
+        requeue.on_filter("vip", ["n"])
+        requeue.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["vip"]
         cluster.pod_event("DELETED", cluster.pending["vip"])
         await asyncio.sleep(5)
         assert server.touched == ["vip", "other"]
 
-    recalling(story)
+    requeuing(story)
 
 
 def test_a_former_leader_leaves_its_pods_to_the_new_one() -> None:
     leads = [False]
 
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
-        waits(cluster, recall, "a")
-        recall.on_capacity_freed()
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        waits(cluster, requeue, "a")
+        requeue.on_capacity_freed()
         await asyncio.sleep(60)
         assert server.touched == []
         leads[0] = True
         await asyncio.sleep(5)
         assert server.touched == ["a"]
 
-    recalling(story, active=lambda: leads[0])
+    requeuing(story, active=lambda: leads[0])
 
 
 def test_the_pending_pod_is_touched_and_nothing_but_an_annotation() -> None:
-    async def story(cluster: Cluster, recall: Requeue, service: Service, server: Server) -> None:
-        waits(cluster, recall, "first")
-        recall.on_capacity_freed()
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        waits(cluster, requeue, "first")
+        requeue.on_capacity_freed()
         await asyncio.sleep(5)
         [(_, path, body)] = server.patches
         assert path == "/api/v1/namespaces/default/pods/first/status"
@@ -403,7 +402,7 @@ def test_the_pending_pod_is_touched_and_nothing_but_an_annotation() -> None:
         assert list(body) == ["metadata"]
         assert body["metadata"]["uid"] == "first"
         [(key, when)] = body["metadata"]["annotations"].items()
-        assert key == "gpushare/recalled"
+        assert key == "gpushare/requeued"
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", when)
 
-    recalling(story)
+    requeuing(story)

@@ -35,16 +35,16 @@ class World:
         self.now = 1000.0
         self.cluster = Cluster(clock=lambda: self.now)
         self.ledger = self.cluster.ledger
-        self.refused: list[str] = []
+        self.unschedulable: list[str] = []
         self.policy = Placement(workload=self.cluster.workload)
-        self.service = Service(self.ledger, self.policy, self._asked, clock=lambda: self.now)
+        self.service = Service(self.ledger, self.policy, self._on_filter, clock=lambda: self.now)
         self.names = list(nodes)
         for name, cards in nodes.items():
             self.cluster.node_event("ADDED", NodeRecord(name, inventory(*cards)))
 
-    def _asked(self, uid: str, refused: Sequence[str]) -> None:
-        if refused:
-            self.refused.append(uid)
+    def _on_filter(self, uid: str, nodes: Sequence[str]) -> None:
+        if nodes:
+            self.unschedulable.append(uid)
 
     def args(self, uid: str, units: int, **metadata: Any) -> Arguments:
         raw = pod(container(mem=units), uid=uid, **metadata) | {"status": {}}
@@ -69,7 +69,7 @@ def test_what_prioritize_prefers_is_kept_for_the_pod() -> None:
     assert world.schedule("a", 16) == "n"
     assert world.schedule("b", 16) == "m"
     assert world.schedule("c", 16) == ""
-    assert world.refused == ["c"]
+    assert world.unschedulable == ["c"]
 
 
 def test_a_pod_is_not_in_its_own_way() -> None:
@@ -148,7 +148,7 @@ def test_a_pod_that_is_gone_keeps_nothing() -> None:
     assert world.filter("b", 16) == ["n"]
 
 
-def test_a_refused_pod_is_recalled_when_a_reservation_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_pod_is_requeued_when_a_reservation_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     patched = []
 
     class Server:
@@ -158,11 +158,11 @@ def test_a_refused_pod_is_recalled_when_a_reservation_runs_out(monkeypatch: pyte
     async def run() -> None:
         clock = asyncio.get_running_loop().time
         cluster = Cluster(clock=clock)
-        recall = Requeue(cluster, Placement(), clock=clock)
-        cluster.on_capacity_freed = recall.on_capacity_freed
-        service = Service(cluster.ledger, Placement(), recall.asked, clock=clock)
+        requeue = Requeue(cluster, Placement(), clock=clock)
+        cluster.on_capacity_freed = requeue.on_capacity_freed
+        service = Service(cluster.ledger, Placement(), requeue.on_filter, clock=clock)
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
-        tasks = [asyncio.create_task(recall.run(Server())), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
+        tasks = [asyncio.create_task(requeue.run(Server())), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
         await asyncio.sleep(5)
         for uid in ("a", "b"):
             cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(16)))
@@ -291,10 +291,10 @@ def test_bind_takes_what_was_reserved_and_the_node_changes_once() -> None:
     assert reserved is not None
     assert reserved.allocation is not None
     world.ledger.apply(holder("later", memory(13), on(1, 13)))
-    cards = node.cards
+    cards = node.card_states
     annotations = bind(world, "a", "n")
     assert annotations[protocol.ANNOTATION_INDEX] == str(reserved.allocation.first_card)
-    assert node.cards is cards, "the sums were right before"
+    assert node.card_states is cards, "the sums were right before"
     assert (world.ledger.is_assumed("a"), world.ledger.is_reserved("a")) == (True, False)
 
 

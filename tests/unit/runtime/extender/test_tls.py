@@ -17,7 +17,8 @@ import aiohttp
 import pytest
 
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
-from gpushare_runtime.daemon.listener import Seldom
+from gpushare_runtime.daemon.listener import RateLimit
+from gpushare_runtime.daemon.runner import EXIT_SETTINGS
 from gpushare_runtime.extender import http_server
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.http_server import Endpoints, listen
@@ -122,8 +123,8 @@ def test_who_may_call_what(tmp_path: Path) -> None:
 
 
 def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_STRANGER_SECONDS", 1.0)
-    monkeypatch.setattr(http_server, "_STRANGERS", 64)
+    monkeypatch.setattr(http_server, "_UNVERIFIED_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "_UNVERIFIED", 64)
 
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
@@ -137,7 +138,7 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
         async with Caller(port, scheduler(pki)) as known:
             assert (await known.ask("POST", FILTER))[0] == 200
             # Each has one descriptor at this end, and where it is kept another one at that end.
-            assert len(os.listdir("/proc/self/fd")) - before < 200 + http_server._STRANGERS + 10
+            assert len(os.listdir("/proc/self/fd")) - before < 200 + http_server._UNVERIFIED + 10
             for reader, _ in silent:
                 with contextlib.suppress(OSError):
                     assert await asyncio.wait_for(reader.read(), 10) == b""
@@ -155,8 +156,8 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
 
 def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     # Whatever other tests have had logged before.
-    monkeypatch.setattr(http_server._at_callers, "filters", [Seldom(3)])
-    monkeypatch.setattr(http_server._malformed, "filters", [Seldom(4), http_server._one_line])
+    monkeypatch.setattr(http_server._at_callers, "filters", [RateLimit(3)])
+    monkeypatch.setattr(http_server._malformed, "filters", [RateLimit(4), http_server._one_line])
 
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
@@ -315,7 +316,7 @@ def test_missing_files_end_it_with_the_reason(tmp_path: Path) -> None:
         async with serving(FakeApi()) as api:
             process = await start(tmp_path, api, free_port(), **options(TlsFiles(tmp_path / "c", tmp_path / "k", tmp_path / "ca")))
             _, log = await asyncio.wait_for(process.communicate(), 20)
-            assert process.returncode == 1
-            assert f"gpushare-extender: {tmp_path}/c: No such file or directory" in log.decode()
+            assert process.returncode == EXIT_SETTINGS
+            assert f"ERROR gpushare_runtime.daemon.runner: {tmp_path}/c: No such file or directory" in log.decode()
 
     asyncio.run(run())

@@ -196,13 +196,13 @@ class Spoken:
     """Where tokens come from."""
 
     def __init__(self) -> None:
-        self.refused: list[str | None] = []
+        self.rejected: list[str | None] = []
 
     def authorization(self) -> str:
         return "Bearer own"
 
-    def refuse(self, authorization: str | None) -> None:
-        self.refused.append(authorization)
+    def unauthorized(self, authorization: str | None) -> None:
+        self.rejected.append(authorization)
 
 
 def test_with_tokens_of_its_own_only_the_cluster_counts(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_with_tokens_of_its_own_only_the_cluster_counts(tmp_path: Path) -> None:
     assert context is not None
     assert [dict(entry[0] for entry in ca["subject"]) for ca in context.get_ca_certs()] == [{"commonName": "gpushare"}]  # type: ignore[misc]
     loaded.reload("Bearer old")
-    assert (tokens.refused, loaded.ssl() is context) == (["Bearer old"], True)
+    assert (tokens.rejected, loaded.ssl() is context) == (["Bearer old"], True)
     cluster |= {"certificate-authority": "ca.pem"}
     del cluster["certificate-authority-data"]
     (tmp_path / "ca.pem").write_bytes(pem)

@@ -45,7 +45,7 @@ def pod(
     """A pod with one container. card: its ALIYUN_COM_GPU_MEM_IDX; limits: mem=, count=."""
     said = {"ALIYUN_COM_GPU_MEM_IDX": str(card)} if card is not None else {}
     return {
-        "metadata": {"name": name, "namespace": namespace, "annotations": {**said, **(annotations or {})}},
+        "metadata": {"uid": f"uid-{name}", "name": name, "namespace": namespace, "annotations": {**said, **(annotations or {})}},
         "spec": {"nodeName": on, "containers": [container(**limits)]},
         "status": {"phase": phase},
     }

@@ -63,25 +63,32 @@ def test_a_pod_without_an_allocation_is_pending() -> None:
 def test_what_cannot_be_read_is_said_and_counted_as_pending() -> None:
     usage = read_usage([NODE], [pod("broken", "a", card="one", mem=3)])
     assert usage.nodes[0].pending == 3
-    assert usage.warnings == ["pod default/broken on a: its card is not known: ALIYUN_COM_GPU_MEM_IDX must be a whole number, found 'one'"]
+    unreadable, problem = usage.warnings
+    assert unreadable.startswith("pod default/broken on node a: ALIYUN_COM_GPU_MEM_IDX must be a whole number, found 'one'")
+    assert problem.startswith("node a: pod default/broken: its card is not known")
 
 
 def test_a_card_that_the_node_has_no_more_is_pending() -> None:
     usage = read_usage([NODE], [pod("p", "a", card=7, mem=3)])
     assert usage.nodes[0].pending == 3
-    assert usage.warnings == ["pod default/p: node a has no card 7 that its annotation names"]
+    assert "node a: card 7: 3 units are held beyond what it has" in usage.warnings
+    assert any(text.startswith("node a: pod default/p: no pod can have what its annotations say of card 7") for text in usage.warnings)
 
 
 def test_a_bound_pod_counts_also_where_it_would_be_refused_now() -> None:
     usage = read_usage([NODE], [pod("both", "a", mem=1, count=1)])
-    assert (usage.nodes[0].pending, usage.warnings) == (9, [])
+    assert usage.nodes[0].pending == 9
+    (problem,) = usage.warnings
+    assert problem.startswith("node a: pod default/both: its card is not known")
 
 
 def test_an_amount_that_cannot_be_read_is_said_and_not_counted() -> None:
     usage = read_usage([NODE], [pod("odd", "a", mem=-1)])
     assert usage.nodes[0].pods == ()
     assert len(usage.warnings) == 1
-    assert usage.warnings[0].startswith("pod default/odd on a is not counted: container 'main', aliyun.com/gpu-mem: -1 is negative")
+    assert usage.warnings[0].startswith(
+        "pod default/odd on node a is left out of the ledger: container 'main', aliyun.com/gpu-mem: -1 is negative"
+    )
 
 
 def test_what_only_the_node_knows_is_counted() -> None:
@@ -89,7 +96,7 @@ def test_what_only_the_node_knows_is_counted() -> None:
         card(0, 8).uuid: [{"pod": "default/gone", "uid": "u1", "units": 3, "why": "orphaned"}],
         card(1, 8).uuid: [
             {"pod": "default/static", "uid": "u2", "units": 2, "why": "unmanaged"},
-            {"pod": "default/whole", "uid": "u3", "units": 0, "why": "orphaned", "whole": True},
+            {"pod": "default/whole", "uid": "u3", "units": 8, "why": "orphaned", "whole": True},
         ],
     }
     says = node("a", "10.0.0.1", 8, 8)
@@ -101,6 +108,16 @@ def test_what_only_the_node_knows_is_counted() -> None:
         PodUsage("default", "gone (orphaned)", {0: 3}),
         PodUsage("default", "whole (orphaned)", {1: 8}),
     )
+
+
+def test_a_pod_that_its_node_reports_on_another_card_takes_both() -> None:
+    moved = pod("moved", "a", card=0, mem=3)
+    elsewhere = {"pod": "default/moved", "uid": moved["metadata"]["uid"], "units": 3, "why": "unmanaged"}
+    says = node("a", "10.0.0.1", 8, 8)
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": {card(1, 8).uuid: elsewhere}})
+    usage = read_usage([says], [moved]).nodes[0]
+    assert usage.pods == (PodUsage("default", "moved", {0: 3, 1: 3}),)
+    assert (usage.by_card, usage.allocated) == ({0: 3, 1: 3}, 6)
 
 
 def test_a_static_pod_has_what_its_node_says_and_nothing_else() -> None:
@@ -140,7 +157,7 @@ def test_a_node_whose_totals_cannot_be_is_left_out_and_said(resource: str, amoun
 def test_a_word_of_the_node_that_cannot_be_read_is_said() -> None:
     says = node("a", "10.0.0.1", 8)
     says["metadata"]["annotations"]["gpushare/held"] = '{"v":2}'
-    assert "node a: annotation gpushare/held cannot be used (version 2 is not known" in read_usage([says], []).warnings[0]
+    assert "node a: annotation gpushare/held cannot be used: version 2 is not known" in read_usage([says], []).warnings[0]
 
 
 def test_a_lost_card_leaves_its_column() -> None:
@@ -159,7 +176,7 @@ def test_an_inventory_that_cannot_be_read_falls_back_to_totals() -> None:
     usage = read_usage([newer], [pod("p", "a", card=1, mem=5)])
     assert (usage.nodes[0].cards, usage.nodes[0].by_card) == ({0: 15, 1: 15}, {0: 0, 1: 5})
     assert len(usage.warnings) == 1
-    assert "node a: annotation gpushare/cards cannot be used (version 2 is not known" in usage.warnings[0]
+    assert "node a: annotation gpushare/cards cannot be used: version 2 is not known" in usage.warnings[0]
 
 
 def test_a_node_without_an_address() -> None:

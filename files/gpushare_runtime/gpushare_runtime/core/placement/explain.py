@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Why a request does not fit on a node, in numbers, in a bounded number of wordings per answer."""
+"""Why a request does not fit: on a node, in numbers and a bounded number of wordings per answer; or on no card of the cluster, ever."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.quantity import GIB, Unit
-from gpushare_runtime.core.request import Request
+from gpushare_runtime.core.request import ContainerRequest, Request
 
 
 def amount(request: Request) -> str:
     """What a request asks for, for a log line."""
-    if request.cards:
-        return f"{request.cards} whole {'card' if request.cards == 1 else 'cards'}"
+    if request.whole_cards:
+        return f"{request.whole_cards} whole {'card' if request.whole_cards == 1 else 'cards'}"
     several = f" on {request.cards_per_pod} cards" if request.cards_per_pod > 1 else ""
     core = f" and {request.core} % of compute" if request.core else ""
     return f"{request.units} {'unit' if request.units == 1 else 'units'}{core}{several}"
@@ -42,11 +44,11 @@ def no_fit(request: Request, node: NodeLedger) -> NoFit:
     return NoFit(words, not node.guarded(partial(node.fits_when_empty, request), True), node.fault)
 
 
-def refusals(request: Request, refused: Mapping[str, NoFit], node_of: Callable[[str], NodeLedger]) -> dict[str, str]:
+def failed_nodes(request: Request, unfit: Mapping[str, NoFit], node_of: Callable[[str], NodeLedger]) -> dict[str, str]:
     """Node name → why the request does not fit there. Up to ten nodes are named each with its numbers, more in groups."""
-    if len(refused) <= MOST_WORDINGS:
-        return {name: f"{name}: {_guarded(exact, request, node_of(name))}" for name in refused}
-    groups = {name: one.words for name, one in refused.items()}
+    if len(unfit) <= MOST_WORDINGS:
+        return {name: f"{name}: {_guarded(exact, request, node_of(name))}" for name in unfit}
+    groups = {name: one.words for name, one in unfit.items()}
     if len(set(groups.values())) > MOST_WORDINGS:
         return dict.fromkeys(groups, f"no node has {_wanted(request, None)}")
     return groups
@@ -68,8 +70,8 @@ def exact(request: Request, node: NodeLedger) -> str:
     out = len(node.inventory.cards) - len(usable)
     without = f", {out} not usable" if out else ""
     kept = _kept_back(request, node)
-    if request.cards:
-        return f"needs {wanted}, {node.empty_cards()} of {len(node.cards)} cards are empty{without}{kept}"
+    if request.whole_cards:
+        return f"needs {wanted}, {node.empty_cards()} of {len(node.card_states)} cards are empty{without}{kept}"
     size, total = max((card.units for card in usable), default=0), sum(card.units for card in usable)
     if request.per_card > size:
         return f"needs {wanted}, its largest card has {size} ({total} in total on {_cards(len(usable))}{without})"
@@ -82,7 +84,7 @@ def _group(request: Request, node: NodeLedger) -> str:
     wanted = _wanted(request, node.inventory.unit)
     if request.core and not node.inventory.core:
         return f"needs {wanted}, but its mode does not share out compute ({protocol.RESOURCE_CORE})"
-    if request.cards:
+    if request.whole_cards:
         return f"needs {wanted}, {node.empty_cards()} are empty{_kept_back(request, node)}"
     return f"needs {wanted}, {_most(request, node)}{_kept_back(request, node)}"
 
@@ -100,27 +102,27 @@ def _most(request: Request, node: NodeLedger) -> str:
 
 def _kept_back(request: Request, node: NodeLedger) -> str:
     """Cards that have the room, and why they are not given all the same."""
-    whys = [node.rejection(request, state) for state in node.cards]
+    whys = [node.exclusion(request, state) for state in node.card_states]
     parts = [f"{_cards(whys.count(why))} {text}" for why, text in _KEPT_BACK.items() if why in whys]
     return f"; {', '.join(parts)}" if parts else ""
 
 
 _KEPT_BACK: Final = {
-    "refused": "not of a model or UUID that the pod accepts",
-    "company": "with other pods than the pods' rules allow",
-    "held back": "held back because the node refused a pod of this size there",
+    "incompatible": "not of a model or UUID that the pod accepts",
+    "affinity": "with other pods than the pods' rules allow",
+    "held back": "held back because the node rejected a pod of this size there",
 }
 
 
 def _no_inventory(node: NodeLedger) -> str:
     if node.inventory_error:
-        return f"its annotation {protocol.ANNOTATION_CARDS} cannot be used: {node.inventory_error}"
+        return f"its {node.inventory_error}"
     return f"no annotation {protocol.ANNOTATION_CARDS} on the node: gpushare-device-plugin has not run there"
 
 
 def _wanted(request: Request, unit: Unit | None) -> str:
-    if request.cards:
-        return f"{request.cards} whole {'card' if request.cards == 1 else 'cards'}"
+    if request.whole_cards:
+        return f"{request.whole_cards} whole {'card' if request.whole_cards == 1 else 'cards'}"
     name = "units" if unit is None else unit.name if unit == GIB else f"units of {unit}"
     core = f" and {request.core} % of compute" if request.core else ""
     if request.cards_per_pod > 1:
@@ -130,3 +132,80 @@ def _wanted(request: Request, unit: Unit | None) -> str:
 
 def _cards(count: int) -> str:
     return f"{count} {'card' if count == 1 else 'cards'}"
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest of what the cluster has. card: units of its largest card, in `unit`; card_count: of its node with most cards."""
+
+    unit: Unit
+    card: int
+    card_count: int
+
+
+def largest_of(inventories: Iterable[Inventory]) -> Largest | None:
+    """None while no cards are known. Health does not count: a card that is out today may be back tomorrow."""
+    unit, mib, card, cards = None, 0, 0, 0
+    for inventory in inventories:
+        cards = max(cards, len(inventory.cards))
+        for one in inventory.cards:
+            if one.units * inventory.unit.mib > mib:
+                unit, mib, card = inventory.unit, one.units * inventory.unit.mib, one.units
+    return Largest(unit, card, cards) if unit else None
+
+
+def too_large(request: Request, largest: Largest) -> str | None:
+    """Why no card (or no node) is large enough even when empty, and what to write; None if one is."""
+    if request.whole_cards > largest.card_count:
+        return (
+            f"{request.whole_cards} whole cards of one node are asked for ({protocol.RESOURCE_CARDS}); "
+            f"the largest node has {largest.card_count}; write at most {largest.card_count}"
+        )
+    if request.cards_per_pod > 1:
+        return _too_large_for_several(request, largest)
+    several = len(request.containers) > 1
+    for container in request.containers:
+        text = explain_size(container, largest.unit, largest.card)
+        if text is not None:
+            return f"container {container.name!r}: {text}" if several else text
+    if request.units > largest.card:
+        return (
+            f"the pod's containers ask for {request.units} units of {largest.unit} together, which must be on one card; "
+            f"the largest card has {largest.card}; write at most {largest.card} in total"
+        )
+    return None
+
+
+def _too_large_for_several(request: Request, largest: Largest) -> str | None:
+    label = f"the pod label {protocol.LABEL_CARDS_PER_POD}: {str(request.cards_per_pod)!r}"
+    if request.cards_per_pod > largest.card_count:
+        most = largest.card_count
+        return f"{label} asks for memory on so many cards of one node; the largest node has {most}; write at most {most}"
+    if request.per_card > largest.card:
+        most = largest.card * request.cards_per_pod
+        return (
+            f"{label} spreads {request.units} units of {largest.unit}, {request.per_card} on each card; the largest card has "
+            f"{largest.card}; write at most {most} in total, or more cards"
+        )
+    return None
+
+
+# What is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
+_BYTES: Final = 64 * 1024 * 1024
+# What is at least this large, in units of 1 GiB, was meant in MiB.
+_MEBIBYTES: Final = 512
+
+
+def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:
+    """What a request that exceeds every card says, and what to write instead; None if a card of `largest` units is enough."""
+    if container.units <= largest:
+        return None
+    text = f"{container.written} means {container.units} units of {unit}; the largest card has {largest}"
+    meant = 0
+    if container.units >= _BYTES:
+        meant = -(-container.units // (unit.mib * 1024 * 1024))
+    elif container.units >= _MEBIBYTES:
+        meant = -(-container.units // unit.mib)
+    if 0 < meant <= largest:
+        return f"{text}; write {meant}"
+    return f"{text}; write at most {largest}"

@@ -83,13 +83,13 @@ def fragmentation_increase(
     ordered = sorted(candidates, key=lambda s: (s.free, s.card.units, s.card.index))
     best: tuple[int, Sequence[CardState]] | None = None
     tried = set()
-    for choice in islice(combinations(ordered, request.cards or request.cards_per_pod), choices):
+    for choice in islice(combinations(ordered, request.whole_cards or request.cards_per_pod), choices):
         alike = tuple((state.free, state.empty) for state in choice)
         if alike in tried:
             continue
         tried.add(alike)
         taken = {state.card.index for state in choice}
-        left = 0 if request.cards else request.per_card
+        left = 0 if request.whole_cards else request.per_card
         after = (((s.free - left if left else 0), False) if s.card.index in taken else (s.free, s.empty) for s in usable)
         grown = fragmentation(tuple(sorted(after)), popular) - now
         if best is None or grown < best[0]:
@@ -118,4 +118,4 @@ def fragmentation(cards: Free, popular: TypicalRequests) -> int:
 
 
 def _kind(request: Request) -> Kind:
-    return (0, 0, request.cards) if request.cards else (request.per_card, request.cards_per_pod, 0)
+    return (0, 0, request.whole_cards) if request.whole_cards else (request.per_card, request.cards_per_pod, 0)

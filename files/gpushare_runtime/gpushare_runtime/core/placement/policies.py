@@ -87,7 +87,7 @@ class Binpack(Rule):
     """Fill the fullest card, and the fullest node, that still takes the pod; whole cards are the smallest that are empty."""
 
     def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
-        if request.cards:
+        if request.whole_cards:
             return _smallest(request, candidates)
         return sorted(candidates, key=lambda s: (s.free, s.card.index))[: request.cards_per_pod]
 
@@ -103,7 +103,7 @@ class Spread(Rule):
     """Take the emptiest card, and the node with the smallest part of its memory in use."""
 
     def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
-        if request.cards:
+        if request.whole_cards:
             return _smallest(request, candidates)
         return sorted(candidates, key=lambda s: (-s.free, s.card.index))[: request.cards_per_pod]
 
@@ -133,7 +133,7 @@ class Fgd(Rule):
         self._hasty = Fgd(workload, FEW_CHOICES) if choices > FEW_CHOICES else self
 
     def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
-        if request.cards:
+        if request.whole_cards:
             return _smallest(request, candidates)
         return fragmentation_increase(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
 
@@ -149,7 +149,7 @@ class Fgd(Rule):
         candidates: Sequence[CardState] = node.candidates(request)
         if not candidates:
             return None
-        if request.cards:
+        if request.whole_cards:
             candidates = self.choose_cards(request, node, candidates)
         # Many nodes are alike, and cost the same.
         fits = {state.card.index for state in candidates}
@@ -196,7 +196,7 @@ class Placement:
 
 
 def _smallest(request: Request, candidates: Sequence[CardState]) -> Sequence[CardState]:
-    return sorted(candidates, key=lambda s: (s.card.units, s.card.index))[: request.cards]
+    return sorted(candidates, key=lambda s: (s.card.units, s.card.index))[: request.whole_cards]
 
 
 def _use(node: NodeLedger) -> int:

@@ -106,13 +106,13 @@ def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -
 
 
 def places(policy: Policy, node: NodeLedger, nominees: Iterable[PendingPod]) -> list[AllocatedPod]:
-    """Where they will be once the pods that are leaving are gone, each in its turn; on no known card where even that is not enough."""
-    after = node.simulate(without={holder.uid for holder in node.pods if holder.terminating})
+    """Where they will be once the terminating pods are gone, each in its turn; on no known card where even that is not enough."""
+    after = node.simulate(without={other.uid for other in node.pods if other.terminating})
     found = []
     for nominee in nominees:
-        holder = nominee.allocated(node.name, policy.choose(nominee.request, after))
-        found.append(holder)
-        after = after.simulate(add=[holder])
+        placed = nominee.allocated(node.name, policy.choose(nominee.request, after))
+        found.append(placed)
+        after = after.simulate(add=[placed])
     return found
 
 
@@ -147,8 +147,8 @@ class Preemption:
 
     def _on_node(self, pod: PendingPod, node: NodeLedger, proposed: Victims) -> Victims | None:
         seen = seen_by(self.ledger, self.policy, node, pod)
-        # Who is leaving by itself need not be evicted.
-        gone = {*proposed.uids, pod.uid, *(holder.uid for holder in node.pods if holder.terminating)}
+        # A terminating pod need not be evicted.
+        gone = {*proposed.uids, pod.uid, *(other.uid for other in node.pods if other.terminating)}
         if seen.simulate(without=gone).remaining_after(pod.request) is not None:
             return proposed
         lesser = [h for h in node.pods if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]
@@ -169,15 +169,15 @@ class Preemption:
         protected = dict(zip((h.uid for h in ordered), violations(ordered, self.budgets), strict=True))
         beside = {h.uid: not opened.isdisjoint(node.cards_of(h) or ()) for h in ordered}
         spared = {
-            holder.uid
-            for holder in sorted(ordered, key=lambda h: (not protected[h.uid], -h.priority, beside[h.uid], h.uid))
-            if cards.put_back(holder)
+            pod.uid
+            for pod in sorted(ordered, key=lambda h: (not protected[h.uid], -h.priority, beside[h.uid], h.uid))
+            if cards.put_back(pod)
         }
-        return [holder for holder in ordered if holder.uid not in spared]
+        return [pod for pod in ordered if pod.uid not in spared]
 
-    def _is_bound(self, holder: AllocatedPod) -> bool:
+    def _is_bound(self, pod: AllocatedPod) -> bool:
         """Only who the scheduler knows on the node can be named to it."""
-        return not self.ledger.is_assumed(holder.uid) and not self.ledger.is_reserved(holder.uid)
+        return not self.ledger.is_assumed(pod.uid) and not self.ledger.is_reserved(pod.uid)
 
 
 class _Cards:
@@ -188,7 +188,7 @@ class _Cards:
 
     def __init__(self, node: NodeLedger, request: Request, without: Collection[str]) -> None:
         self._node, self._request = node.simulate(without=without), request
-        self._least = request.cards or request.cards_per_pod
+        self._least = request.whole_cards or request.cards_per_pod
         self._open = {state.card.index: state for state in self._node.candidates(request)}
         self._said = {entry.uid for entry in node.record.held.entries}
 
@@ -197,24 +197,24 @@ class _Cards:
         """Whether it fits."""
         return bool(self._open)
 
-    def put_back(self, holder: AllocatedPod) -> bool:
+    def put_back(self, pod: AllocatedPod) -> bool:
         """Whether it fits also beside this pod; if not, that one stays away."""
-        self._node.put(holder)
-        states = self._beside(holder)
-        closed = [index for index, state in states.items() if self._node.rejection(self._request, state)]
+        self._node.put(pod)
+        states = self._remaining(pod)
+        closed = [index for index, state in states.items() if self._node.exclusion(self._request, state)]
         if len(self._open) - len(closed) < self._least:
-            self._node.drop(holder.uid)
+            self._node.drop(pod.uid)
             return False
         self._open.update(states)
         for index in closed:
             del self._open[index]
         return True
 
-    def _beside(self, holder: AllocatedPod) -> dict[int, CardState]:
+    def _remaining(self, pod: AllocatedPod) -> dict[int, CardState]:
         """What is left then of the cards that it changes, as far as they matter."""
-        known = self._node.cards_of(holder)
-        if known is None or holder.uid in self._said:
+        known = self._node.cards_of(pod)
+        if known is None or pod.uid in self._said:
             # On whichever card, or where its node has counted it all along: seldom, so from the whole node.
-            return {state.card.index: state for state in self._node.cards if state.card.index in self._open}
-        core, whole = holder.request.core, holder.whole
-        return {index: self._open[index].beside(units, core, whole) for index, units in known.items() if index in self._open}
+            return {state.card.index: state for state in self._node.card_states if state.card.index in self._open}
+        core, whole = pod.request.core, pod.whole
+        return {index: self._open[index].after(units, core, whole) for index, units in known.items() if index in self._open}

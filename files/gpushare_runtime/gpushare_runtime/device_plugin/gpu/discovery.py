@@ -234,7 +234,7 @@ class CardPoller:
                 if error.reload:
                     raise FatalError(f"{error}: ending, so that systemd restarts the plugin", restart=True) from None
                 inventory = self._failed(str(error))
-                self._status.bad(_PART, str(error))
+                self._status.degraded(_PART, str(error))
             else:
                 self._report(inventory, omitted)
             if inventory is not None:
@@ -249,7 +249,7 @@ class CardPoller:
         done, _ = await asyncio.wait({reading}, timeout=_HANGING_SECONDS)
         if not done:
             why = f"NVML has not answered for {_HANGING_SECONDS:.0f} s: look for Xid and hung tasks in `dmesg`; a reboot may be needed"
-            self._status.bad(_PART, why)
+            self._status.degraded(_PART, why)
             last = self._failed(why)
             if last is not None:
                 self._node.devices.set_inventory(last)
@@ -276,18 +276,18 @@ class CardPoller:
 
     def _report(self, inventory: Inventory, omitted: str) -> None:
         if not inventory.cards:
-            self._status.bad(
+            self._status.degraded(
                 _PART, "NVML lists no card: check with `lspci -k -d 10de:` that cards exist and are bound to the nvidia driver"
             )
             return
         broken = [f"card {card.index} ({card.uuid}): {card.health}" for card in inventory.cards if not card.usable]
         broken += [omitted] if omitted else []
         if broken:
-            self._status.bad(_PART, "; ".join(broken))
+            self._status.degraded(_PART, "; ".join(broken))
         else:
             rest = sum(card.mib for card in inventory.cards) - inventory.units * inventory.unit.mib
             left = f"; {rest} MiB fill no unit of their card" if rest else ""
-            self._status.good(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
+            self._status.ok(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
 
 
 def _too_long(inventory: Inventory) -> str:

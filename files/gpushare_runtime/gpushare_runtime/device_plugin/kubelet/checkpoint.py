@@ -13,14 +13,21 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import partial
 from pathlib import Path
+from typing import Final, NoReturn
 
 import orjson
 
 from gpushare_runtime.core.quantity import Unit
+from gpushare_runtime.daemon.inotify import DirectoryWatch
+from gpushare_runtime.daemon.sync import any_after, in_thread
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.usage import Processes
 
 log = logging.getLogger(__name__)
+_MOST_CARDS: Final = 100
 
 
 class CheckpointError(ValueError):
@@ -61,6 +68,16 @@ def parse_reusing(known: Parsed, data: bytes, resources: Iterable[str]) -> Parse
             # Comparing lists costs a tenth of making sets of them.
             read[key] = before if before is not None and before[0] == ids else (ids, CheckpointEntry(*key, frozenset(_ids(ids))))
     return read
+
+
+def registered_cards(data: bytes, resources: Iterable[str]) -> dict[str, list[str]]:
+    """These resources, where kubelet has recorded them → the cards of their healthy ids ("<card>-_-<n>"), the first of many."""
+    try:
+        devices = orjson.loads(data)["Data"]["RegisteredDevices"] or {}
+        found = {resource: devices[resource] or [] for resource in resources if resource in devices}
+    except (orjson.JSONDecodeError, LookupError, TypeError) as error:
+        raise CheckpointError(f"no Data.RegisteredDevices in it: {error!r}") from None
+    return {resource: sorted({one.partition("-_-")[0] for one in _ids(ids)})[:_MOST_CARDS] for resource, ids in found.items()}
 
 
 def _ids(value: object) -> Iterator[str]:
@@ -118,6 +135,39 @@ class CheckpointFile:
             return max(0.0, time.time() - self.path.stat().st_mtime)
         except OSError:
             return 0.0
+
+
+class CheckpointReader:
+    """Keeps the node's usage up to date with the checkpoint. processes: of this host; terminated pods without one release their ids."""
+
+    def __init__(self, file: CheckpointFile, node: NodeState, processes: Processes) -> None:
+        self._file = file
+        self._node = node
+        self._processes = processes
+
+    def refresh(self) -> None:
+        """Update the usage if the file changed."""
+        if self._file.refresh():
+            self._node.usage.set_checkpoint(self._file.entries, self._file.age())
+
+    def start(self) -> None:
+        """The first reading; of a missing file as well, which `refresh` would not take for a change."""
+        self.refresh()
+        if not self._file.path.exists():
+            self._node.usage.set_checkpoint(())
+
+    async def run(self, watch: DirectoryWatch) -> NoReturn:
+        """Never returns; cancel it. watch: of the file's directory."""
+        changes, usage = self._node.changes, self._node.usage
+        while True:
+            files = watch.changes.count
+            self.refresh()
+            doubtful = usage.terminated_pods()
+            seen = (watch.changes, files), (changes, changes.count)
+            if doubtful:
+                live = await in_thread(partial(self._processes.pods, doubtful))
+                usage.apply_process_scan(doubtful, live)
+            await any_after(*seen)
 
 
 def changed_unit(unit: Unit, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:

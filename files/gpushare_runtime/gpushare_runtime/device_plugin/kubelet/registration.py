@@ -89,7 +89,7 @@ class Registration:
 
     async def _wait_for_kubelet(self) -> None:
         while self._kubelet_socket() is None:
-            self._status.bad(self._resource, f"waiting for kubelet, whose socket {self._kubelet} does not exist")
+            self._status.degraded(self._resource, f"waiting for kubelet, whose socket {self._kubelet} does not exist")
             await self._watch.changes.after(self._watch.changes.count)
 
     def _kubelet_socket(self) -> tuple[int, int] | None:
@@ -106,12 +106,12 @@ class Registration:
         while socket is not None:
             problem = await self._register()
             if not problem:
-                self._status.good(self._resource, "registered with kubelet")
+                self._status.ok(self._resource, "registered with kubelet")
                 if socket[1] > self._ready_ns:
                     log.info("%s: registered %.0f ms after kubelet created its socket", self._resource, (time.time_ns() - socket[1]) / 1e6)
                 return socket
             if retry == _LAST_RETRY:
-                self._status.bad(self._resource, problem)
+                self._status.degraded(self._resource, problem)
             changed = await self._kubelet_changes(socket, retry)
             retry = _FIRST_RETRY if changed else min(2 * retry, _LAST_RETRY)
             socket = self._kubelet_socket()

@@ -18,7 +18,7 @@ from typing import Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.constraints import Labels, selects
 from gpushare_runtime.core.inventory import HEALTHY, Card
-from gpushare_runtime.core.node_report import Refusal
+from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.device_plugin.node.candidates import CandidateCard, Candidates
 from gpushare_runtime.device_plugin.node.devices import Devices
@@ -49,14 +49,14 @@ class Rejections:
         self._clock = clock
         self._now = now
         self._users_of = users_of
-        self._known: dict[tuple[str, str], tuple[Refusal, float, Hashable]] = {}
+        self._known: dict[tuple[str, str], tuple[Rejection, float, Hashable]] = {}
 
     def add(self, uid: str, card: str, units: int, *, whole: bool) -> None:
-        rejection = Refusal(uid, card, units, self._now() + LIFETIME, whole)
+        rejection = Rejection(uid, card, units, self._now() + LIFETIME, whole)
         self._known[uid, card] = rejection, self._clock() + LIFETIME, self._users_of(card)
         self.changes.notify()
 
-    def current(self) -> list[Refusal]:
+    def current(self) -> list[Rejection]:
         """Those in force, oldest first."""
         clock, now = self._clock(), self._now()
         kept = {}

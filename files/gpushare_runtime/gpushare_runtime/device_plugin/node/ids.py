@@ -63,7 +63,7 @@ def actual_allocation(request: Request, allocated: AllocatedIds, inventory: Inve
 def _resources(container: ContainerRequest) -> Iterable[str]:
     if container.units:
         yield protocol.RESOURCE_MEMORY
-    if container.cards:
+    if container.whole_cards:
         yield protocol.RESOURCE_CARDS
 
 

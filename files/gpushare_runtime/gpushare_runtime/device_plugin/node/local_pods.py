@@ -91,7 +91,7 @@ class LocalPod:
     @property
     def annotatable(self) -> bool:
         """Whether annotations can report its cards: kubelet owns the copy of a static pod, and some requests have no annotation."""
-        return not self.static and self.request is not None and not (self.request.units and self.request.cards)
+        return not self.static and self.request is not None and not (self.request.units and self.request.whole_cards)
 
     @property
     def waiting(self) -> bool:
@@ -175,8 +175,8 @@ def _container_devices(request: Request, allocation: Allocation | None) -> Itera
             # A plan with another number of cards than the pod's label requires is a mistake.
             fitting = planned if len(planned) == request.cards_per_pod else {}
             yield ContainerDevices(container.name, protocol.RESOURCE_MEMORY, container.units, fitting, request.cards_per_pod)
-        if container.cards:
-            yield ContainerDevices(container.name, protocol.RESOURCE_CARDS, container.cards, planned)
+        if container.whole_cards:
+            yield ContainerDevices(container.name, protocol.RESOURCE_CARDS, container.whole_cards, planned)
 
 
 def _states(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Mapping[str, Any], str]]]:
@@ -201,7 +201,7 @@ class PodTable:
     kubelet watches the same pods through the same API: it admits bound pods as they arrive, and sorts a list by creation.
 
     last_contact: when the API server last sent something, on the usage's clock; None for never.
-    changes: counts every change of this node's state: pods, devices, usage and rejections.
+    changes: counts the changes of this node's state: pods, devices, rejections, and usage once kubelet has recorded it.
     """
 
     def __init__(self, last_contact: Callable[[], float | None] = lambda: None) -> None:

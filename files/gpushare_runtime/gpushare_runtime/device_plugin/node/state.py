@@ -15,7 +15,7 @@ from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 
 class NodeState:
-    """Used from one event loop only. changes: counts every change of any part.
+    """Used from one event loop only. changes: see PodTable.
 
     clock: monotonic seconds; now: Unix time; processes: of this host.
     """

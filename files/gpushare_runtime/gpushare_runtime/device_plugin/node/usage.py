@@ -67,7 +67,7 @@ class PodState:
     name: str = ""  # namespace/name; "" before the watch showed the pod
     dropped_at: float | None = None  # kubelet's checkpoint no longer lists something that it listed
     record_lost: bool = False  # kubelet lost its record, and did not forget the pod
-    offered: bool = False  # kubelet offered some of its ids
+    freed: bool = False  # kubelet reported some of its ids as available
     missing_since: float | None = None  # the API server should have reported it by then, and did not
     terminated_at: float | None = None  # kubelet or the API server no longer counts it
     alive: bool = False  # it had a process at the last scan
@@ -110,7 +110,7 @@ class Usage:
                 self._table[key] = ContainerUsage(usage.ids, usage.card_uuids, listed=False)
                 # kubelet forgets pods one by one and completely: all at once, or a part of one, is a lost record.
                 state = self._states[key[0]]
-                state.dropped_at, state.record_lost, state.offered = now, not entries or key[0] in counted, False
+                state.dropped_at, state.record_lost, state.freed = now, not entries or key[0] in counted, False
         for key, ids in listed.items():
             before, state = self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
             # Mostly the very same object: comparing it costs nothing.
@@ -130,23 +130,22 @@ class Usage:
 
     def _set_counted(self, state: PodState) -> None:
         """kubelet allocated ids to the pod: earlier signs of its end were wrong."""
-        state.offered, state.released, state.terminated_at, state.ran = False, False, None, False
+        state.freed, state.released, state.terminated_at, state.ran = False, False, None, False
 
     def _confirms(self, allocation: UnconfirmedAllocation) -> bool:
         return any(entry.resource == allocation.resource and allocation.ids <= entry.ids for entry in self.entries)
 
     def record_grant(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> None:
-        """The plugin has just allocated these ids."""
+        """The plugin has just allocated these ids. It wakes nothing: kubelet's checkpoint lists them within milliseconds, and that does."""
         self._unconfirmed.append(UnconfirmedAllocation(resource, ids, container, self._clock()))
-        self.changes.notify()
 
     def observe_available(self, resource: str, ids: Collection[str]) -> None:
-        """kubelet offers these ids: it rejected the allocations that had them, and no longer counts the pods that have them."""
-        offered = ids if isinstance(ids, (set, frozenset)) else set(ids)
-        self._unconfirmed = [a for a in self._unconfirmed if a.resource != resource or a.ids.isdisjoint(offered)]
+        """kubelet has these ids free: it rejected the allocations that had them, and no longer counts the pods that have them."""
+        available = ids if isinstance(ids, (set, frozenset)) else set(ids)
+        self._unconfirmed = [a for a in self._unconfirmed if a.resource != resource or a.ids.isdisjoint(available)]
         for (uid, _, of), usage in self._table.items():
-            if usage.listed and of == resource and not usage.ids.isdisjoint(offered):
-                self._states[uid].offered = True
+            if usage.listed and of == resource and not usage.ids.isdisjoint(available):
+                self._states[uid].freed = True
 
     def record_start(self, keys: Collection[DeviceKey]) -> None:
         """kubelet is about to start one of these containers of one pod in the table: it will soon have a process."""
@@ -226,7 +225,7 @@ class Usage:
     def _is_terminated(self, uid: str, state: PodState, now: float) -> bool:
         """Whether kubelet no longer counts the pod, or the API server does not although kubelet's checkpoint lists it."""
         pod = self._pods.get(uid)
-        if state.offered or (state.dropped_at is not None and not state.record_lost):
+        if state.freed or (state.dropped_at is not None and not state.record_lost):
             return True
         if pod is not None:
             return pod.finished
@@ -314,7 +313,7 @@ class Usage:
 
     def dropped_by_kubelet(self) -> set[str]:
         """UIDs of the pods that kubelet no longer counts, even if the watch still shows them."""
-        return {u for u, state in self._states.items() if state.offered or (state.dropped_at is not None and not self.record_lost(u))}
+        return {u for u, state in self._states.items() if state.freed or (state.dropped_at is not None and not self.record_lost(u))}
 
     # Queries.
 

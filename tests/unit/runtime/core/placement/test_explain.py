@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The words in which a request is refused."""
+"""The words in which a request is unschedulable."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from gpushare_runtime.core.constraints import Context, Rules
 from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Refusal
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection
 from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.core.quantity import UNITS, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import holder, memory, on, whole
 from unit.runtime.pods import card, inventory
 
 
-def refusals(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
+def failed_nodes(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
     """What is said of these nodes."""
     by_name = {node.name: node for node in nodes}
     refused = {name: explain.no_fit(request, node) for name, node in by_name.items()}
-    return explain.refusals(request, refused, by_name.__getitem__)
+    return explain.failed_nodes(request, refused, by_name.__getitem__)
 
 
 def test_few_nodes_are_named_each_with_its_numbers() -> None:
@@ -36,20 +37,20 @@ def test_few_nodes_are_named_each_with_its_numbers() -> None:
     ledger.set_inventory("gpu1", inventory(16, 16))
     ledger.set_inventory("gpu2", inventory(16, 24))
     ledger.apply(holder("a", memory(6), on(1, 6), "gpu2"))
-    assert refusals(memory(25), ledger.nodes.values()) == {
+    assert failed_nodes(memory(25), ledger.nodes.values()) == {
         "gpu1": "gpu1: needs 25 GiB on one card, its largest card has 16 (32 in total on 2 cards)",
         "gpu2": "gpu2: needs 25 GiB on one card, its largest card has 24 (40 in total on 2 cards)",
     }
-    assert refusals(memory(20), [ledger.nodes["gpu2"]]) == {
+    assert failed_nodes(memory(20), [ledger.nodes["gpu2"]]) == {
         "gpu2": "gpu2: needs 20 GiB on one card, at most 18 are free on one (34 of 40 in total)"
     }
-    assert refusals(whole(2), [ledger.nodes["gpu2"]]) == {"gpu2": "gpu2: needs 2 whole cards, 1 of 2 cards are empty"}
+    assert failed_nodes(whole(2), [ledger.nodes["gpu2"]]) == {"gpu2": "gpu2: needs 2 whole cards, 1 of 2 cards are empty"}
 
 
 def test_cards_that_are_out_are_mentioned() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", Inventory(UNITS["256MiB"], (card(0, 64, health="lost"), card(1, 64))))
-    assert refusals(memory(65), ledger.nodes.values()) == {
+    assert failed_nodes(memory(65), ledger.nodes.values()) == {
         "n": "n: needs 65 units of 256 MiB on one card, its largest card has 64 (64 in total on 1 card, 1 not usable)"
     }
 
@@ -58,7 +59,7 @@ def test_a_node_without_cards_says_what_is_missing() -> None:
     ledger = Ledger()
     ledger.set_inventory("bad", None, "version 2 is not known")
     ledger.apply(holder("a", memory(1), None, "bare"))
-    found = refusals(memory(1), ledger.nodes.values())
+    found = failed_nodes(memory(1), ledger.nodes.values())
     assert "version 2 is not known" in found["bad"]
     assert "gpushare-device-plugin has not run" in found["bare"]
 
@@ -68,7 +69,7 @@ def test_never_more_than_ten_wordings(nodes: list[list[int]]) -> None:
     ledger = Ledger()
     for number, sizes in enumerate(nodes):
         ledger.set_inventory(f"node-{number}", inventory(*sizes))
-    found = refusals(memory(81), ledger.nodes.values())
+    found = failed_nodes(memory(81), ledger.nodes.values())
     assert set(found) == set(ledger.nodes)
     assert len(set(found.values())) <= 10
     assert all("81" in reason for reason in found.values())
@@ -86,29 +87,29 @@ def nodes_with(*frees: int) -> Ledger:
 
 
 def test_up_to_ten_nodes_are_named_and_more_are_grouped_by_what_they_have() -> None:
-    assert set(refusals(memory(9), nodes_with(*[8] * 10).nodes.values()).values()) == {
+    assert set(failed_nodes(memory(9), nodes_with(*[8] * 10).nodes.values()).values()) == {
         f"n{number}: needs 9 GiB on one card, at most 8 are free on one (8 of 16 in total)" for number in range(10)
     }
-    found = refusals(memory(9), nodes_with(*[8] * 10, 5).nodes.values())
+    found = failed_nodes(memory(9), nodes_with(*[8] * 10, 5).nodes.values())
     assert found == {f"n{number}": f"needs 9 GiB on one card, at most {8 if number < 10 else 5} are free on one" for number in range(11)}
 
 
 def test_groups_are_up_to_ten_and_then_one() -> None:
     frees = [*range(10), 9, 9]
-    assert len(set(refusals(memory(16), nodes_with(*frees).nodes.values()).values())) == 10
-    found = refusals(memory(16), nodes_with(*frees, 10).nodes.values())
+    assert len(set(failed_nodes(memory(16), nodes_with(*frees).nodes.values()).values())) == 10
+    found = failed_nodes(memory(16), nodes_with(*frees, 10).nodes.values())
     assert found == {f"n{number}": "no node has 16 units on one card" for number in range(13)}
     ledger = Ledger()
     for number in range(1, 12):
         ledger.set_inventory(f"n{number}", inventory(*[16] * number))
-    assert set(refusals(asking(24, 12), ledger.nodes.values()).values()) == {"no node has 2 units on each of 12 cards"}
+    assert set(failed_nodes(asking(24, 12), ledger.nodes.values()).values()) == {"no node has 2 units on each of 12 cards"}
 
 
 def test_a_group_is_told_anew_when_its_nodes_have_changed() -> None:
     ledger = nodes_with(*[8] * 11)
-    assert refusals(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 8 are free on one"
+    assert failed_nodes(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 8 are free on one"
     ledger.apply(holder("more", memory(3), on(0, 3), "n3"))
-    assert refusals(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 5 are free on one"
+    assert failed_nodes(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 5 are free on one"
 
 
 def grouped(request: Request, *cards: Card, core: int = 0, held: Held = NOTHING_HELD) -> str:
@@ -116,19 +117,19 @@ def grouped(request: Request, *cards: Card, core: int = 0, held: Held = NOTHING_
     ledger = Ledger()
     for number in range(11):
         ledger.set_node(NodeRecord(f"n{number}", Inventory(UNITS["GiB"], cards, core), "", held))
-    return refusals(request, ledger.nodes.values())["n10"]
+    return failed_nodes(request, ledger.nodes.values())["n10"]
 
 
 def test_what_a_group_has() -> None:
     ledger = Ledger()
     for number in range(11):
-        ledger.set_inventory(f"n{number}", None, "version 2 is not known")
-    assert set(refusals(memory(1), ledger.nodes.values()).values()) == {
+        ledger.set_inventory(f"n{number}", None, "annotation gpushare/cards cannot be used: version 2 is not known")
+    assert set(failed_nodes(memory(1), ledger.nodes.values()).values()) == {
         "its annotation gpushare/cards cannot be used: version 2 is not known"
     }
-    held = Held(refused=(Refusal("u", card(0, 16).uuid, 0, 1e9, whole=True),))
+    held = Held(rejected=(Rejection("u", card(0, 16).uuid, 0, 1e9, whole=True),))
     assert grouped(whole(2), card(0, 16), card(1, 16), held=held) == (
-        "needs 2 whole cards, 2 are empty; 1 card held back because the node refused a pod of this size there"
+        "needs 2 whole cards, 2 are empty; 1 card held back because the node rejected a pod of this size there"
     )
     assert grouped(whole(1), card(0, 16, health="lost")) == "needs 1 whole card, 0 are empty"
     assert grouped(asking(4, core=20), card(0, 16)) == (
@@ -148,7 +149,7 @@ def test_what_a_group_has() -> None:
 
 def test_a_size_that_the_largest_card_has_is_not_too_large() -> None:
     ledger = nodes_with(15)
-    assert refusals(memory(16), ledger.nodes.values())["n0"] == (
+    assert failed_nodes(memory(16), ledger.nodes.values())["n0"] == (
         "n0: needs 16 GiB on one card, at most 15 are free on one (15 of 16 in total)"
     )
     assert said(asking(32, 2), card(0, 16), card(1, 15)) == ("n: needs 16 GiB on each of 2 cards, 1 card has that free (31 of 31 in total)")
@@ -170,7 +171,7 @@ def said(request: Request, *cards: Card, core: int = 0, held: Held = NOTHING_HEL
     ledger.set_node(NodeRecord("n", Inventory(UNITS["GiB"], cards, core), "", held))
     if used:
         ledger.apply(AllocatedPod("u", "default", "u", "n", asking(1, core=used), on(0, 1), (("app", "noisy"),)))
-    return refusals(request, ledger.nodes.values())["n"]
+    return failed_nodes(request, ledger.nodes.values())["n"]
 
 
 def test_several_cards() -> None:
@@ -190,12 +191,12 @@ def test_compute() -> None:
 
 
 def test_cards_that_have_room_and_are_not_given_are_explained() -> None:
-    held = Held(refused=(Refusal("u", card(2, 16).uuid, 4, 1e9),))
+    held = Held(rejected=(Rejection("u", card(2, 16).uuid, 4, 1e9),))
     request = replace(asking(4, models=("T4",), not_with=(("app", "noisy"),)), context=Context("default", ()))
     found = said(request, card(0, 16), card(1, 16, model="A100"), card(2, 16), held=held, used=5, core=100)
     assert found == (
         "n: needs 4 GiB on one card, at most 16 are free on one (47 of 48 in total); 1 card not of a model or UUID that the pod accepts, "
-        "1 card with other pods than the pods' rules allow, 1 card held back because the node refused a pod of this size there"
+        "1 card with other pods than the pods' rules allow, 1 card held back because the node rejected a pod of this size there"
     )
 
 
@@ -210,6 +211,38 @@ def test_never_more_than_ten_wordings_for_any_request(nodes: list[tuple[list[int
         inventories = (Inventory(UNITS["GiB"], cards, core), "") if known else (None, f"broken {core}")
         ledger.set_node(NodeRecord(f"node-{number}", *inventories))
     for request in (asking(300, 3), asking(81, core=20), asking(1, models=("H100",)), whole(4)):
-        found = refusals(request, ledger.nodes.values())
+        found = failed_nodes(request, ledger.nodes.values())
         assert set(found) == set(ledger.nodes)
         assert len(set(found.values())) <= 10
+
+
+@pytest.mark.parametrize(
+    ("written", "units", "unit", "advice"),
+    [
+        ("10G", 10_000_000_000, "GiB", "10G means 10000000000 units of 1 GiB; the largest card has 24; write 10"),
+        ("8Gi", 8 * 2**30, "GiB", "8Gi means 8589934592 units of 1 GiB; the largest card has 24; write 8"),
+        ("8192", 8192, "GiB", "8192 means 8192 units of 1 GiB; the largest card has 24; write 8"),
+        ("1G", 10**9, "256MiB", "1G means 1000000000 units of 256 MiB; the largest card has 24; write 4"),
+        ("25", 25, "GiB", "25 means 25 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("100G", 10**11, "GiB", "100G means 100000000000 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("24", 24, "GiB", None),
+        # Where bytes begin to be meant: 64 MiB of units; and where MiB do.
+        ("64Mi", 2**26, "GiB", "64Mi means 67108864 units of 1 GiB; the largest card has 24; write 1"),
+        ("n", 2**26 - 1, "GiB", "n means 67108863 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("512", 512, "GiB", "512 means 512 units of 1 GiB; the largest card has 24; write 1"),
+        ("511", 511, "GiB", "511 means 511 units of 1 GiB; the largest card has 24; write at most 24"),
+        # What is advised is rounded up, and must fit itself.
+        ("24Gi", 24 * 2**30, "GiB", "24Gi means 25769803776 units of 1 GiB; the largest card has 24; write 24"),
+        ("n", 24 * 2**30 + 1, "GiB", "n means 25769803777 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("24577", 24577, "GiB", "24577 means 24577 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("1025", 1025, "GiB", "1025 means 1025 units of 1 GiB; the largest card has 24; write 2"),
+        # A number of MiB is what it says where the unit is 1 MiB.
+        ("600", 600, "MiB", "600 means 600 units of 1 MiB; the largest card has 24; write at most 24"),
+        ("600", 600, "64MiB", "600 means 600 units of 64 MiB; the largest card has 24; write 10"),
+        ("24Mi", 24 * 2**20, "MiB", "24Mi means 25165824 units of 1 MiB; the largest card has 24; write at most 24"),
+        ("64Mi", 2**26, "64MiB", "64Mi means 67108864 units of 64 MiB; the largest card has 24; write 1"),
+    ],
+)
+def test_a_request_too_large_for_every_card_is_explained(written: str, units: int, unit: str, advice: str | None) -> None:
+    asked = ContainerRequest(Kind.APP, 0, "main", units=units, written=written)
+    assert explain.explain_size(asked, parse_unit(unit), 24) == advice

@@ -65,7 +65,7 @@ def test_all_containers_of_a_pod_share_its_card() -> None:
 
 
 def test_whole_cards_are_empty_ones_the_smallest_first() -> None:
-    request = Request((ContainerRequest(Kind.APP, 0, "a", cards=1), ContainerRequest(Kind.APP, 1, "b", cards=1)))
+    request = Request((ContainerRequest(Kind.APP, 0, "a", whole_cards=1), ContainerRequest(Kind.APP, 1, "b", whole_cards=1)))
     found = Binpack().choose(request, node([(24, 0), (16, 1), (16, 0), (80, 0)]))
     assert found == Allocation.of({0: {2: 16}, 1: {0: 24}})
     assert Binpack().choose(whole(4), node([(24, 0), (16, 1), (16, 0), (80, 0)])) is None
@@ -189,7 +189,7 @@ def test_an_unknown_policy_is_refused_by_name() -> None:
         ({"models": ("A100",)}, [1]),
         ({"models": ("A10", "T4")}, [0]),
         ({"models_refused": ("Tesla-T4",)}, [1]),
-        ({"cards": ("GPU-00000001",)}, [1]),
+        ({"card_uuids": ("GPU-00000001",)}, [1]),
         ({"cards_refused": ("GPU-00000000",)}, [1]),
         ({"models": ("H100",)}, []),
     ],

@@ -14,7 +14,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import Held, HeldEntry, Refusal
+from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Preemption, Victims, read_budget
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
@@ -190,7 +190,7 @@ def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
         priority, leaving = draw(st.integers(0, 12)), draw(st.integers(0, 9)) == 0
         ledger.apply(AllocatedPod(uid, "default", uid, "n", request, allocation, (("app", app),), priority, leaving))
     if draw(st.integers(0, 5)) == 0:
-        refused.append(Refusal("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
+        refused.append(Rejection("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
     ledger.set_node(NodeRecord("n", inventory(*cards), "", Held(tuple(entries), tuple(refused))))
     wanted = draw(st.sampled_from([memory(3), memory(8), memory(16), whole(1), whole(2), Request(memory(8).containers, cards_per_pod=2)]))
     avoids = Rules(not_with=(("app", "a"),)) if draw(st.booleans()) else Rules()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""All that is asked of one daemon, in its order: what only runs or listens is asked of a daemon that does."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime.doctor import endpoints, identity, kubelet
+from gpushare_runtime.doctor.findings import Findings
+from gpushare_runtime.doctor.host import EXTENDER, Host, Unit
+from gpushare_runtime.doctor.units import judge_unit
+
+_ATTEMPTS: Final = 3
+
+
+def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
+    """Look at the daemon of this unit. environment: the folder of the runtime in use."""
+    if unit.name == EXTENDER:
+        runs = _common(found, host, unit, environment)
+        identity.judge_certificates(found, host, unit, time.time())
+        if runs:
+            found.health = asdict(endpoints.judge_health(found, host, unit))
+        return
+    listening = kubelet.listeners(host, unit, kubelet.listener)
+    for _ in range(_ATTEMPTS):
+        # Of one moment: a plugin that restarts meanwhile is no second one.
+        before, unit = unit, host.unit(unit.name)
+        if unit.pid == before.pid:
+            break
+        listening = kubelet.listeners(host, unit, kubelet.listener)
+    runs = _common(found, host, unit, environment)
+    found.strangers = [asdict(one) for one in listening if one.name not in kubelet.SOCKETS.values()]
+    found.registered = kubelet.registered(host, unit)
+    if not kubelet.judge_second_plugin(found, unit, listening) and runs:
+        kubelet.judge_registration(found, unit, listening, found.registered)
+
+
+def _common(found: Findings, host: Host, unit: Unit, environment: Path) -> bool:
+    """Whether it runs."""
+    runs = judge_unit(found, unit, str(environment))
+    identity.judge_tokens(found, host, unit, time.time(), identity.api_unauthorized)
+    if runs:
+        endpoints.judge_metrics(found, host, unit)
+    if unit.text is not None:
+        state = {key: getattr(unit, key) for key in ("active", "state", "says", "pid")}
+        addresses = {"listens": unit.option("listen"), "metrics": unit.option("metrics-listen")}
+        found.daemons[unit.name] = {"runs": runs, **state, **addresses}
+    return runs

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What the daemons answer over HTTP: the extender's health report, and both daemons' metrics."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare_runtime.doctor.findings import SITE, Findings
+from gpushare_runtime.doctor.host import Host, Unit, shown
+
+_SECONDS: Final = 5.0
+_MOST_BYTES: Final = 64 * 1024
+# Who listens everywhere listens on this host.
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True)
+class Health:
+    """The extender's counters since its start. why: why they are not known, "" if they are."""
+
+    filter_calls: int = 0
+    refused_calls: int = 0
+    why: str = ""
+
+
+def judge_health(found: Findings, host: Host, unit: Unit) -> Health:
+    """Whether the extender answers, and has read the cluster's pods and nodes."""
+    log = "journalctl -u gpushare-extender -n 50"
+    ca, address = unit.file("client-ca"), unit.option("listen")
+    url = f"{'https' if ca else 'http'}://{address}/healthz"
+    try:
+        body = _get(address, "/healthz", tls=ssl.create_default_context(cafile=str(host.at(ca))) if ca else None)[1]
+        report = json.loads(body)
+        if not isinstance(report, dict):
+            raise ValueError(f"it must answer a JSON object; it answers {shown(body.decode('utf-8', 'replace'))}")
+    except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
+        why = f"{url} cannot be read: {shown(str(error) or type(error).__name__)}"
+        found.error("extender_down", why, "the extender's health report", f"systemctl restart gpushare-extender; {log}")
+        return Health(why=why)
+    if report.get("synced") is not True:
+        why = shown(str(report.get("not_ready") or "it does not say why"))
+        seen = f"an extender that is not in sync: {why}"
+        found.error("extender_not_synced", seen, "synced: true", f"{log}; is the API server reachable?")
+    return Health(_count(report, "filter_calls"), _count(report, "refused_calls"))
+
+
+def judge_metrics(found: Findings, host: Host, unit: Unit) -> None:
+    """Whether a daemon that runs serves its metrics to who shows the token of its file, and to nobody else."""
+    address, file = unit.option("metrics-listen"), unit.file("metrics-token-file")
+    if not address:
+        return
+    token = (host.read(file) or b"").decode("ascii", "replace").strip() if file else ""
+    stranger = _status(address, "")
+    scraper = _status(address, token) if token else stranger
+    if scraper != "HTTP 200":
+        cure = f"journalctl -u {unit.name} | grep -i metrics says why; is the port taken (ss -ltnp), the address one of this host?"
+        found.error("metrics_down", f"{scraper} from {address}, for the metrics of {unit.name}", "HTTP 200", cure)
+    elif file and stranger != "HTTP 401":
+        seen = f"{stranger} from {address} for who shows no token"
+        found.error("metrics_open", seen, "HTTP 401", f"{SITE}, or: systemctl restart {unit.name}")
+
+
+def _status(address: str, token: str) -> str:
+    """ "HTTP 200", or why there is no answer."""
+    try:
+        return f"HTTP {_get(address, '/metrics', token=token)[0]}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return shown(str(error)) or type(error).__name__
+
+
+def _get(address: str, path: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
+    """(status, the first bytes of the body). OSError, HTTPException; ValueError for an address without a port."""
+    name, _, port = address.rpartition(":")
+    name = name.strip("[]")
+    name = _EVERYWHERE.get(name, name)
+    if tls:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(name, int(port), timeout=_SECONDS, context=tls)
+    else:
+        connection = http.client.HTTPConnection(name, int(port), timeout=_SECONDS)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read(_MOST_BYTES)
+    finally:
+        connection.close()
+
+
+def _count(report: dict[str, Any], key: str) -> int:
+    value = report.get(key)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What the doctor found: codes with what was found, what was expected and what to do, as JSON for verify and as text for people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from gpushare_runtime import __version__
+
+ERROR: Final = "error"
+WARNING: Final = "warning"
+VERSION: Final = 1
+"""Of the form of the JSON."""
+
+SITE: Final = "run site.yml again"
+"""The cure of whatever the playbook has written and somebody has changed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """check: a stable code, the same as in the report of verify; severity: ERROR or WARNING."""
+
+    check: str
+    severity: str
+    found: str
+    expected: str
+    cure: str
+
+
+@dataclass
+class Findings:
+    """The findings, in the order in which they were made. The rest is for verify, which knows the inventory, the cards and other hosts.
+
+    daemons: those with a unit; health: the extender's counters; strangers: who listens on sockets of other device plugins;
+    registered: resource to the cards that kubelet has recorded.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    daemons: dict[str, dict[str, Any]] = field(default_factory=dict)
+    health: dict[str, Any] | None = None
+    strangers: list[dict[str, Any]] = field(default_factory=list)
+    registered: dict[str, list[str]] = field(default_factory=dict)
+
+    def error(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.findings.append(Finding(check, ERROR, found, expected, cure))
+
+    def warn(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.findings.append(Finding(check, WARNING, found, expected, cure))
+
+    def as_json(self) -> str:
+        return json.dumps({"v": VERSION, "version": __version__, **asdict(self)})
+
+    def as_text(self) -> str:
+        lines = [
+            f"{name}: {one['active']} ({one['state']}), PID {one['pid']}, {one['says'] or 'no status'}"
+            for name, one in self.daemons.items()
+        ]
+        for finding in self.findings:
+            parts = {"found": finding.found, "expected": finding.expected, "to do": finding.cure}
+            lines += ["", f"{finding.severity}: {finding.check}", *(f"  {part + ':':10}{words}" for part, words in parts.items())]
+        return "\n".join([*lines, "", f"findings: {len(self.findings)}"])

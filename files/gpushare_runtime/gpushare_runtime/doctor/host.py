@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""This host as root reads it: files, units of systemd, environments of processes.
+
+The daemons' own users can write some of it. So a file is read up to a limit, only if it is a regular one, and never through a link
+in its last place: the folders above it are root's, or systemd's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import re
+import shlex
+import stat
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+PLUGIN: Final = "gpushare-device-plugin"
+EXTENDER: Final = "gpushare-extender"
+DAEMONS: Final = (PLUGIN, EXTENDER)
+
+UNITS: Final = "/etc/systemd/system"
+GENERATION: Final = "GPUSHARE_GENERATION"
+"""The variable of a daemon's process with a hash of all that it reads at its start; the installer writes it into the unit."""
+
+MOST_BYTES: Final = 1024 * 1024
+_SHOWN: Final = 300
+_SYSTEMCTL_SECONDS: Final = 20.0
+_PROPERTIES: Final = ("ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
+_START: Final = re.compile(r"^ExecStart=(.*)$", re.MULTILINE)
+_STAMP: Final = re.compile(rf"^Environment={GENERATION}=(\S+)$", re.MULTILINE)
+_COPIED: Final = re.compile(r"\bfor file in ([^;]*);")
+
+
+class CannotLook(Exception):
+    """The doctor cannot look at this host; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A service of ours: its file, and what systemd and the process say.
+
+    text: None without a file; arguments: with which the file starts it; file_stamp, stamp: the generations of the file and of the
+    process, "" for one without, None for no process; says: its last status text.
+    """
+
+    name: str
+    text: str | None
+    active: str = "unknown"
+    state: str = ""
+    enabled: bool = False
+    says: str = ""
+    pid: int = 0
+    stamp: str | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """By the file. Not by the process, which may write there what it likes: files that are named here are read as root."""
+        start = _START.search((self.text or "").replace("\\\n", " "))
+        try:
+            return shlex.split(start.group(1)) if start else []
+        except ValueError:
+            return []
+
+    @property
+    def file_stamp(self) -> str:
+        found = _STAMP.search(self.text or "")
+        return found.group(1) if found else ""
+
+    def option(self, name: str) -> str:
+        """The value of its last `--name value`, "" without one."""
+        return next((value for word, value in reversed(list(pairwise(self.arguments))) if word == f"--{name}"), "")
+
+    def file(self, name: str) -> str:
+        """The path that an option names; where the unit copies a file of root's there for the process, that file."""
+        path = self.option(name)
+        copied = _COPIED.search(self.text or "")
+        sources = copied.group(1).split() if copied and path else []
+        return next((source for source in sources if posixpath.basename(source) == posixpath.basename(path)), path)
+
+
+def systemctl(arguments: Sequence[str]) -> str:
+    """What it prints. CannotLook if it fails."""
+    argv = ["systemctl", *arguments]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_SYSTEMCTL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotLook(f"{' '.join(argv)}: {error}; expected a host with systemd: run it on the host, not in a container") from None
+    if done.returncode:
+        raise CannotLook(f"{' '.join(argv)} failed with exit status {done.returncode}: {shown(done.stderr)}")
+    return done.stdout
+
+
+class Host:
+    """root: "/" or a folder that stands for it."""
+
+    def __init__(self, root: Path = Path("/"), ask: Callable[[Sequence[str]], str] = systemctl) -> None:
+        self._root = root
+        self._systemctl = ask
+
+    def at(self, path: str) -> Path:
+        """Where a path of the host is for this process."""
+        return self._root / path.lstrip("/")
+
+    def read(self, path: str, most: int = MOST_BYTES) -> bytes | None:
+        """The file's first bytes, None if there is no regular file that can be read."""
+        try:
+            # Opening must not wait: it could be a pipe.
+            descriptor = os.open(self.at(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, "not a regular file")
+                return file.read(most)
+        except (OSError, ValueError):
+            return None
+
+    def unit(self, name: str) -> Unit:
+        """The service and its process. CannotLook if systemd does not answer."""
+        file = f"{name}.service"
+        content = self.read(f"{UNITS}/{file}")
+        lines = (line.partition("=") for line in self._systemctl(["show", file, f"--property={','.join(_PROPERTIES)}"]).splitlines())
+        properties = {key: value for key, equals, value in lines if equals}
+        pid = int(properties.get("MainPID") or 0)
+        return Unit(
+            name,
+            None if content is None else content.decode("utf-8", "replace"),
+            properties.get("ActiveState", "unknown"),
+            properties.get("SubState", ""),
+            properties.get("UnitFileState") == "enabled",
+            shown(properties.get("StatusText", "")),
+            pid,
+            self._stamp(pid),
+        )
+
+    def command(self, pid: int) -> str:
+        """The first words of a process's command line, to be shown only."""
+        return shown(b" ".join((self.read(f"/proc/{pid}/cmdline", 4096) or b"").split(b"\0")[:3]).decode("utf-8", "replace"))
+
+    def _stamp(self, pid: int) -> str | None:
+        data = self.read(f"/proc/{pid}/environ") if pid else None
+        if data is None:
+            return None
+        key = f"{GENERATION}=".encode()
+        return next((word.removeprefix(key).decode("ascii", "replace") for word in data.split(b"\0") if word.startswith(key)), "")
+
+
+def shown(text: str) -> str:
+    """Of what others wrote, what a message shows: one line of at most 300 characters."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"

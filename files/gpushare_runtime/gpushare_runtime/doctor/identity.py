@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Who the daemons are: the tokens that they show to the API server, and the certificates between kube-scheduler and the extender."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Final
+
+from gpushare_runtime.doctor.findings import SITE, Findings
+from gpushare_runtime.doctor.host import Host, Unit
+from gpushare_runtime.kube.client import KubeClient, KubeError
+from gpushare_runtime.kube.credentials import CredentialsError, load
+from gpushare_runtime.kube.service_account import Token, TokenError, parse_token
+from gpushare_runtime.pki.folder import Folder
+
+_LEAST_LEFT: Final = 0.25
+"""A daemon renews its token when a third of its life is over; one that has less than this left has failed to for long."""
+_API_SECONDS: Final = 5.0
+
+Unauthorized = Callable[[str, Token], bool]
+"""(kubeconfig, token) → whether the API server answers that it does not know the token."""
+
+
+def judge_tokens(found: Findings, host: Host, unit: Unit, now: float, unauthorized: Unauthorized) -> None:
+    """Whether the daemon has a token that the API server accepts. now: seconds since 1970."""
+    own, seed = unit.option("token-file"), unit.file("seed-token-file")
+    if not own:
+        return
+    tokens = {path: _token(host, path) for path in (own, seed)}
+    known = [token for token in tokens.values() if token is not None]
+    renew = f"{SITE}: it gives the daemon a fresh one to start from"
+    if not known:
+        found.error("token_missing", f"no token in {own} nor in {seed}", f"one for {unit.name}", renew)
+        return
+    alive = [token for token in known if not token.expired(now)]
+    if not alive:
+        ago = _time(now - max(token.expires for token in known))
+        why = f"then see why it was not renewed: journalctl -u {unit.name} | grep -i token"
+        found.error("token_expired", f"the token in {own} expired {ago} ago", "a valid one", f"{renew}; {why}")
+        return
+    token = max(alive, key=lambda one: one.issued)
+    if unauthorized(str(host.at(unit.file("kubeconfig"))), token):
+        seen = f"a token of ServiceAccount {token.account} that the API server answers with 401"
+        found.error("token_refused", seen, "a token of the ServiceAccount that lives", renew)
+    left = (token.expires - now) / (token.expires - token.issued)
+    if token is tokens[own] and left < _LEAST_LEFT:
+        seen = f"{left:.0%} of the life of the token in {own} left"
+        found.warn("token_not_renewed", seen, "it renewed at a third", f"journalctl -u {unit.name} | grep -i token")
+
+
+def api_unauthorized(kubeconfig: str, token: Token) -> bool:
+    """Asks the API server. Where it cannot be asked, the answer is no: the daemon itself reports that."""
+
+    class Only:
+        def authorization(self) -> str:
+            return f"Bearer {token.text}"
+
+        def unauthorized(self, authorization: str | None) -> None:
+            """There is no other."""
+
+    async def ask() -> None:
+        async with KubeClient(load(kubeconfig, tokens=Only()), user_agent="gpushare-doctor", timeout=_API_SECONDS) as client:
+            await client.get("/version")
+
+    try:
+        asyncio.run(ask())
+    except KubeError as error:
+        return error.status == 401
+    except CredentialsError:
+        return False
+    return False
+
+
+def judge_certificates(found: Findings, host: Host, unit: Unit, now: float) -> None:
+    """Whether the certificates that the extender's unit names are good. now: seconds since 1970."""
+    certificate = unit.file("tls-cert")
+    if not certificate:
+        return
+    folder = posixpath.dirname(certificate)
+    renew = "systemctl start gpushare-pki.service; journalctl -u gpushare-pki says why the timer did not"
+    for state in Folder(host.at(folder)).status(datetime.fromtimestamp(now, timezone.utc)):
+        path, problem = posixpath.join(folder, state["path"]), state["problem"]
+        if problem and state["not_after"] and state["days_left"] <= 0:
+            found.error("certificate_expired", f"{path}: {problem} ({state['not_after']})", "a valid certificate", renew)
+        elif problem:
+            found.error("certificate_wrong", f"{path}: {problem}", "a certificate as gpushare-pki makes it", renew)
+
+
+def _token(host: Host, path: str) -> Token | None:
+    try:
+        return parse_token((host.read(path) or b"").decode("ascii", "replace"))
+    except TokenError:
+        return None
+
+
+def _time(seconds: float) -> str:
+    for size, word in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Whether the device plugin serves kubelet: who listens on the sockets of device plugins, and what kubelet has recorded of ours."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, registered_cards
+from gpushare_runtime.doctor.findings import Findings
+from gpushare_runtime.doctor.host import Host, Unit
+
+SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_CARDS: protocol.SOCKET_CARDS}
+_CONNECT_SECONDS: Final = 2.0
+# As many ids as kubelet takes, each written twice (registered, and given to a container).
+_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+# A folder of device plugins has a handful.
+_MOST_SOCKETS: Final = 100
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who listens on a socket of the folder. process: its first words."""
+
+    name: str
+    pid: int
+    process: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.process or 'unnamed'})"
+
+
+def listeners(host: Host, unit: Unit, peer: Callable[[Path], int | None]) -> list[Listener]:
+    """Of every device plugin's socket that somebody listens on. peer: a socket's listener by its PID, None for nobody."""
+    folder = host.at(_folder(unit))
+    try:
+        names = sorted(name for name in os.listdir(folder) if name != protocol.KUBELET_SOCKET and _is_socket(folder / name))
+    except OSError:
+        return []
+    pids = {name: peer(folder / name) for name in names[:_MOST_SOCKETS]}
+    return [Listener(name, pid, host.command(pid)) for name, pid in pids.items() if pid is not None]
+
+
+def listener(path: Path) -> int | None:
+    """The PID that listens on a unix socket, None if nobody does. Connects and sends nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(_CONNECT_SECONDS)
+        try:
+            connection.connect(str(path))
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:
+            return None
+        return int(struct.unpack("3i", credentials)[0])
+
+
+def registered(host: Host, unit: Unit) -> dict[str, list[str]]:
+    """Resource of ours to the cards of its ids, as kubelet has recorded them."""
+    data = host.read(f"{_folder(unit)}/{protocol.KUBELET_CHECKPOINT}", _CHECKPOINT_BYTES)
+    try:
+        return registered_cards(data or b"{}", SOCKETS)
+    except CheckpointError:
+        return {}
+
+
+def judge_second_plugin(found: Findings, unit: Unit, listening: list[Listener]) -> bool:
+    """Whether another device plugin gives away the cards."""
+    evidence = [
+        f"{one} listening on the device plugin's own socket {one.name}"
+        for one in listening
+        if one.name in SOCKETS.values() and one.pid != unit.pid
+    ]
+    strangers = [str(one) for one in listening if one.name not in SOCKETS.values()]
+    if strangers and not evidence and "does not read the list" in unit.says:
+        evidence.append(f"kubelet not listening to our device plugin ({unit.says}) while {' and '.join(strangers)} serves it")
+    if evidence:
+        cure = (
+            "stop the other one and keep it off this node (its DaemonSet, unit, or the label that selects the node), "
+            "then: systemctl restart gpushare-device-plugin"
+        )
+        found.error("second_plugin", ", ".join(evidence), "one device plugin for the cards, ours", cure)
+    return bool(evidence)
+
+
+def judge_registration(found: Findings, unit: Unit, listening: list[Listener], recorded: Mapping[str, list[str]]) -> None:
+    """Whether the device plugin, which runs, is registered with kubelet for each of its resources."""
+    names = {one.name for one in listening}
+    log = f"journalctl -u {unit.name} -n 50, and kubelet's journal"
+    for resource, name in SOCKETS.items():
+        if name not in names:
+            seen = f"no device plugin listening on {_folder(unit)}/{name}"
+        elif resource not in recorded:
+            seen = f"no {resource} in kubelet's checkpoint"
+        else:
+            continue
+        says = unit.says if unit.active != "active" else ""
+        seen += f" (the plugin says: {says})" if says else ""
+        cure = f"systemctl restart {unit.name}; if that does not help: {log}"
+        found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)
+
+
+def _folder(unit: Unit) -> str:
+    return f"{unit.option('kubelet-root') or protocol.KUBELET_ROOT}/{protocol.KUBELET_PLUGIN_DIR}"
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:
+        return False

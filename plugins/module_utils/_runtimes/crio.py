@@ -1,0 +1,237 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""CRI-O under systemd: its drop-ins, and what its own page /config says of the process. No Ansible here.
+
+CRI-O reads its main file and then every file of its folder in the order of their names. A runtime's table in a later file replaces
+that of an earlier one as a whole, so ours has all keys that the low-level runtime has in the process. A restart ends no container.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, TomlError, loads
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, remove_empty_header, set_value
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, unix_http
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
+    RUNTIME,
+    Plan,
+    Refused,
+    Runtimes,
+    SilentError,
+    Texts,
+    read_text,
+    stripped,
+    undone,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, Unit
+
+CONFIG, FOLDER, SOCKET = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "/var/run/crio/crio.sock"
+DROP_IN = "zz-gpushare.conf"
+HEADER = "# Made by gpushare.kubernetes: the runtime nvidia.\n"
+#: Where NVIDIA's hook of before the nvidia runtime is: with both, a container gets the driver twice.
+HOOKS = ("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", "/etc/containers/oci/hooks.d/oci-nvidia-hook.json")
+TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
+_SECTION = ("crio", "runtime")
+_LOW_LEVEL = ("crun", "runc")
+
+
+class CrioService(RuntimeService):
+    """One host's CRI-O. config: its main file, whether it is there or not; folder: of its drop-ins."""
+
+    def __init__(self, unit: Unit, config: str, folder: str, run: RunWithin, timeout: float) -> None:
+        self.config, self.folder = config, folder
+        self._address = flag(unit.arguments, "listen") or SOCKET
+        super().__init__(unit, run, timeout)
+
+    @classmethod
+    def of(cls, unit: Unit, config: Optional[str], run: RunWithin, timeout: float) -> "CrioService":
+        """Of this unit, with this main file or the one that its command line names."""
+        words = unit.arguments
+        folder = flag(words, "config-dir") or flag(words, "d") or FOLDER
+        return cls(unit, config or flag(words, "config") or flag(words, "c") or CONFIG, folder, run, timeout)
+
+    def present(self, program: str, default: bool) -> Plan:
+        files = self._files({})
+        now = effective(files)
+        flagged = flag(self.unit.arguments, "default-runtime")
+        if default and flagged not in (None, RUNTIME):
+            raise Refused(
+                f"the command line of {self.unit.name} has --default-runtime={flagged}, which no file can change; nothing was changed: "
+                "remove it there, restart CRI-O, and run again"
+            )
+        notes = [f"{path} is NVIDIA's hook for all containers: remove it, the runtime {RUNTIME} does its work" for path in self._hooks()]
+        entry = now.entries.get(RUNTIME)
+        right = entry is not None and entry.get("runtime_path") == program and entry.get("runtime_type", "oci") == "oci"
+        if right and (not default or now.default == RUNTIME):
+            return Plan({}, now, notes)
+        low, base = self._low_level(default)
+        notes += _order(low)
+        path = os.path.join(self.folder, DROP_IN)
+        own = read_text(path)
+        text = own or ""
+        if default:
+            text = set_value(text, _SECTION + ("default_runtime",), RUNTIME)
+        if not right:
+            # An entry of others keeps what it says.
+            wanted = dict(base if entry is None else entry, runtime_path=program, runtime_type="oci")
+            for path_below, value in _leaves((), wanted):
+                text = set_value(text, _SECTION + ("runtimes", RUNTIME) + path_below, value)
+        texts: Texts = {path: text if own else HEADER + text}
+        after = effective(self._files(texts))
+        expected = Runtimes(RUNTIME if default else now.default, dict(now.entries, **{RUNTIME: after.entries.get(RUNTIME)}))
+        if after != expected or (after.entries.get(RUNTIME) or {}).get("runtime_path") != program:
+            later = ", ".join(one for one in self._files(texts) if os.path.basename(one) > DROP_IN and one != self.config)
+            raise Refused(f"{later or 'another file'} takes back what {path} would say; nothing was changed: rename or remove it")
+        self._check(texts)
+        return Plan(texts, after, notes)
+
+    def absent(self, entries: Sequence[Entry]) -> Plan:
+        texts, notes = undone(entries, lambda path, now, original: reverted(now))
+        after = effective(self._files(texts))
+        if after.default == RUNTIME and RUNTIME not in after.entries:
+            raise Refused(
+                f"nothing was changed, because the default runtime would still be {RUNTIME}, which no file would define: set another "
+                "default_runtime, and run again"
+            )
+        self._check(texts)
+        return Plan(texts, after, notes)
+
+    def paths(self) -> List[str]:
+        return list(self._files({}))
+
+    def shown(self, text: str) -> str:
+        return text
+
+    def wanted(self) -> Runtimes:
+        return effective(self._files({}))
+
+    def running(self) -> Tuple[Dict[str, Tuple[bool, str]], Runtimes]:
+        return cri.status(self._address, ASK_SECONDS).conditions, self._process()
+
+    def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
+        return not_running(wanted, running)
+
+    def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
+        """Never: each container has a monitor of its own, outside of CRI-O's control group."""
+
+    def _process(self) -> Runtimes:
+        try:
+            found = loads(unix_http.get(self._address, "/config", ASK_SECONDS).decode())
+        except ValueError as error:
+            raise SilentError(f"CRI-O at {self._address} answers what is no configuration: {error}") from error
+        return Runtimes.of(found.get("crio", {}).get("runtime", {}))
+
+    def _low_level(self, replaced: bool) -> Tuple[str, Dict[str, Any]]:
+        """Name and entry of the runtime that pods get now, as the process has it. replaced: whether nvidia shall be the default instead."""
+        try:
+            process = self._process()
+        except SilentError as error:
+            raise Refused(f"{error}; nothing was changed: see `journalctl -u {self.unit.name}`, cure it, and run again") from error
+        default = process.entries.get(process.default, {})
+        if replaced and process.default != RUNTIME and default.get("runtime_type", "oci") != "oci":
+            raise Refused(
+                f"the default runtime is {process.default} of type {default['runtime_type']}, which is not run by runc or crun: making "
+                f"{RUNTIME} the default would take its isolation from every pod; nothing was changed: make crun or runc the default first"
+            )
+        name = next((name for name in (process.default, *_LOW_LEVEL) if name != RUNTIME and name in process.entries), "")
+        return name, process.entries.get(name, {})
+
+    def _files(self, texts: Mapping[str, Optional[str]]) -> Dict[str, str]:
+        """Every file that CRI-O would read with these new texts, in its order."""
+        there = _walk(self.folder) + [path for path in texts if path.startswith(self.folder + "/")]
+        paths = [self.config, *sorted(set(there), key=lambda path: path.split("/"))]
+        found = {path: texts[path] if path in texts else read_text(path) for path in paths}
+        return {path: text for path, text in found.items() if text is not None}
+
+    def _hooks(self) -> List[str]:
+        return [path for path in HOOKS if os.path.exists(path)]
+
+    def _check(self, texts: Texts) -> None:
+        """Refused, in CRI-O's words, if it cannot read its files with these new texts."""
+        scratch = tempfile.mkdtemp(prefix="gpushare-crio-")
+        try:
+            config, folder = os.path.join(scratch, "crio.conf"), os.path.join(scratch, "crio.conf.d")
+            os.mkdir(folder)
+            copies = {config: ""}
+            for path, text in self._files(texts).items():
+                copies[config if path == self.config else folder + path[len(self.folder) :]] = text
+            for path, text in copies.items():
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8", newline="") as stream:
+                    stream.write(text)
+            arguments = [f"--config={config}", f"--config-dir={folder}", "config"]
+            status, out, err = self.unit.program_call(self._run)(arguments)
+            if status != 0:
+                raise Refused(f"crio config rejects the new configuration: {' '.join((err or out).split())[-600:]}; nothing was changed")
+        finally:
+            shutil.rmtree(scratch)
+
+
+def effective(files: Mapping[str, str]) -> Runtimes:
+    """What the files say, in their order. default "": none names one, and CRI-O has its own."""
+    default, entries = "", {}
+    for path, text in files.items():
+        try:
+            section = loads(text).get("crio", {}).get("runtime", {})
+        except TomlError as error:
+            raise Refused(f"{path} cannot be read: {error}; nothing was changed") from error
+        default = section.get("default_runtime") or default
+        entries.update({name: stripped(entry) for name, entry in (section.get("runtimes") or {}).items()})
+    return Runtimes(default, entries)
+
+
+def reverted(text: str) -> Optional[str]:
+    """Our file, which others have changed, without our part; None if then nothing is left in it."""
+    section = loads(text).get("crio", {}).get("runtime", {})
+    if section.get("default_runtime") == RUNTIME:
+        text = remove(text, _SECTION + ("default_runtime",))
+    text = remove(text, _SECTION + ("runtimes", RUNTIME))
+    for length in (3, 2, 1):
+        text = remove_empty_header(text, (*_SECTION, "runtimes")[:length])
+    return text if stripped(loads(text)) else None
+
+
+def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
+    """What the process lacks of the files, as far as it concerns us; None if nothing.
+
+    Without a default in the files, any is right except ours.
+    """
+    if running.default != wanted.default and (wanted.default or running.default == RUNTIME):
+        return f"its default runtime is {running.default!r}, expected {wanted.default or 'its own'!r}"
+    has, should = (one.entries.get(RUNTIME, {}).get("runtime_path") for one in (running, wanted))
+    if should is not None and has != should:
+        return f"its runtime {RUNTIME} is {has!r}, expected {should!r}"
+    return None
+
+
+def _order(low: str) -> List[str]:
+    """A note where NVIDIA's runtime would start another low-level runtime than CRI-O does: such containers do not end."""
+    try:
+        names = loads(read_text(TOOLKIT) or "").get("nvidia-container-runtime", {}).get("runtimes") or ["runc", "crun"]
+    except TomlError:
+        return []
+    first = next((name for name in names if shutil.which(str(name))), None)
+    if low not in _LOW_LEVEL or first is None or os.path.basename(str(first)) == low:
+        return []
+    return [f"{TOOLKIT} starts {first} first, and CRI-O uses {low}: put {low} first in its list `runtimes`, or containers do not end"]
+
+
+def _leaves(path: Path, value: Any) -> List[Tuple[Path, Any]]:
+    """Every value below, tables last."""
+    if not isinstance(value, dict):
+        return [(path, value)]
+    inner = sorted(value.items(), key=lambda item: (isinstance(item[1], dict), item[0]))
+    return [leaf for key, entry in inner for leaf in _leaves(path + (key,), entry)]
+
+
+def _walk(folder: str) -> List[str]:
+    return [os.path.join(place, name) for place, _folders, names in os.walk(folder) for name in names]

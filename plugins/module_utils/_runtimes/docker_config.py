@@ -1,0 +1,228 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What docker's daemon.json and command line must say so that pods get the nvidia runtime. No Ansible, no writing here.
+
+dockerd accepts each option in one of both places only, with equal values, too; "runtimes" alone are taken together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import JsonError, Path, loads, remove, set_value
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Refused, Runtimes
+
+DEFAULT, TABLE = "default-runtime", "runtimes"
+BUILTIN = "runc"
+_EMPTY = "{}\n"
+# Where dockerd finds a program that is named without a folder, also by NVIDIA's own tools.
+_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# Low-level runtimes that run a container as runc does, with the same isolation.
+_ALIKE = ("runc", "docker-runc", "crun", "nvidia-container-runtime")
+_RUNC_TYPE = "io.containerd.runc."
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_SECRET = re.compile(r'("[^"\n]*(?:password|token|secret|credential)[^"\n]*"\s*:\s*)"(?:[^"\\\n]|\\.)*"', re.IGNORECASE)
+_USER = re.compile(r"(\w://)[^/@\s\"]+@")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that the command line of the next start comes from, and its text."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """How dockerd will be started next. words: its arguments; sources: files of the unit and of its environment."""
+
+    unit: str
+    words: List[str]
+    sources: List[Source]
+
+    def value(self, name: str) -> Optional[str]:
+        """Of the last --name."""
+        return flag(self.words, name)
+
+    @property
+    def runtimes(self) -> Dict[str, str]:
+        """Runtimes of the command line: name to program."""
+        found = {}
+        for place, word in enumerate(self.words):
+            key, equals, rest = word.partition("=")
+            if key == "--add-runtime":
+                # --add-runtime name=path, or --add-runtime=name=path
+                name, _equals, path = (rest if equals else next(iter(self.words[place + 1 : place + 2]), "")).partition("=")
+                found[name] = path
+        return found
+
+    def where(self, option: str) -> str:
+        """Where a file of the unit has this option, as "path:line"; the command line as a whole where none has it."""
+        return self.line_of(option) or f"the command line of {self.unit}"
+
+    def line_of(self, option: str) -> Optional[str]:
+        """As "path:line", None for nowhere. A later file counts more."""
+        pattern = re.compile(rf"^[^#;]*--{re.escape(option)}\b", re.MULTILINE)
+        for source in reversed(self.sources):
+            match = pattern.search(source.text)
+            if match:
+                return f"{source.path}:{source.text.count(chr(10), 0, match.end()) + 1}"
+        return None
+
+
+def expanded(words: Sequence[str], environment: Mapping[str, str]) -> List[str]:
+    """The words of ExecStart= with variables as systemd fills them in: one that stands alone may become several words."""
+    found: List[str] = []
+    for word in words:
+        alone = re.fullmatch(r"\$(\w+)", word)
+        if alone:
+            found += environment.get(alone.group(1), "").split()
+        else:
+            found.append(_VARIABLE.sub(lambda match: environment.get(match.group(1) or match.group(2), ""), word))
+    return found
+
+
+def environment_of(text: str) -> Dict[str, str]:
+    """An environment file: KEY=VALUE lines, with quotes."""
+    found = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith(("#", ";")):
+            try:
+                found[key] = " ".join(shlex.split(value))
+            except ValueError:
+                found[key] = value.strip("\"'")
+    return found
+
+
+def parsed(path: str, text: str) -> Dict[str, Any]:
+    """The configuration. Refused, with the line, if it is none that we edit."""
+    if not text.strip():
+        return {}
+    try:
+        data = loads(text)
+    except JsonError as error:
+        raise Refused(
+            f"{path}: {error}. dockerd needs plain JSON: correct the file, see that docker starts with it, and run again"
+        ) from error
+    runtimes = data.get(TABLE, {}) if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(runtimes, dict) or not all(isinstance(one, dict) for one in runtimes.values()):
+        raise Refused(f"{path} is not an object whose {TABLE!r} is an object of objects, which dockerd requires: correct it, and run again")
+    return data
+
+
+def needed(data: Mapping[str, Any], path: str, start: Start, program: str, default: bool) -> Tuple[List[Tuple[Path, Any]], List[str]]:
+    """Changes of daemon.json so that there is nvidia with this program, by `default` as the default; and notes. Refused if it cannot be.
+
+    A default runtime of the command line is adopted: with another one in the file, even an equal one, dockerd would not start.
+    """
+    changes: List[Tuple[Path, Any]] = []
+    notes: List[str] = []
+    now, flagged = data.get(DEFAULT), start.value(DEFAULT)
+    if now is not None and flagged is not None:
+        raise Refused(
+            f"{path} has {DEFAULT!r} and {start.where(DEFAULT)} has --{DEFAULT}={flagged}, so docker would not start again; nothing was "
+            "changed: remove one of them, and run again"
+        )
+    if flagged == RUNTIME:
+        notes.append(f"{start.where(DEFAULT)} has --{DEFAULT}={RUNTIME} already: it stays, and {path} gets no default runtime")
+    elif default and flagged is not None:
+        raise Refused(
+            f"{start.where(DEFAULT)} has --{DEFAULT}={flagged}, and dockerd accepts no other one from {path}; nothing was changed: remove "
+            f"it there, call `systemctl daemon-reload`, restart {start.unit}, and run again"
+        )
+    elif default and now != RUNTIME:
+        _check_isolation(data, start, str(now or BUILTIN))
+        changes.append(((DEFAULT,), RUNTIME))
+    entry, added = data.get(TABLE, {}).get(RUNTIME), start.runtimes.get(RUNTIME)
+    if added is not None and not same_program(added, program):
+        raise Refused(
+            f"{start.where('add-runtime')} has --add-runtime {RUNTIME}={added}, expected {program}; nothing was changed: remove it there, "
+            "or set gpushare_container_runtime_program"
+        )
+    if entry is not None and "runtimeType" in entry:
+        raise Refused(f"{path}: the runtime {RUNTIME} has a runtimeType, expected a path ({program}); nothing was changed: remove it")
+    # Also where the command line has it: dockerd looks for the default runtime of the file in the file, and reloads that alone.
+    if entry is None:
+        changes.append(((TABLE, RUNTIME), {"path": program, "runtimeArgs": []}))
+    elif not same_program(str(entry.get("path", "")), program):
+        changes.append(((TABLE, RUNTIME, "path"), program))
+    return changes, notes
+
+
+def edited(text: str, changes: Sequence[Tuple[Path, Any]]) -> str:
+    """daemon.json with the changes."""
+    text = text if text.strip() else _EMPTY
+    for path, value in changes:
+        text = set_value(text, path, value)
+    return text
+
+
+def reverted(text: str, original: str) -> Optional[str]:
+    """daemon.json without our part, None if then nothing is left in it. original: as it was before us, "" if it was not there."""
+    data, old = loads(text if text.strip() else _EMPTY), loads(original if original.strip() else _EMPTY)
+    if data.get(DEFAULT) == RUNTIME and old.get(DEFAULT) != RUNTIME:
+        text = set_value(text, (DEFAULT,), old[DEFAULT]) if DEFAULT in old else remove(text, (DEFAULT,))
+    before = old.get(TABLE, {}).get(RUNTIME)
+    if before is None:
+        text = remove(text, (TABLE, RUNTIME))
+        if TABLE not in old and loads(text if text.strip() else _EMPTY).get(TABLE) == {}:
+            text = remove(text, (TABLE,))
+    elif RUNTIME in data.get(TABLE, {}) and "path" in before:
+        text = set_value(text, (TABLE, RUNTIME, "path"), before["path"])
+    return None if not original and not loads(text) else text
+
+
+def effective(data: Mapping[str, Any], start: Start) -> Runtimes:
+    """What pods get from a docker that is started with this configuration."""
+    entries = {name: {"path": path} for name, path in start.runtimes.items()}
+    entries.update({name: dict(entry) for name, entry in data.get(TABLE, {}).items()})
+    return Runtimes(start.value(DEFAULT) or data.get(DEFAULT) or BUILTIN, entries)
+
+
+def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
+    """What the process lacks of the configuration on the disk, as far as it concerns us; None if nothing.
+
+    A runtime that it has beyond that does no harm as long as it is not the default.
+    """
+    if running.default != wanted.default:
+        return f"its default runtime is {running.default!r}, expected {wanted.default!r}"
+    should, has = wanted.entries.get(RUNTIME), running.entries.get(RUNTIME)
+    if should is not None and (has is None or not same_program(str(has.get("path", "")), str(should.get("path", "")))):
+        return f"its runtime {RUNTIME} is {(has or {}).get('path')!r}, expected {should.get('path')!r}"
+    return None
+
+
+def same_program(one: str, other: str) -> bool:
+    """Whether dockerd would start the same program."""
+    return one == other or os.path.realpath(_found(one)) == os.path.realpath(_found(other))
+
+
+def masked(text: str) -> str:
+    """A configuration to be shown: passwords of proxies and tokens of log drivers are hidden."""
+    return _USER.sub(r"\1(hidden)@", _SECRET.sub(r'\1"(hidden)"', text))
+
+
+def _found(program: str) -> str:
+    paths = [program] if "/" in program else [os.path.join(folder, program) for folder in _FOLDERS]
+    return next((path for path in paths if os.access(path, os.X_OK)), program)
+
+
+def _check_isolation(data: Mapping[str, Any], start: Start, name: str) -> None:
+    entry = effective(data, start).entries.get(name, {})
+    kind = str(entry.get("runtimeType", "") or ("" if entry else name))
+    alike = os.path.basename(str(entry.get("path", ""))) in _ALIKE or kind in _ALIKE or kind.startswith(_RUNC_TYPE)
+    if not alike:
+        raise Refused(
+            f"the default runtime is {name} ({entry.get('path') or kind}), which is not run by runc or crun: making {RUNTIME} the default "
+            "would take its isolation from every pod; nothing was changed: make runc the default first, or set gpushare_default_runtime: "
+            "unchanged"
+        )

@@ -1,0 +1,97 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What all container runtimes have in common: what pods get, and what is to be written so that they do. No Ansible here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
+
+#: The name of our runtime in every configuration.
+RUNTIME = "nvidia"
+
+# New texts by path; None: no file.
+Texts = Dict[str, Optional[str]]
+
+
+class Refused(Exception):
+    """Nothing was changed; says what was found, what was expected and what to do."""
+
+
+class SilentError(Exception):
+    """The running container runtime did not answer; says where it was asked, and what came instead."""
+
+
+@dataclass(frozen=True)
+class Runtimes:
+    """What pods get: the default runtime's name, and every runtime's entry without the values that mean nothing."""
+
+    default: str
+    entries: Dict[str, Any]
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> "Runtimes":
+        """Of the section that containerd and CRI-O have in common."""
+        entries = {name: stripped(entry) for name, entry in (section.get("runtimes") or {}).items()}
+        return cls(section.get("default_runtime_name") or section.get("default_runtime") or "", entries)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """files: path to new text, None to remove it, in the order in which to write. after: what pods then get.
+
+    notes: what a person should know.
+    """
+
+    files: Texts
+    after: Runtimes
+    notes: List[str]
+
+
+def stripped(value: Any) -> Any:
+    """Without the keys whose value is zero, false or empty: in a runtime's entry these are the same as none."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: stripped(entry) for key, entry in value.items()}
+    return {key: entry for key, entry in inner.items() if entry}
+
+
+def read_text(path: str) -> Optional[str]:
+    """The file's text, None if there is none."""
+    state = read_state(path)
+    return None if state is None else decoded(path, state.content)
+
+
+def decoded(path: str, content: bytes) -> str:
+    """Its text. Refused if it is none."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path} is not UTF-8 ({error}): a container runtime's configuration must be") from error
+
+
+def undone(entries: Sequence[Entry], reverted: Callable[[str, str, str], Optional[str]]) -> Tuple[Texts, List[str]]:
+    """The new texts of the files in the journal, and notes: the originals, and without our part those that others have changed since.
+
+    reverted: a file's path, its text and the original's text ("" without one) to the text without our part, None to remove the file.
+    """
+    texts: Texts = {}
+    notes: List[str] = []
+    for entry in entries:
+        state = read_state(entry.path)
+        original = None if entry.original is None else entry.original.content.decode()
+        if state is None:
+            notes.append(f"{entry.path} is gone, so there was nothing to take out")
+        elif entry.untouched(state.content):
+            texts[entry.path] = original
+        else:
+            now = decoded(entry.path, state.content)
+            texts[entry.path] = reverted(entry.path, now, original or "")
+            part = "nothing of ours is left in it" if texts[entry.path] == now else "only our part is taken out"
+            notes.append(f"{entry.path} was changed by somebody else since: {part}")
+    return texts, notes

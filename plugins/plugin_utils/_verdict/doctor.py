@@ -1,0 +1,120 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What gpushare-doctor answered on a host, read at this one place.
+
+Private to this collection, used on the controller only. Pure. Whoever is root on the host decides what the doctor answers: so the
+answer has this form and no other, its findings are that host's, have codes of the doctor only, and their words are short and printable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding
+
+VERSION = 1
+CODES = frozenset(
+    [
+        *(f"{daemon}_{what}" for daemon in ("plugin", "extender") for what in ("missing", "older_than_file", "not_at_boot")),
+        *("plugin_stopped", "plugin_not_registered", "second_plugin", "extender_down", "extender_not_synced", "runtime_differs"),
+        *("token_missing", "token_expired", "token_refused", "token_not_renewed", "certificate_expired", "certificate_wrong"),
+        *("metrics_down", "metrics_open"),
+    ]
+)
+_MOST = 100
+_LONGEST = 1000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """runs: whether it does; listens, metrics: the addresses in its unit, "" for none."""
+
+    runs: bool
+    listens: str
+    metrics: str
+
+
+@dataclass(frozen=True)
+class Health:
+    """The extender's counters. why: why they are not known, "" if they are."""
+
+    filter_calls: int = 0
+    refused_calls: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """The answer. problem: why there is none, "" if there is one.
+
+    daemons: by the names of their units; strangers: processes that listen on sockets of other device plugins, in words; registered:
+    resource to the cards that kubelet has recorded for it.
+    """
+
+    problem: str = ""
+    findings: tuple[Finding, ...] = ()
+    daemons: Mapping[str, Daemon] = field(default_factory=dict)
+    health: Health = Health(why="the extender does not run")
+    strangers: tuple[str, ...] = ()
+    registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read(answer: Mapping[str, str], host: str) -> Doctor:
+    """The answer of the host with this name in the inventory, as _evidence/daemons.py has it."""
+    if answer["problem"]:
+        return Doctor(problem=_words(answer["problem"]))
+    try:
+        said = json.loads(answer["answer"])
+        if said["v"] != VERSION:
+            raise ValueError(f"its form is {said['v']!r}"[:_LONGEST])
+        return Doctor(
+            findings=_several(said["findings"], lambda one: _finding(one, host)),
+            daemons=_by_name(said["daemons"], lambda one: Daemon(one["runs"] is True, _words(one["listens"]), _words(one["metrics"]))),
+            health=Doctor.health if said["health"] is None else _health(said["health"]),
+            strangers=_several(said["strangers"], lambda one: f"process {_count(one['pid'])} ({_words(one['process']) or 'unnamed'})"),
+            registered=_by_name(said["registered"], lambda cards: _several(cards, _words)),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return Doctor(problem=f"gpushare-doctor answered in another form than {VERSION} ({_words(str(error))})")
+
+
+def _finding(one: Mapping[str, Any], host: str) -> Finding:
+    if one["check"] not in CODES or one["severity"] not in (ERROR, WARNING):
+        raise ValueError(f"a finding {one['check']!r} of severity {one['severity']!r}")
+    return Finding(host, one["check"], one["severity"], _words(one["found"]), _words(one["expected"]), _words(one["cure"]))
+
+
+def _health(one: Mapping[str, Any]) -> Health:
+    return Health(_count(one["filter_calls"]), _count(one["refused_calls"]), _words(one["why"]))
+
+
+def _several(values: Any, read_one: Callable[[Any], T]) -> tuple[T, ...]:
+    if not isinstance(values, list) or len(values) > _MOST:
+        raise ValueError(f"no list of at most {_MOST}")
+    return tuple(map(read_one, values))
+
+
+def _by_name(values: Any, read_one: Callable[[Any], T]) -> dict[str, T]:
+    if not isinstance(values, dict) or len(values) > _MOST:
+        raise ValueError(f"no object of at most {_MOST}")
+    return {_words(name): read_one(value) for name, value in values.items()}
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError("no count")
+    return value
+
+
+def _words(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return "".join(letter if letter.isprintable() else "?" for letter in value[:_LONGEST])

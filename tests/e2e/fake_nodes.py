@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Nodes that are objects in the API and no machines: kube-scheduler and the extender place pods there, which nobody starts.
+
+Cards, labels and what the node says of itself are whatever a test needs, and a pod is placed in a moment and gone in another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from e2e.api import Json
+from e2e.cluster import CARDS, CORE, MEMORY, Cluster, allocation
+from e2e.extender import ledgers
+from e2e.manifests import pod
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/namespaces/default/pods"
+FAKE_NODE = "gpushare-fake-node"
+T4 = "Tesla T4"
+
+Card = int | tuple[int, str]
+"""GiB, or GiB and model."""
+
+
+def uuid(node: str, index: int) -> str:
+    return f"GPU-{node}-{index}"
+
+
+def inventory(node: str, cards: Sequence[Card], core: int = 0) -> str:
+    """The annotation gpushare/cards. core: per cent of each card's compute that is shared out."""
+    listed = []
+    for index, card in enumerate(cards):
+        units, model = card if isinstance(card, tuple) else (card, T4)
+        size = {"model": model, "mib": units * 1024, "units": units, "numa": None, "health": "ok", "cordoned": False}
+        listed.append({"index": index, "uuid": uuid(node, index), "minor": index, "pci": f"0000:{index:02x}:00.0", **size})
+    return json.dumps({"v": 1, "unit": "GiB", **({"core": core} if core else {}), "cards": listed})
+
+
+@contextmanager
+def fake_nodes(
+    cluster: Cluster, nodes: Mapping[str, Sequence[Card]], *, core: int = 0, labels: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """These nodes more for a while, each with its cards; afterwards no pod of `fake_pod` is left either."""
+    try:
+        for name, cards in nodes.items():
+            _create(cluster, name, cards, core, labels or {})
+        cluster.until("the extender knows the nodes", lambda: set(nodes) <= set(ledgers(cluster)), 30)
+        yield
+    finally:
+        remove(cluster, *(p["metadata"]["name"] for p in cluster.pods() if FAKE_NODE in p["metadata"].get("labels", {})))
+        for name in nodes:
+            cluster.api.delete(f"{NODES}/{name}")
+        # The next ones may have the same names.
+        cluster.until("the extender has forgotten the nodes and their pods", lambda: not set(nodes) & set(ledgers(cluster)), 60)
+
+
+def _create(cluster: Cluster, name: str, cards: Sequence[Card], core: int, labels: Mapping[str, str]) -> None:
+    metadata = {
+        "name": name,
+        "labels": {"kubernetes.io/hostname": name, FAKE_NODE: "", **labels},
+        "annotations": {"gpushare/cards": inventory(name, cards, core)},
+    }
+    cluster.api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    units = sum(card[0] if isinstance(card, tuple) else card for card in cards)
+    has = {"cpu": "8", "memory": "8Gi", "pods": "100", MEMORY: str(units), CARDS: str(len(cards))}
+    has |= {CORE: str(core * len(cards))} if core else {}
+    cluster.api.patch(f"{NODES}/{name}/status", {"status": {"capacity": has, "allocatable": has}})
+
+
+def fake_pod(
+    name: str,
+    memory: int | None = None,
+    *,
+    node: str | None = None,
+    cards: int | None = None,
+    core: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    scheduler: str = "",
+) -> Json:
+    """A pod for one fake node, or for any. scheduler: another than the cluster's; "nobody" leaves it to the test."""
+    wanted = pod(name, memory=memory, cards=cards, node=node)
+    wanted["metadata"] |= {"labels": {FAKE_NODE: "", **(labels or {})}, "annotations": dict(annotations or {})}
+    spec = wanted["spec"]
+    if core is not None:
+        spec["containers"][0]["resources"]["limits"][CORE] = str(core)
+    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), FAKE_NODE: ""}
+    # Nobody reports such a node ready, and nobody would end its pods.
+    spec |= {"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 0}
+    if scheduler:
+        spec["schedulerName"] = scheduler
+    return wanted
+
+
+def placed(cluster: Cluster, wanted: Json, seconds: float = 30) -> Json:
+    """The pod, created and bound by the scheduler."""
+    name = cluster.create(wanted)["metadata"]["name"]
+    return until_placed(cluster, name, seconds)
+
+
+def until_placed(cluster: Cluster, name: str, seconds: float = 30) -> Json:
+    def probe() -> Json | None:
+        found = cluster.pod(name)
+        return found if found["spec"].get("nodeName") else None
+
+    return cluster.until(f"{name} is placed", probe, seconds, name)
+
+
+def where(found: Json) -> tuple[str, dict[int, int]]:
+    """Node, and units by card, of a pod that is placed."""
+    return found["spec"]["nodeName"], allocation(found)
+
+
+def until_unschedulable(cluster: Cluster, wanted: Json) -> str:
+    """The reason that the scheduler gives for the pod, which is created and stays."""
+    name = cluster.create(wanted)["metadata"]["name"]
+    return cluster.until_unschedulable(name)
+
+
+def remove(cluster: Cluster, *names: str) -> None:
+    """Delete pods at once, as nobody on their nodes would."""
+    for name in names:
+        cluster.api.delete(f"{PODS}/{name}", gracePeriodSeconds="0")
+    cluster.until(f"{', '.join(names)} are gone", lambda: not {p["metadata"]["name"] for p in cluster.pods()} & set(names), 30)

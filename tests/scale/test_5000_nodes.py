@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The largest clusters with the worst pods: kube-scheduler gets its answers in time."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Final
+
+import pytest
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB
+from unit.runtime.extender.test_hostile import Extender, long_rules, many_labels
+from unit.runtime.pods import card, container, pod
+
+TARGET_SECONDS: Final = 1.0
+"""kube-scheduler waits no longer (httpTimeout)."""
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_the_worst_pods_are_answered_in_time_on_5000_nodes(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first look at each kind, with nothing remembered; the second is what prioritize and the next attempt cost."""
+    count, extender = 5000, Extender(policy)
+    models = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3")
+    for number in range(count):
+        cards = tuple(card(index, 16, uuid=f"GPU-{number:05d}-{index}", model=models[number % 4]) for index in range(8))
+        text = Inventory(GIB, cards).to_json()
+        extender.node({"metadata": {"name": f"gpu-node-{number:04d}", "annotations": {"gpushare/cards": text}}})
+    names = [f"gpu-node-{number:04d}" for number in range(count)]
+    for number in range(3000):
+        raw = pod(container(mem=2), name=f"p{number}", uid=f"p{number}", labels=many_labels(70, number))
+        raw["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(number % 8), "gpushare.request/not-with": f"a=b{number % 500}"}
+        raw["spec"]["nodeName"] = names[number]
+        extender.pod(raw)
+    entry = {"pod": "x/y", "units": 1, "why": "orphaned"}
+    said = {"v": 1, "cards": {f"GPU-04999-{index}": [{**entry, "uid": f"u{n}"} for n in range(128)] for index in range(8)}}
+    raw = {"metadata": {"name": names[-1], "annotations": {"gpushare/cards": text, "gpushare/held": json.dumps(said)}}}
+    extender.node(raw)
+
+    rules = long_rules()
+    refused = {key: value for key, value in rules.items() if key.endswith(("refused", "not-with"))}
+    nobodys = {"gpushare.request/models": rules["gpushare.request/models"].removesuffix(",T4")}
+    worst = {
+        "plain": (True, pod(container(mem=8))),
+        "too large": (False, pod(container(mem=17))),
+        "wrong": (False, pod(container(mem=1), annotations={"gpushare.request/placement": "x" * 250_000})),
+        "all rules": (True, pod(container(mem=1), annotations=rules, labels=many_labels(5000))),
+        "what it refuses": (True, pod(container(mem=1), annotations=refused, labels=many_labels(5000))),
+        "models that nobody has": (False, pod(container(mem=1), annotations=nobodys)),
+        "many containers": (False, pod(*(container(f"c{n}", mem=1) for n in range(64)))),
+    }
+    took = {}
+    for what, (fits, raw) in worst.items():
+        raw["metadata"] |= {"uid": what, "resourceVersion": "1"}
+        seconds = []
+        for _ in range(2):
+            began = time.process_time()
+            assert bool(extender.filter(raw, names)["NodeNames"]) == fits
+            extender.prioritize(raw, names)
+            seconds.append(time.process_time() - began)
+        took[what] = seconds
+    with capsys.disabled():
+        for what, (first, again) in took.items():
+            print(f"\nmeasured: {policy}, {what}: {first:.3f} s of CPU, again {again:.3f} s, target {TARGET_SECONDS:.0f} s", end="")
+    assert max(max(seconds) for seconds in took.values()) < 5 * TARGET_SECONDS
+
+
+@pytest.mark.parametrize("policy", ["binpack", "fgd"])
+def test_whoever_wants_fgd_is_answered_in_time_on_5000_nodes_of_different_fill(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also the tenant's own wish: no two nodes cost the same, and there are many choices of cards on each."""
+    count, extender = 5000, Extender(policy)
+    for number in range(count):
+        cards = tuple(card(index, 80, uuid=f"GPU-{number:05d}-{index}") for index in range(8))
+        fill = [((number * 8 + index) * 2_654_435_761 % 2**32 >> 8) % 60 for index in range(8)]
+        said = {
+            one.uuid: [{"pod": "x/y", "uid": f"u{one.index}", "units": used or 1, "why": "orphaned"}]
+            for one, used in zip(cards, fill, strict=True)
+        }
+        annotations = {"gpushare/cards": Inventory(GIB, cards).to_json(), "gpushare/held": json.dumps({"v": 1, "cards": said})}
+        extender.node({"metadata": {"name": f"gpu-node-{number:04d}", "annotations": annotations}})
+    for number in range(120):
+        # All of these are among what the policy looks at.
+        several = {"aliyun.com/gpu-count": str(1 + number % 4)} if number % 3 else {}
+        extender.pod(pod(container(mem=12 * (1 + number % 30)), name=f"p{number}", uid=f"p{number}", labels=several))
+    names = [f"gpu-node-{number:04d}" for number in range(count)]
+    wish = {"gpushare.request/placement": "fgd"}
+    worst = {
+        "plain, and the first look at any node": pod(container(mem=9)),
+        "one card": pod(container(mem=7), annotations=wish),
+        "2 cards": pod(container(mem=14), annotations=wish, labels={"aliyun.com/gpu-count": "2"}),
+        "4 cards": pod(container(mem=28), annotations=wish, labels={"aliyun.com/gpu-count": "4"}),
+        "4 cards and rules": pod(
+            container(mem=28), annotations=long_rules() | wish, labels={**many_labels(64), "aliyun.com/gpu-count": "4"}
+        ),
+    }
+    took = {}
+    for what, raw in worst.items():
+        raw["metadata"] |= {"uid": what, "resourceVersion": "1"}
+        seconds = []
+        for ask in (extender.filter, extender.prioritize, extender.filter):
+            began = time.process_time()
+            ask(raw, names)
+            seconds.append(time.process_time() - began)
+        took[what] = seconds
+    with capsys.disabled():
+        for what, seconds in took.items():
+            shown = ", ".join(f"{each:.3f}" for each in seconds)
+            print(f"\nmeasured: {policy}, of those who want fgd, {what}: {shown} s of CPU, target {TARGET_SECONDS:.0f} s", end="")
+    assert max(max(seconds) for seconds in took.values()) < 3 * TARGET_SECONDS

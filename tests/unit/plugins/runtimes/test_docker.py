@@ -1,0 +1,582 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The whole of container_runtime on a host with docker that is a folder: dockerd and systemd are models, the files are real."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused, Runtimes, SilentError
+
+from unit.plugins.runtimes import fake_docker
+
+START = "dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
+UNIT = f"[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=/usr/sbin/{START}\n"
+MINIMAL = '{\n    "default-runtime": "nvidia",\n    "runtimes": {\n        "nvidia": {\n            "path": "PROGRAM",\n'
+MINIMAL += '            "runtimeArgs": []\n        }\n    }\n}\n'
+
+
+PACKAGE = Result.__module__.rpartition(".")[0]
+
+
+class Host:
+    """A host below a folder. release: dockerd's, or the path of a real one. dislikes: text in daemon.json with which docker dies."""
+
+    def __init__(self, folder: Path, release: str) -> None:
+        self.folder = folder
+        self.release = "20.10.24" if "/" in release else release
+        self.dockerd = fake_docker.real(release) if "/" in release else fake_docker.model(release)
+        self.config = folder / "etc/docker/daemon.json"
+        self.unit = folder / "docker.service"
+        self.options = folder / "default"
+        self.program = folder / "nvidia-container-runtime"
+        self.process = folder / "process"
+        self.start_words = START
+        self.properties = {"LoadState": "loaded", "KillMode": "process", "ExecMainStartTimestampMonotonic": "1", "CanReload": "yes"}
+        self.properties["NeedDaemonReload"] = "no"
+        self.dislikes = "\0"
+        self.live_restore, self.containers = False, 3
+        self.done: list[str] = []
+        self.config.parent.mkdir(parents=True)
+        self.unit.write_text(UNIT)
+        self.options.write_text("# made by Debian\n")
+        self.program.write_text("")
+        self.program.chmod(0o755)
+        self.start()
+
+    @property
+    def words(self) -> list[str]:
+        """The command line of the next start."""
+        environment = docker_config.environment_of(self.options.read_text())
+        return [f"--config-file={self.config}", *docker_config.expanded(self.start_words.split()[1:], environment)]
+
+    def start(self) -> bool:
+        """The process keeps what it read in a file, so that it outlives a killed test process."""
+        try:
+            words = self.words
+            found = fake_docker.configured(words, self.release)
+            bad = self.config.exists() and self.dislikes in self.config.read_text()
+        except fake_docker.DockerdError:
+            bad = True
+        self.process.write_text("" if bad else json.dumps({**found, "words": words}))
+        return not bad
+
+    def reload(self) -> None:
+        """As dockerd does: an error is logged only, and what the file does not say stays as it was."""
+        now = self.state()
+        try:
+            found = fake_docker.configured(now["words"], self.release, reload=True)
+        except fake_docker.DockerdError:
+            return
+        self.process.write_text("" if self.dislikes in self.config.read_text() else json.dumps({**now, **found}))
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.process.read_text() or "{}")
+        return found
+
+    def default(self) -> str:
+        return str(self.state().get("default-runtime", ""))
+
+    def run(self, argv: list[str], _timeout: float) -> Outcome:
+        if argv[0] == "dockerd":
+            return Outcome(argv, *self.dockerd(argv[1:]))
+        if argv[:2] == ["systemctl", "show"]:
+            lines = [f"{key}={value}" for key, value in self.properties.items()]
+            lines += [f"ActiveState={'active' if self.state() else 'failed'}", "MainPID=0"]
+            lines += [f"ExecStart={{ path=dockerd ; argv[]={self.start_words} --config-file={self.config} ; }}"]
+            lines += [f"FragmentPath={self.unit}", f"EnvironmentFiles={self.options} (ignore_errors=yes)"]
+            return Outcome(argv, 0, "\n".join(lines) + "\n")
+        if argv[:2] in (["systemctl", "reload"], ["systemctl", "restart"]):
+            self.done.append(argv[1])
+            if argv[1] == "reload":
+                self.reload()
+                return Outcome(argv, 0)
+            return Outcome(argv, 0 if self.start() else 1, err="Job failed")
+        return Outcome(argv, 0, "level=error msg=no\n" if argv[0] == "journalctl" else "")
+
+    def info(self, _address: str, _timeout: float) -> dict[str, Any]:
+        found = self.state()
+        assert found, "docker is asked although it does not run: systemd would start it"
+        runtimes = {"runc": {"path": "runc"}, **found["runtimes"]}
+        live = {"LiveRestoreEnabled": found.get("live-restore", self.live_restore), "ContainersRunning": self.containers}
+        return {"DefaultRuntime": found["default-runtime"], "Runtimes": runtimes, **live}
+
+    def wanted(self, state: str = "present", default: str = "auto", allowed: bool = False) -> Wanted:
+        return Wanted(state, str(self.program), "", None, 0.2, allowed, "docker", default)
+
+    def converge(
+        self,
+        state: str = "present",
+        check: bool = False,
+        point: Callable[[str], None] = lambda _point: None,
+        default: str = "auto",
+        allowed: bool = False,
+    ) -> Result:
+        return converge(self.wanted(state, default, allowed), check, self.run, point)
+
+    def write(self, text: str) -> None:
+        self.config.write_text(text.replace("PROGRAM", str(self.program)))
+
+    def tree(self) -> dict[str, bytes]:
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+    def files(self) -> dict[str, bytes]:
+        return {path: content for path, content in self.tree().items() if path != "process"}
+
+
+@pytest.fixture(params=["20.10.24", "28.5.1", *fake_docker.real_programs()])
+def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    host = Host(tmp_path / "host", request.param)
+    monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
+    monkeypatch.setattr(docker, "info", host.info)
+    monkeypatch.setattr(runtime_service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(runtime_service, "STEADY_SECONDS", 0.01)
+    return host
+
+
+def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_nothing(host: Host) -> None:
+    before = host.tree()
+    predicted = host.converge(check=True)
+    assert (host.tree(), host.done) == (before, [])
+    assert host.converge() == predicted
+    # Running containers do not stand in the way: dockerd reads its file again.
+    assert (host.default(), host.done) == ("nvidia", ["reload"])
+    assert predicted.files == [str(host.config)]
+    assert host.config.read_text() == MINIMAL.replace("PROGRAM", str(host.program))
+    after = host.tree()
+    assert host.converge() == Result(False, "", [], [], [], [])
+    assert (host.tree(), host.done) == (after, ["reload"])
+
+
+# Files as tools and distributions write them, and what they are afterwards.
+KUBEADM = """{
+  "exec-opts": ["native.cgroupdriver=systemd"],
+  "log-driver": "json-file",
+  "log-opts": {
+    "max-size": "100m"
+  },
+  "storage-driver": "overlay2"
+}
+"""  # kubernetes.io, "Container runtimes", 1.22
+NVIDIA_DOCKER2 = (
+    '{\n    "runtimes": {\n        "nvidia": {\n            "path": "nvidia-container-runtime",\n            "runtimeArgs": []\n'
+)
+NVIDIA_DOCKER2 += "        }\n    }\n}\n"  # the package nvidia-docker2; `nvidia-ctk runtime configure` writes "args" in its place
+CTK = NVIDIA_DOCKER2.replace("runtimeArgs", "args")
+DGX = '{"default-runtime": "runc", "live-restore": true, "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}'
+SEED = '{\n"default-runtime": "nvidia",\n"runtimes": {\n"nvidia": {\n"path": "/usr/bin/nvidia-container-runtime",\n"runtimeArgs": []\n'
+SEED += "}\n}\n}\n"
+MINE = '"runtimes": {\n    "nvidia": {\n      "path": "PROGRAM",\n      "runtimeArgs": []\n    }\n  }'
+ADDED = ',\n  "default-runtime": "nvidia",\n  ' + MINE + "\n}\n"
+INPUTS = {
+    "kubeadm": (KUBEADM, KUBEADM.replace('"overlay2"\n}\n', '"overlay2"' + ADDED)),
+    "empty object": ("{}", MINIMAL.rstrip("\n")),
+    "CRLF": (KUBEADM.replace("\n", "\r\n"), KUBEADM.replace('"overlay2"\n}\n', '"overlay2"' + ADDED).replace("\n", "\r\n")),
+    "the seed's": (SEED, SEED.replace("/usr/bin/nvidia-container-runtime", "PROGRAM")),
+    "DGX": (DGX, DGX.replace('"runc"', '"nvidia"').replace("/usr/bin/nvidia-container-runtime", "PROGRAM")),
+}
+
+
+@pytest.mark.parametrize(("text", "after"), INPUTS.values(), ids=INPUTS)
+def test_every_other_byte_of_the_file_stays_and_comes_back(host: Host, text: str, after: str) -> None:
+    host.config.write_bytes(text.replace("/usr/bin/nvidia-container-runtime", str(host.folder / "other")).encode())
+    original, mode = host.config.read_bytes(), 0o640
+    host.config.chmod(mode)
+    host.start()
+    host.converge()
+    assert host.config.read_bytes().decode() == after.replace("PROGRAM", str(host.program))
+    assert host.default() == "nvidia"
+    assert not host.converge(check=True).changed
+    host.converge("absent", allowed=True)
+    assert (host.config.read_bytes(), host.config.stat().st_mode & 0o777) == (original, mode)
+    assert not any(path.startswith("journal") for path in host.files())
+
+
+@pytest.mark.parametrize("text", [NVIDIA_DOCKER2, CTK], ids=["nvidia-docker2", "nvidia-ctk"])
+def test_what_nvidias_tools_have_written_is_taken_as_it_is(host: Host, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(docker_config, "_FOLDERS", (str(host.folder),))
+    host.write(text)
+    host.start()
+    host.converge()
+    assert host.config.read_text() == text.replace("    }\n}\n", '    },\n    "default-runtime": "nvidia"\n}\n')
+    host.converge("absent", allowed=True)
+    assert host.config.read_text() == text
+    host.config.write_text(text.replace("    }\n}\n", '    },\n    "default-runtime": "nvidia"\n}\n'))
+    host.start()
+    assert host.converge() == Result(False, "", [], [], [], [])
+
+
+def test_unchanged_registers_the_runtime_only(host: Host) -> None:
+    host.converge(default="unchanged")
+    assert json.loads(host.config.read_text()) == {"runtimes": {"nvidia": {"path": str(host.program), "runtimeArgs": []}}}
+    assert (host.default(), list(host.state()["runtimes"])) == ("runc", ["nvidia"])
+    assert not host.converge(default="unchanged").changed
+    assert host.converge().changed
+    assert host.default() == "nvidia"
+
+
+def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: Host) -> None:
+    """As the seed of 2018 has it, in the unit: with the key in the file, too, docker would not start."""
+    host.start_words = "dockerd -H fd:// --default-runtime=nvidia"
+    host.unit.write_text(UNIT.replace("$DOCKER_OPTS", "--default-runtime=nvidia"))
+    host.write(NVIDIA_DOCKER2)
+    host.start()
+    found = host.converge()
+    assert json.loads(host.config.read_text()) == {"runtimes": {"nvidia": {"path": str(host.program), "runtimeArgs": []}}}
+    where = f"{host.unit}:3"
+    assert found.notes == [f"{where} has --default-runtime=nvidia already: it stays, and {host.config} gets no default runtime"]
+    assert host.start(), "docker starts with it"
+    assert host.default() == "nvidia"
+    assert not host.converge(check=True).changed
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "message"),
+    [
+        ("--default-runtime=crun", "{}", r"default:2 has --default-runtime=crun, and dockerd accepts no other one .* daemon-reload"),
+        (
+            "--default-runtime nvidia",
+            SEED,
+            r"daemon.json has 'default-runtime' and \S+default:2 has --default-runtime=nvidia, so docker would not",
+        ),
+        ("--add-runtime=nvidia=/opt/x", "{}", r"default:2 has --add-runtime nvidia=/opt/x, expected"),
+        ("-s overlay2", '{\n  "storage-driver": "overlay2"\n}', "storage-driver: .from flag: overlay2, from file: overlay2"),
+        ("--log-opt a=b", '{\n\n  "log-opts": {}\n}', r"daemon.json:3 and \S+default:2\); nothing was changed"),
+        ("", '{"hosts": ["fd://"]}', r"daemon.json:1 and the command line of docker.service"),
+        ("", '{"no-such-option": 1}', "don't match any configuration option: no-such-option"),
+        ("", '{\n  "debug": true,\n  "debug": false\n}', "daemon.json: line 3: key 'debug' for the second time; the first is in line 2"),
+        ("", '{\n  "debug": true, // so\n}', "daemon.json: line 2: a comment, which JSON does not have. dockerd needs plain JSON"),
+        ("", '{"debug": true,}', "daemon.json: line 1: a comma before the closing bracket"),
+        ("", "[]", "is not an object whose 'runtimes' is an object of objects"),
+        ("", '{"runtimes": []}', "is not an object whose 'runtimes' is an object of objects"),
+        ("", '{"runtimes": {"nvidia": "/x"}}', "is not an object whose 'runtimes' is an object of objects"),
+        ("", '{"runtimes": {"nvidia": {"runtimeType": "x"}}}', "the runtime nvidia has a runtimeType, expected a path"),
+        ("", '{"default-runtime": "kata", "runtimes": {"kata": {"path": "/opt/kata-runtime"}}}', "is kata .*isolation"),
+        ("", '{"default-runtime": "v", "runtimes": {"v": {"runtimeType": "io.containerd.runsc.v1"}}}', "runsc.v1.*isolation"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_before_anything_is_written(host: Host, options: str, text: str, message: str) -> None:
+    host.options.write_text(f"# options\nDOCKER_OPTS='{options}'\n")
+    host.config.write_text(text)
+    before = host.tree()
+    for check in (True, False):
+        with pytest.raises(Refused, match=message):
+            host.converge(check=check)
+    assert (host.tree(), host.done) == (before, [])
+
+
+@pytest.mark.parametrize("entry", ['{"path": "/usr/bin/crun"}', '{"runtimeType": "io.containerd.runc.v2"}'])
+def test_a_default_that_runs_containers_as_runc_does_is_replaced(host: Host, entry: str) -> None:
+    host.config.write_text(f'{{"default-runtime": "x", "runtimes": {{"x": {entry}}}}}')
+    host.start()
+    host.converge()
+    assert host.default() == "nvidia"
+    host.converge("absent")
+    assert host.default() == "x"
+
+
+def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: Host) -> None:
+    """A reload would forget the runtimes of the command line. And dockerd wants the default runtime of the file in the file."""
+    host.options.write_text(f"DOCKER_OPTS=--add-runtime=nvidia={host.program}\n")
+    host.start()
+    monitored = host.run
+
+    def run(argv: list[str], timeout: float) -> Outcome:
+        outcome = monitored(argv, timeout)
+        return Outcome(argv, 0, outcome.out.replace("MainPID=0", "MainPID=7")) if argv[:2] == ["systemctl", "show"] else outcome
+
+    modules = [importlib.import_module(f"{PACKAGE}.{name}") for name in ("default_runtime", "docker")]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            patch.setattr(module, "arguments_of", lambda _pid: ["dockerd", *host.words])
+        with pytest.raises(Refused, match=r"restarting docker.service would end the 3 running containers .* without live-restore; nothing"):
+            converge(host.wanted(), False, run)
+        host.containers = 0
+        assert converge(host.wanted(), False, run).changed
+    assert host.config.read_text() == MINIMAL.replace("PROGRAM", str(host.program))
+    assert (host.done, host.default()) == (["restart"], "nvidia")
+
+
+def test_a_flag_that_systemd_has_not_read_is_refused(host: Host) -> None:
+    host.unit.write_text(UNIT.replace("$DOCKER_OPTS", "--default-runtime=runc"))
+    host.properties["NeedDaemonReload"] = "yes"
+    with pytest.raises(Refused, match=r"docker.service:3 has --default-runtime, which systemd has not read; nothing was changed"):
+        host.converge()
+    host.unit.write_text("# --default-runtime=runc\n" + UNIT)
+    assert host.converge().changed
+
+
+def test_absent_undoes_it_to_the_byte_and_once_only(host: Host) -> None:
+    """The default goes back by a restart, which live-restore, an empty host or the administrator allow: it is no longer in the file."""
+    before = host.files()
+    host.converge()
+    host.done.clear()
+    with pytest.raises(Refused, match=r"restarting docker.service would end the 3 running containers .* switch live-restore on"):
+        host.converge("absent")
+    assert host.default() == "nvidia"
+    assert host.config.exists()
+    predicted = host.converge("absent", check=True, allowed=True)
+    assert host.converge("absent", allowed=True) == predicted
+    assert (host.files(), host.default(), host.done) == (before, "runc", ["restart"])
+    assert host.converge("absent").notes == ["nothing of ours is recorded on this host"]
+    assert host.done == ["restart"]
+
+
+@pytest.mark.parametrize("why", ["live-restore", "empty"])
+def test_a_restart_that_ends_no_container_is_allowed(host: Host, why: str) -> None:
+    host.write('{"live-restore": true}' if why == "live-restore" else "{}")
+    host.start()
+    host.converge()
+    host.containers = 3 if why == "live-restore" else 0
+    host.converge("absent")
+    assert (host.default(), host.done) == ("runc", ["reload", "restart"])
+
+
+def test_where_docker_cannot_be_reloaded_it_is_restarted(host: Host) -> None:
+    host.properties["CanReload"] = "no"
+    with pytest.raises(Refused, match="would end the 3 running"):
+        host.converge()
+    assert host.converge(allowed=True).changed
+    assert (host.default(), host.done) == ("nvidia", ["restart"])
+
+
+def test_a_later_edit_of_others_stays(host: Host) -> None:
+    host.write(KUBEADM)
+    host.start()
+    host.converge()
+    host.config.write_text(host.config.read_text().replace("100m", "50m"))
+    found = host.converge("absent", allowed=True)
+    assert host.config.read_text() == KUBEADM.replace("100m", "50m")
+    assert found.notes == [f"{host.config} was changed by somebody else since: only our part is taken out"]
+
+
+def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
+    host.converge()
+    host.config.write_text(host.config.read_text().replace("{", '{\n    "debug": true,', 1))
+    host.converge("absent", allowed=True)
+    assert json.loads(host.config.read_text()) == {"debug": True}
+    host.converge()
+    host.config.unlink()
+    assert host.converge("absent", allowed=True).notes == [f"{host.config} is gone, so there was nothing to take out"]
+
+
+def test_a_way_back_with_which_docker_would_not_start_is_refused(host: Host) -> None:
+    host.converge()
+    host.options.write_text("DOCKER_OPTS=--default-runtime=nvidia\n")
+    host.write(json.dumps({"runtimes": json.loads(host.config.read_text())["runtimes"]}))
+    before = host.tree()
+    with pytest.raises(Refused, match="specified default runtime 'nvidia' does not exist"):
+        host.converge("absent", allowed=True)
+    assert host.tree() == before
+
+
+def test_a_docker_that_dies_of_the_change_gets_its_old_file_back(host: Host) -> None:
+    before, host.dislikes = host.tree(), "nvidia"
+    with pytest.raises(TransactionError, match=r"docker.service is not healthy after 0.2 s: systemd says that it is failed.*\n.*put back"):
+        host.converge()
+    assert host.tree() == before
+    assert host.done == ["reload", "restart"]
+
+
+def test_a_reload_that_docker_does_not_follow_is_put_back_without_a_restart(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = host.tree()
+    monkeypatch.setattr(host, "reload", lambda: None)
+    with pytest.raises(TransactionError, match="its default runtime is 'runc', expected 'nvidia'"):
+        host.converge()
+    assert (host.tree(), host.done) == (before, ["reload"])
+
+
+def test_a_reload_that_systemd_refuses_is_put_back(host: Host) -> None:
+    before, monitored = host.tree(), host.run
+
+    def run(argv: list[str], timeout: float) -> Outcome:
+        return Outcome(argv, 1, err="Job failed") if argv[:2] == ["systemctl", "reload"] else monitored(argv, timeout)
+
+    with pytest.raises(TransactionError, match=r"reload docker.service failed: Job failed. It said:\nlevel=error msg=no; put back"):
+        converge(host.wanted(), False, run)
+    assert host.tree() == before
+
+
+def points(host: Host, state: str) -> list[str]:
+    passed: list[str] = []
+    host.converge(state, point=passed.append, allowed=True)
+    return passed
+
+
+def killed(host: Host, state: str, victim: str) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            host.converge(state, point=lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None, allowed=True)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize(("state", "other", "default"), [("present", "absent", "nvidia"), ("absent", "present", "runc")])
+def test_killed_anywhere_the_next_run_finishes(host: Host, state: str, other: str, default: str) -> None:
+    host.write(KUBEADM)
+    host.start()
+    host.converge(other, allowed=True)
+    all_points = points(host, state)
+    assert [point.split()[0] for point in all_points] == ["before", "noted", "written", "restarted", "done"]
+    wanted = host.files()
+    for victim in all_points:
+        host.converge(other, allowed=True)
+        before = host.config.read_bytes()
+        killed(host, state, victim)
+        assert host.config.read_bytes() in (before, wanted["etc/docker/daemon.json"]), victim
+        host.converge(state, allowed=True)
+        assert host.default() == default, victim
+        assert host.files() == wanted, victim
+        assert not host.converge(state, check=True).changed
+
+
+def test_what_a_killed_run_left_broken_is_put_back(host: Host) -> None:
+    before, host.dislikes = host.tree(), "nvidia"
+    killed(host, "present", f"written {host.config}")
+    host.start()
+    assert host.default() == ""
+    with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
+        host.converge()
+    assert host.tree() == before
+
+
+def test_a_docker_that_does_not_run_is_left_alone(host: Host) -> None:
+    host.process.write_text("")
+    before = host.tree()
+    with pytest.raises(Refused, match=r"docker.service is failed, expected active; nothing was changed"):
+        host.converge()
+    assert (host.tree(), host.done) == (before, [])
+
+
+def test_a_missing_program_is_refused(host: Host) -> None:
+    host.program.unlink()
+    with pytest.raises(Refused, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
+        host.converge()
+
+
+def test_secrets_of_the_configuration_are_in_no_diff(host: Host) -> None:
+    text = '{"log-driver": "splunk", "log-opts": {"splunk-token": "geheim", "splunk-url": "https://me:geheim@splunk"}}'
+    host.write(text)
+    (diff,) = host.converge(check=True).diff
+    assert diff["before"] == text.replace("me:geheim", "(hidden)").replace('"geheim"', '"(hidden)"')
+    assert "geheim" not in diff["after"]
+    assert "nvidia" in diff["after"]
+
+
+def test_an_edit_that_docker_has_not_loaded_is_told(host: Host) -> None:
+    host.write("{}")
+    assert host.converge(check=True).warnings == [
+        f"{host.config} was changed after docker was started, and not by us: its restart brings that change, too"
+    ]
+    host.properties["ExecMainStartTimestampMonotonic"] = str(10**18)
+    assert host.converge(check=True).warnings == []
+
+
+def test_no_runtime_gets_anothers_entries(host: Host) -> None:
+    host.converge()
+    assert [entry.owner for entry in journal.Journal("/").entries()] == ["container_runtime.docker"]
+    # kubelet may use another one by now: what is ours on docker goes all the same.
+    wanted = Wanted("absent", str(host.program), "", None, 0.2, True, "containerd")
+    assert converge(wanted, False, host.run).changed
+    assert host.default() == "runc"
+
+
+def test_variables_of_the_unit_are_filled_in_as_systemd_does() -> None:
+    environment = {"A": "--a=1 --b", "C": "x y"}
+    assert docker_config.expanded(["$A", "--c=${C}", "$NO", "z$C"], environment) == ["--a=1", "--b", "--c=x y", "zx y"]
+    text = "# X=1\nA='--a=1 --b'\n\nB=\"1\" 2\nC='\n;D=1\n"
+    assert docker_config.environment_of(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
+
+
+def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: Host) -> None:
+    """roles/container-engine/docker: the options are in drop-ins, as variables of the unit."""
+    host.start_words = "dockerd $DOCKER_OPTS $DOCKER_DNS_OPTIONS"
+    drop_in = host.folder / "docker-options.conf"
+    drop_in.write_text('[Service]\nEnvironment="DOCKER_OPTS= --iptables=false --default-runtime=runc"\n')
+    host.properties |= {"DropInPaths": str(drop_in), "Environment": '"DOCKER_OPTS= --default-runtime=runc"'}
+    with pytest.raises(Refused, match=r"docker-options.conf:2 has --default-runtime=runc"):
+        host.converge()
+
+
+class Api:
+    """docker's API on a socket, which answers once with these bytes."""
+
+    def __init__(self, path: Path, answer: bytes) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self.asked = b""
+        self._thread = threading.Thread(target=self._serve, args=(answer,))
+        self._thread.start()
+
+    def _serve(self, answer: bytes) -> None:
+        connection, _address = self._listener.accept()
+        with connection:
+            self.asked = connection.recv(4096)
+            connection.sendall(answer)
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Callable[[bytes], tuple[Api, str]]]:
+    made: list[Api] = []
+
+    def serve(answer: bytes) -> tuple[Api, str]:
+        path = tmp_path / f"{len(made)}.sock"
+        made.append(Api(path, answer))
+        return made[-1], str(path)
+
+    yield serve
+    for one in made:
+        one.close()
+
+
+def test_docker_is_asked_over_its_socket(api: Callable[[bytes], tuple[Api, str]], tmp_path: Path) -> None:
+    body = b'{"DefaultRuntime": "nvidia"}'
+    server, address = api(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    assert docker.info(address, 5.0) == {"DefaultRuntime": "nvidia"}
+    assert server.asked.startswith(b"GET /info HTTP/1.1\r\nHost: localhost\r\n")
+    for answer, words in (
+        (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}", "answers 500: {}"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", r"answers \[\]"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "does not answer: Expecting"),
+        (b"what?", "does not answer: "),
+    ):
+        with pytest.raises(SilentError, match=words):
+            docker.info(api(answer)[1], 5.0)
+    with pytest.raises(SilentError, match="does not answer: "):
+        docker.info(str(tmp_path / "none"), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [([], "/run/docker.sock"), (["-H", "fd://"], "/run/docker.sock"), (["-H", "tcp://x", "--host=unix:///srv/d"], "/srv/d")],
+)
+def test_where_docker_listens_is_what_its_command_line_says(words: list[str], address: str) -> None:
+    assert docker._address(words) == address
+
+
+def test_what_a_process_has_beyond_the_file_is_no_reason_to_restart_it() -> None:
+    nvidia = {"nvidia": {"path": "/x"}}
+    assert docker_config.not_running(Runtimes("runc", {}), Runtimes("runc", nvidia)) is None
+    assert docker_config.not_running(Runtimes("runc", nvidia), Runtimes("runc", {})) == "its runtime nvidia is None, expected '/x'"

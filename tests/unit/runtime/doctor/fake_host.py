@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A folder that stands for a host with our daemons: their units as the roles write them, and what systemd and /proc say of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare_runtime.doctor.findings import Findings
+from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, Host
+
+ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
+STAMP = "0123456789abcdef"
+COPIES = "/run/gpushare-extender-copies"
+
+UNITS = {
+    PLUGIN: f"""\
+[Service]
+Environment=GPUSHARE_GENERATION={STAMP}
+ExecStartPre=+/bin/mkdir -p /var/lib/kubelet/device-plugins
+ExecStart={ENVIRONMENT}/bin/gpushare-device-plugin \\
+  --kubeconfig /etc/gpushare/device-plugin.kubeconfig \\
+  --seed-token-file /etc/gpushare/device-plugin.token \\
+  --token-file /var/lib/gpushare-device-plugin/token \\
+  --kubelet-root /var/lib/kubelet
+""",
+    EXTENDER: f"""\
+[Service]
+Environment=GPUSHARE_GENERATION={STAMP}
+ExecStartPre=+/bin/sh -ec 'owner=$(stat -c %%u "$RUNTIME_DIRECTORY"); install -d -m 0711 {COPIES}; for file in \
+/etc/gpushare/extender.kubeconfig /etc/gpushare/extender.token /etc/gpushare/extender-metrics.token /etc/gpushare/pki/extender.crt \
+/etc/gpushare/pki/extender.key /etc/gpushare/pki/ca.crt; do \\
+  copy="{COPIES}/$(basename "$file")"; \\
+  done'
+ExecStart={ENVIRONMENT}/bin/gpushare-extender \\
+  --kubeconfig {COPIES}/extender.kubeconfig \\
+  --seed-token-file {COPIES}/extender.token \\
+  --token-file /var/lib/gpushare-extender/token \\
+  --tls-cert {COPIES}/extender.crt \\
+  --tls-key {COPIES}/extender.key \\
+  --client-ca {COPIES}/ca.crt \\
+  --listen 127.0.0.1:32766
+""",
+}
+
+
+class FakeHost(Host):
+    """One without units; `install` gives it some. Every path given is as the host sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, self._answer)
+        self.states: dict[str, dict[str, str]] = {}
+        self.asked: list[list[str]] = []
+
+    def file(self, path: str, content: str | bytes = "") -> None:
+        place = self.at(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def socket(self, path: str) -> None:
+        place = self.at(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as sock:
+            # Through a folder of /proc, because a socket's whole path may have few characters only.
+            descriptor = os.open(place.parent, os.O_RDONLY)
+            sock.bind(f"/proc/self/fd/{descriptor}/{place.name}")
+            os.close(descriptor)
+
+    def install(self, name: str, pid: int = 77, text: str | None = None, **state: str) -> None:
+        """The unit, and a process that runs it."""
+        self.file(f"/etc/systemd/system/{name}.service", UNITS[name] if text is None else text)
+        self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
+        running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": ""}
+        self.states[f"{name}.service"] = {**running, **state}
+
+    def _answer(self, arguments: Sequence[str]) -> str:
+        self.asked.append(list(arguments))
+        assert arguments[0] == "show"
+        state = self.states.get(arguments[1], {"ActiveState": "inactive", "SubState": "dead", "MainPID": "0"})
+        return "".join(f"{key}={value}\n" for key, value in state.items())
+
+
+def said(found: Findings) -> list[tuple[str, str]]:
+    """What was found, under which code; a warning says so before its code. Each has its three parts."""
+    assert all(one.found and one.expected and one.cure for one in found.findings)
+    return [(one.check if one.severity == "error" else f"{one.severity} {one.check}", one.found) for one in found.findings]

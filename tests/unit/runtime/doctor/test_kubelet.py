@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The device plugin's side of kubelet: sockets that somebody really listens on, and what kubelet has recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare_runtime.core.protocol import RESOURCE_CARDS, RESOURCE_MEMORY, SOCKET_CARDS, SOCKET_MEMORY
+from gpushare_runtime.doctor.findings import Findings
+from gpushare_runtime.doctor.host import PLUGIN
+from gpushare_runtime.doctor.kubelet import Listener, judge_registration, judge_second_plugin, listener, listeners, registered
+from unit.runtime.doctor.fake_host import UNITS, FakeHost, said
+
+FOLDER = "/var/lib/kubelet/device-plugins"
+OURS = [Listener(SOCKET_CARDS, 77, "ours"), Listener(SOCKET_MEMORY, 77, "ours")]
+RECORDED: dict[str, list[str]] = {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_CARDS: []}
+NOT_READ = "kubelet does not read the list"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path)
+    host.install(PLUGIN)
+    return host
+
+
+def test_who_listens_on_a_device_plugins_socket(host: FakeHost) -> None:
+    for name in ("kubelet.sock", "a.sock", "b.sock", "dead.sock", "c.sock"):
+        host.socket(f"{FOLDER}/{name}")
+    host.file(f"{FOLDER}/kubelet_internal_checkpoint", "{}")
+    host.at(f"{FOLDER}/link.sock").symlink_to(host.at(f"{FOLDER}/a.sock"))
+    host.file("/proc/5/cmdline", b"/bin/other-plugin\0--x\0y\0z\0")
+    host.file("/proc/7/cmdline", b"/bin/alone\0")
+    asked = []
+
+    def peer(path: Path) -> int | None:
+        asked.append(path)
+        return {"dead.sock": None, "b.sock": 6, "c.sock": 7}.get(path.name, 5)
+
+    unit = host.unit(PLUGIN)
+    found = [Listener("a.sock", 5, "/bin/other-plugin --x y"), Listener("b.sock", 6, ""), Listener("c.sock", 7, "/bin/alone")]
+    assert listeners(host, unit, peer) == found
+    assert list(map(str, found[:2])) == ["process 5 (/bin/other-plugin --x y)", "process 6 (unnamed)"]
+    assert asked == [host.at(f"{FOLDER}/{name}.sock") for name in ("a", "b", "c", "dead")]
+    assert listeners(host, replace(unit, text=UNITS[PLUGIN].replace("/var/lib/kubelet\n", "/elsewhere\n")), peer) == []
+    assert listeners(host, replace(unit, text=None), peer) == found, "kubelet's folder where no unit names another"
+
+
+def test_of_very_many_sockets_some_are_looked_at(host: FakeHost) -> None:
+    for number in range(105):
+        host.socket(f"{FOLDER}/{number}.sock")
+    assert len(listeners(host, host.unit(PLUGIN), lambda _path: 1)) == 100
+
+
+def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
+    with tempfile.TemporaryDirectory(prefix="gd") as folder, socket.socket(socket.AF_UNIX) as server:
+        path = Path(folder, "s")
+        assert listener(path) is None
+        server.bind(str(path))
+        assert listener(path) is None
+        server.listen()
+        assert listener(path) == os.getpid()
+
+
+def test_what_kubelet_has_registered_by_card(host: FakeHost) -> None:
+    unit = host.unit(PLUGIN)
+    assert registered(host, unit) == {}
+
+    def of(devices: object) -> dict[str, list[str]]:
+        host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": devices}}))
+        return registered(host, unit)
+
+    ids = ["GPU-1-_-0", "GPU-1-_-1", "GPU-2-_-0"]
+    assert of({RESOURCE_MEMORY: ids, RESOURCE_CARDS: ["GPU-1"], "other.com/x": ["1"]}) == {
+        RESOURCE_MEMORY: ["GPU-1", "GPU-2"],
+        RESOURCE_CARDS: ["GPU-1"],
+    }
+    by_numa = {"-1": ["GPU-1-_-0"], "0": ["GPU-1-_-1", "GPU-2-_-0"]}
+    assert of({RESOURCE_MEMORY: by_numa, RESOURCE_CARDS: None}) == {RESOURCE_MEMORY: ["GPU-1", "GPU-2"], RESOURCE_CARDS: []}
+    assert of({RESOURCE_MEMORY: [f"other-{number:03}" for number in range(200)]}) == {
+        RESOURCE_MEMORY: [f"other-{number:03}" for number in range(100)]
+    }
+    for devices in (["a"], {RESOURCE_MEMORY: 7}, {RESOURCE_MEMORY: [7]}, None, 7):
+        assert of(devices) == {}
+    for content in ("{", "[]", "7", '{"Data": 7}'):
+        host.file(f"{FOLDER}/kubelet_internal_checkpoint", content)
+        assert registered(host, unit) == {}
+
+
+@pytest.mark.parametrize(
+    ("listening", "says", "expected"),
+    [
+        (OURS, "", ""),
+        ([], NOT_READ, ""),
+        (OURS, NOT_READ, ""),
+        ([*OURS, Listener("other.sock", 300, "x")], "", ""),
+        (
+            [OURS[0], Listener(SOCKET_MEMORY, 300, "")],
+            "",
+            f"process 300 (unnamed) listening on the device plugin's own socket {SOCKET_MEMORY}",
+        ),
+        (
+            [*OURS, Listener("a.sock", 300, "x"), Listener("b.sock", 301, "y")],
+            f"gpu-mem: {NOT_READ}",
+            f"kubelet not listening to our device plugin (gpu-mem: {NOT_READ}) while process 300 (x) and process 301 (y) serves it",
+        ),
+        (
+            [Listener(SOCKET_CARDS, 300, "x"), Listener("a.sock", 300, "x")],
+            NOT_READ,
+            f"process 300 (x) listening on the device plugin's own socket {SOCKET_CARDS}",
+        ),
+    ],
+)
+def test_another_device_plugin_for_the_cards(host: FakeHost, listening: list[Listener], says: str, expected: str) -> None:
+    found = Findings()
+    assert judge_second_plugin(found, replace(host.unit(PLUGIN), says=says), listening) is bool(expected)
+    assert said(found) == ([("second_plugin", expected)] if expected else [])
+
+
+NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
+
+
+@pytest.mark.parametrize(
+    ("listening", "recorded", "changes", "expected"),
+    [
+        (OURS, RECORDED, {}, []),
+        (OURS[1:], RECORDED, {}, [NOT_LISTENING + SOCKET_CARDS]),
+        (OURS[:1], RECORDED, {"says": "all is well"}, [NOT_LISTENING + SOCKET_MEMORY]),
+        (OURS, {RESOURCE_CARDS: ["GPU-1"]}, {}, [f"no {RESOURCE_MEMORY} in kubelet's checkpoint"]),
+        (
+            [],
+            {},
+            {"active": "activating", "state": "start", "says": "waits", "text": UNITS[PLUGIN].replace("/var/lib/kubelet\n", "/k\n")},
+            [f"no device plugin listening on /k/device-plugins/{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_CARDS)],
+        ),
+    ],
+)
+def test_a_plugin_that_is_not_known_to_kubelet(
+    host: FakeHost, listening: list[Listener], recorded: dict[str, list[str]], changes: dict[str, str], expected: list[str]
+) -> None:
+    found = Findings()
+    judge_registration(found, replace(host.unit(PLUGIN), **changes), listening, recorded)
+    assert said(found) == [("plugin_not_registered", words) for words in expected]
+    assert all(one.cure.startswith(f"systemctl restart {PLUGIN};") for one in found.findings)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Units, their processes, and the runtime's files, as the doctor reads and judges them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.doctor import host as doctor_host
+from gpushare_runtime.doctor.findings import Findings
+from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, Host, Unit, shown, systemctl
+from gpushare_runtime.doctor.units import judge_files, judge_unit
+from unit.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, FakeHost, said
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
+
+
+def test_a_unit_with_the_generations_of_its_file_and_of_its_process(host: FakeHost) -> None:
+    start = (
+        "ExecStart=/opt/x/gpushare-extender --token-file y \\\n  --metrics-token-file '/a b' \\\n  --listen 127.0.0.1:1\nExecStartPost=z\n"
+    )
+    text = f"[Service]\nEnvironment=GPUSHARE_GENERATION=new\n{start}"
+    host.install(EXTENDER, text=text, StatusText="a=b")
+    # It may say of itself what it likes; root reads the files that are named there, and sends one of them away.
+    host.file("/proc/77/cmdline", b"/opt/x/gpushare-extender\0--metrics-token-file\0/etc/shadow\0")
+    host.file("/proc/77/environ", b"XGPUSHARE_GENERATION=x\0A=1\0GPUSHARE_GENERATION=old\0GPUSHARE_GENERATION=later\0")
+    unit = host.unit(EXTENDER)
+    assert unit == Unit(EXTENDER, text, "active", "running", True, "a=b", 77, "old")
+    assert unit.arguments == ["/opt/x/gpushare-extender", "--token-file", "y", "--metrics-token-file", "/a b", "--listen", "127.0.0.1:1"]
+    assert (unit.file_stamp, unit.option("token-file"), unit.option("tls-cert")) == ("new", "y", "")
+
+
+def test_a_unit_of_which_less_is_there(host: FakeHost) -> None:
+    assert host.unit(EXTENDER) == Unit(EXTENDER, None, "inactive", "dead")
+    host.states["gpushare-extender.service"] = {}
+    assert host.unit(EXTENDER) == Unit(EXTENDER, None)
+    text = "[Service]\n# Environment=GPUSHARE_GENERATION=no\n"
+    host.install(EXTENDER, text=text, ActiveState="inactive", SubState="dead", UnitFileState="disabled", MainPID="")
+    host.file("/proc/0/environ", b"")
+    unit = host.unit(EXTENDER)
+    assert unit == Unit(EXTENDER, text, "inactive", "dead")
+    assert (unit.file_stamp, unit.arguments) == ("", [])
+    host.states["gpushare-extender.service"]["MainPID"] = "78"
+    assert host.unit(EXTENDER).stamp is None
+    host.file("/proc/78/environ", b"A=1")
+    assert host.unit(EXTENDER).stamp == ""
+    assert replace(unit, text="[Service]\nExecStart=x 'y\n").arguments == []
+
+
+def test_systemd_is_asked_about_the_unit_by_its_file_name(host: FakeHost) -> None:
+    host.unit("x")
+    ((verb, name, properties),) = host.asked
+    assert (verb, name) == ("show", "x.service")
+    wanted = {"ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText"}
+    assert set(properties.removeprefix("--property=").split(",")) == wanted
+
+
+def test_what_the_extender_reads_from_copies_is_read_where_root_has_it(host: FakeHost) -> None:
+    host.install(EXTENDER)
+    unit = host.unit(EXTENDER)
+    assert unit.option("seed-token-file") == f"{COPIES}/extender.token"
+    assert unit.file("seed-token-file") == "/etc/gpushare/extender.token"
+    assert unit.file("tls-cert") == "/etc/gpushare/pki/extender.crt"
+    assert unit.file("client-ca") == "/etc/gpushare/pki/ca.crt"
+    assert unit.file("token-file") == "/var/lib/gpushare-extender/token"
+    assert unit.file("metrics-token-file") == ""
+    host.install(PLUGIN)
+    assert host.unit(PLUGIN).file("seed-token-file") == "/etc/gpushare/device-plugin.token"
+
+
+def test_nothing_but_a_regular_file_is_read_and_of_it_not_more_than_the_limit(host: FakeHost) -> None:
+    host.file("/a", b"x" * (MOST_BYTES + 1))
+    assert host.read("/a") == b"x" * MOST_BYTES
+    assert host.read("/a", 3) == b"xxx"
+    # The extender may write to its own folder what it likes.
+    host.at("/link").symlink_to(host.at("/a"))
+    os.mkfifo(host.at("/pipe"))
+    host.at("/folder").mkdir()
+    host.socket("/socket")
+    for name in ("link", "pipe", "folder", "socket", "nothing", "\0"):
+        assert host.read(f"/{name}") is None, name
+
+
+def test_what_others_wrote_is_shown_in_one_line_and_not_in_full() -> None:
+    assert shown("a\x1b[2J\n b ") == "a [2J b"
+    assert shown("x" * 301) == "x" * 300 + "…"
+    assert shown("x" * 300) == "x" * 300
+
+
+def test_the_command_of_a_process_has_three_words(host: FakeHost) -> None:
+    host.file("/proc/5/cmdline", b"/bin/other-plugin\0--x\0y\0z\0")
+    assert (host.command(5), host.command(6)) == ("/bin/other-plugin --x y", "")
+
+
+def test_systemctl_that_fails_hangs_or_is_not_there_is_no_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "systemctl"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program.write_text('#!/bin/sh\nif [ "$1" = fail ]; then echo no bus >&2; exit 1; fi\necho "$@"\n')
+    program.chmod(0o755)
+    assert systemctl(["show", "x"]) == "show x\n"
+    with pytest.raises(CannotLook, match=r"systemctl fail failed with exit status 1: no bus"):
+        systemctl(["fail"])
+    monkeypatch.setattr(doctor_host, "_SYSTEMCTL_SECONDS", 0.2)
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(CannotLook, match="timed out"):
+        systemctl(["show"])
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    with pytest.raises(CannotLook, match="No such file"):
+        systemctl(["show"])
+
+
+# Judgements
+
+NOT_FROM_DISK = f"{EXTENDER}.service running from other files than those on the disk"
+
+
+@pytest.mark.parametrize(
+    ("changes", "runs", "expected"),
+    [
+        ({}, True, []),
+        ({"text": None, "active": "failed"}, False, [("extender_missing", f"no unit {EXTENDER}.service")]),
+        ({"active": "activating", "state": "start", "says": "waits", "stamp": "new", "enabled": False}, True, []),
+        ({"active": "activating", "state": "start"}, False, [("extender_down", f"{EXTENDER}.service activating (start)")]),
+        (
+            {"active": "activating", "state": "auto-restart", "says": "no API"},
+            False,
+            [("extender_down", f"{EXTENDER}.service activating (auto-restart, its last words: no API)")],
+        ),
+        ({"active": "failed", "state": "", "enabled": False}, False, [("extender_down", f"{EXTENDER}.service failed (no state)")]),
+        (
+            {"active": "deactivating", "state": "start", "says": "y"},
+            False,
+            [("extender_down", f"{EXTENDER}.service deactivating (start, its last words: y)")],
+        ),
+        ({"stamp": "new"}, True, [("extender_older_than_file", NOT_FROM_DISK)]),
+        ({"enabled": False}, True, [("warning extender_not_at_boot", f"{EXTENDER}.service not enabled")]),
+        (
+            {"enabled": False, "stamp": None},
+            True,
+            [("extender_older_than_file", NOT_FROM_DISK), ("warning extender_not_at_boot", f"{EXTENDER}.service not enabled")],
+        ),
+    ],
+)
+def test_a_daemon_runs_from_the_files_on_the_disk_now_and_after_a_boot(
+    host: FakeHost, changes: dict[str, Any], runs: bool, expected: list[tuple[str, str]]
+) -> None:
+    host.install(EXTENDER)
+    found = Findings()
+    assert judge_unit(found, replace(host.unit(EXTENDER), **changes), ENVIRONMENT) is runs
+    assert said(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (ENVIRONMENT, []),
+        ("/opt/gpushare/0.2.0-0123456789ab", [("runtime_differs", f"{EXTENDER}.service running {ENVIRONMENT}/bin/gpushare-extender")]),
+        (ENVIRONMENT[:-1], [("runtime_differs", f"{EXTENDER}.service running {ENVIRONMENT}/bin/gpushare-extender")]),
+    ],
+)
+def test_a_daemon_runs_from_the_runtime_in_use(host: FakeHost, environment: str, expected: list[tuple[str, str]]) -> None:
+    host.install(EXTENDER)
+    found = Findings()
+    assert judge_unit(found, host.unit(EXTENDER), environment)
+    assert said(found) == expected
+    # Without a program in its file it is not told from where it runs; that it is another file is said.
+    found = Findings()
+    judge_unit(found, replace(host.unit(EXTENDER), text="[Service]\n", stamp=STAMP), environment)
+    assert said(found) == [("extender_older_than_file", NOT_FROM_DISK)]
+
+
+def test_a_plugin_that_is_down_is_called_stopped(host: FakeHost) -> None:
+    host.install(PLUGIN, ActiveState="failed", SubState="failed")
+    found = Findings()
+    assert not judge_unit(found, host.unit(PLUGIN), ENVIRONMENT)
+    assert said(found) == [("plugin_stopped", f"{PLUGIN}.service failed (failed)")]
+    assert f"systemctl restart {PLUGIN};" in found.findings[0].cure
+    found = Findings()
+    judge_unit(found, Unit(PLUGIN, None), ENVIRONMENT)
+    assert said(found) == [("plugin_missing", f"no unit {PLUGIN}.service")]
+
+
+# The runtime's files
+
+
+def digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+PACKAGES = "lib/python3.11/site-packages"
+
+
+def files_of(environment: Path) -> list[tuple[str, str]]:
+    found = Findings()
+    judge_files(found, environment)
+    return said(found)
+
+
+def write(place: Path, content: str | bytes = b"") -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def test_a_file_of_the_runtime_that_was_changed(tmp_path: Path) -> None:
+    unknown = [("runtime_differs", f"no record of the installed files in {tmp_path}")]
+    assert files_of(tmp_path) == unknown
+    packages = tmp_path / PACKAGES
+    write(packages / "gpushare_runtime/core/ledger.py", "x = 1\n")
+    record = f"gpushare_runtime/core/ledger.py,sha256={digest(b'x = 1' + bytes([10]))},6\n../../../bin/gpushare-extender,sha256=abc,9\n"
+    write(packages / "gpushare_runtime-0.1.0.dist-info/RECORD", record + "gpushare_runtime/x.pyc,,\n")
+    assert files_of(tmp_path) == []
+    # Another package, and another Python's folder, are none of ours.
+    write(packages / "other-1.0.dist-info/RECORD", "other/x.py,sha256=abc,1\n")
+    write(packages / "gpushare_runtime-0.1.0.data/RECORD", "gpushare_runtime/x.py,sha256=abc,1\n")
+    write(tmp_path / "lib/pypy3/site-packages/gpushare_runtime-0.1.0.dist-info/RECORD", "gpushare_runtime/x.py,sha256=abc,1\n")
+    assert files_of(tmp_path) == []
+    write(packages / "gpushare_runtime/core/ledger.py", "x = 2\n")
+    assert files_of(tmp_path) == [("runtime_differs", f"gpushare_runtime/core/ledger.py in {tmp_path} changed since it was installed")]
+    found = Findings()
+    judge_files(found, tmp_path)
+    assert "built anew" in found.findings[0].cure
+
+
+def test_of_many_files_that_are_gone_five_are_named(tmp_path: Path) -> None:
+    packages = tmp_path / PACKAGES
+    names = [f"gpushare_runtime/{name}.py" for name in ("a", "b", "c", "d d", "e", "f")]
+    rows = [f"{name},sha256={digest(b'')},0" for name in names]
+    rows += ["gpushare_runtime/g.py,md5=abc,1", "gpushare_runtime/h.txt,sha256=abc,1", "gpushare_runtime/i.py,sha256=abc"]
+    record = packages / "gpushare_runtime-0.1.0.dist-info/RECORD"
+    write(record, "\n".join(rows))
+    # An empty file has the recorded hash, one that is gone has none.
+    listed = ", ".join(names[:5])
+    assert files_of(tmp_path) == [("runtime_differs", f"{listed} and 1 more in {tmp_path} changed since it was installed")]
+    write(record, "\n".join([rows[0], '"gpushare_runtime/d,d.py",sha256=abc,0']))
+    assert files_of(tmp_path) == [("runtime_differs", f"{names[0]}, gpushare_runtime/d,d.py in {tmp_path} changed since it was installed")]
+    write(record, "\n".join(rows))
+    for name in names:
+        write(packages / name)
+    assert files_of(tmp_path) == []
+    record.unlink()
+    assert files_of(tmp_path) == [("runtime_differs", f"no record of the installed files in {tmp_path}")]
+
+
+def test_the_installer_names_the_variable_of_the_generation_alike() -> None:
+    from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import names
+    from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
+    from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+
+    assert (VARIABLE, UNITS) == (doctor_host.GENERATION, doctor_host.UNITS)
+    assert (names.PLUGIN, names.EXTENDER) == (PLUGIN, EXTENDER)
+    assert Host().at("/etc/x") == Path("/etc/x")
