@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 Json = dict[str, Any]
@@ -23,6 +24,8 @@ ALLOCATION = "scheduler.framework.gpushare.allocation"
 OURS = (INDEX, CARD_UNITS, POD_UNITS, ASSIGNED, ASSUME_TIME, ALLOCATION)
 
 REFUSED = "UnexpectedAdmissionError"
+# A container whose whole life was as short as this may have ended between two looks of churn_watch.py; kubelet tells whole seconds.
+BRIEF_SECONDS = 1
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     first_annotations: Mapping[str, str] = field(default_factory=dict)
     containers: set[str] = field(default_factory=set)
-    """ids of containers that have run"""
+    """ids of containers that have run for longer than churn_watch.py can miss"""
     asked_away: float | None = None
     forced: bool = False
     early: bool = False
@@ -164,8 +167,13 @@ class Log:
         pod.annotations = annotations
         phase, statuses = status.get("phase"), status.get("containerStatuses", ())
         for of in statuses:
-            if of.get("containerID") and ("running" in of["state"] or of["state"].get("terminated", {}).get("startedAt")):
-                pod.containers.add(of["containerID"].removeprefix("containerd://"))
+            ended = of["state"].get("terminated", {})
+            if of.get("containerID") and ("running" in of["state"] or ended.get("startedAt")):
+                identity = of["containerID"].removeprefix("containerd://")
+                if ended.get("startedAt") and _seconds(ended["startedAt"], ended["finishedAt"]) <= BRIEF_SECONDS:
+                    pod.containers.discard(identity)
+                else:
+                    pod.containers.add(identity)
         complete = statuses and all("running" in of["state"] for of in statuses)
         if phase == "Running" and complete and pod.running is None:
             pod.running = t
@@ -177,3 +185,8 @@ class Log:
 
     def alive(self, uid: str) -> list[Container]:
         return [container for container in self.containers.values() if container.uid == uid and container.end is None]
+
+
+def _seconds(since: str, until: str) -> float:
+    """Between two times as the API server writes them."""
+    return (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()

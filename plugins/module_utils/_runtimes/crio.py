@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, remove_empty_header, set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
     RUNTIME,
@@ -219,7 +219,8 @@ def _order(low: str) -> List[str]:
         names = loads(read_text(TOOLKIT) or "").get("nvidia-container-runtime", {}).get("runtimes") or ["runc", "crun"]
     except TomlError:
         return []
-    first = next((name for name in names if shutil.which(str(name))), None)
+    programs = Host()
+    first = next((name for name in names if programs.program(str(name))), None)
     if low not in _LOW_LEVEL or first is None or os.path.basename(str(first)) == low:
         return []
     return [f"{TOOLKIT} starts {first} first, and CRI-O uses {low}: put {low} first in its list `runtimes`, or containers do not end"]

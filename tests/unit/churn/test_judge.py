@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from e2e.churn_judge import counts, in_pairs, never_seen, over_booked, peaks, refusal_runs, survivors, wrong_cards
-from e2e.churn_log import ALLOCATION, REFUSED, Plan, Pod
+from e2e.churn_log import ALLOCATION, REFUSED, Log, Plan, Pod
 from unit.churn.logs import Story
 
 
@@ -82,6 +82,22 @@ def test_a_start_that_the_node_did_not_log() -> None:
     story = Story()
     story.pod(Plan("one", (8,)), {0: 8}).containers.add("f" * 64)
     assert len(never_seen(story.log)) == 1
+
+
+def test_a_container_that_may_have_ended_between_two_looks_is_not_missed() -> None:
+    log, pod = Log(), Plan("one", (8,))
+    log.made(pod, {"metadata": {"uid": "u"}}, 0)
+    seen = {"metadata": {"uid": "u", "name": "one"}, "spec": {"nodeName": "gpu1"}, "status": {"phase": "Running"}}
+
+    def container(state: dict[str, object]) -> list[str]:
+        seen["status"]["containerStatuses"] = [{"containerID": "containerd://" + "f" * 64, "state": state}]
+        log.api_says("MODIFIED", seen, 1)
+        return never_seen(log)
+
+    started, second, third = (f"2026-01-02T03:04:0{digit}Z" for digit in (5, 6, 7))
+    assert len(container({"running": {"startedAt": started}})) == 1
+    assert container({"terminated": {"startedAt": started, "finishedAt": second}}) == []
+    assert len(container({"terminated": {"startedAt": started, "finishedAt": third}})) == 1
 
 
 def test_more_units_than_the_card_for_a_moment() -> None:

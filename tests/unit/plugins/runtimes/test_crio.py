@@ -248,7 +248,7 @@ def test_a_default_on_the_command_line_and_a_file_that_crio_rejects_are_refused(
 
 def test_the_hook_of_older_toolkits_and_another_order_of_runtimes_are_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     (host.folder / "oci-nvidia-hook.json").write_text("{}")
-    monkeypatch.setattr(crio.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(crio.Host, "program", lambda _host, name: f"/usr/bin/{name}")
     order, hook = host.converge(check=True).notes[::-1]
     assert hook.endswith("oci-nvidia-hook.json is NVIDIA's hook for all containers: remove it, the runtime nvidia does its work")
     assert order.endswith(
