@@ -28,7 +28,7 @@ def down(cluster: Cluster) -> Iterator[Cluster]:
 
 def test_verify_names_the_dead_host_and_nothing_else(down: Cluster, tmp_path: Path) -> None:
     verdict = Verify(down, tmp_path).run()
-    assert verdict.causes == {(CONTROL_PLANE, "not_looked")}, verdict.words
+    assert verdict.causes == {(CONTROL_PLANE, "not_checked")}, verdict.words
 
 
 def test_site_goes_on_with_the_others_and_changes_nothing(down: Cluster) -> None:

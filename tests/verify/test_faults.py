@@ -84,4 +84,4 @@ def test_a_probe_pod_of_a_killed_run_is_removed(clean: Verify) -> None:
 def test_a_host_that_cannot_be_reached_is_a_finding(clean: Verify) -> None:
     with faults.unreachable(clean.cluster, "gpu2"):
         verdict = clean.run()
-    assert verdict.causes == {("gpu2", "not_looked")}, verdict.words
+    assert verdict.causes == {("gpu2", "not_checked")}, verdict.words

@@ -112,7 +112,7 @@ class Removal:
         ]
         self.removed = [one.title for one in self.objects]
         for node in self.mine:
-            self.look(node)
+            self.read(node)
 
     def nodes(self) -> Dict[str, NodeTraces]:
         """Every node's traces by name."""
@@ -129,7 +129,7 @@ class Removal:
             raise
         return ours(items, version, kind)
 
-    def look(self, node: NodeTraces) -> None:
+    def read(self, node: NodeTraces) -> None:
         """Note what goes from a node and what stays."""
         self.removed += [f"label {label} of node {node.name}" for label in node.claimed]
         if node.labelled_by_others:

@@ -29,9 +29,9 @@ _GRACE = 30.0
 def judge_containers(
     found: Findings, pods: Iterable[Mapping[str, Any]], has: Mapping[str, list[str]], cards: Mapping[int, int | None], now: float
 ) -> int:
-    """How many containers were looked at. pods: of this node; has: container id to device nodes; cards: NVML index to minor.
+    """How many containers were checked. pods: of this node; has: container id to device nodes; cards: NVML index to minor.
 
-    now: when the node was looked at, by its own clock, which is also that of the containers' start.
+    now: when the node answered, by its own clock, which is also that of the containers' start.
     """
     count = 0
     for pod in pods:

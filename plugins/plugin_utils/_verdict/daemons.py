@@ -51,7 +51,7 @@ def judge_doctor(found: Findings, doctor: Doctor, environment: str) -> None:
     found.list += doctor.findings
     if doctor.problem and environment:
         cure = f"remove {environment} and {SITE}: the runtime is built anew; then run verify again"
-        found.error("not_looked", f"nothing of the daemons, because {doctor.problem}", "the findings of gpushare-doctor", cure)
+        found.error("not_checked", f"nothing of the daemons, because {doctor.problem}", "the findings of gpushare-doctor", cure)
 
 
 def judge_metrics(found: Findings, doctor: Doctor, name: str, wanted: str) -> None:

@@ -47,7 +47,7 @@ class Health:
     """The extender's counters. why: why they are not known, "" if they are."""
 
     filter_calls: int = 0
-    refused_calls: int = 0
+    unauthorized_calls: int = 0
     why: str = ""
 
 
@@ -93,7 +93,7 @@ def _finding(one: Mapping[str, Any], host: str) -> Finding:
 
 
 def _health(one: Mapping[str, Any]) -> Health:
-    return Health(_count(one["filter_calls"]), _count(one["refused_calls"]), _words(one["why"]))
+    return Health(_count(one["filter_calls"]), _count(one["unauthorized_calls"]), _words(one["why"]))
 
 
 def _several(values: Any, read_one: Callable[[Any], T]) -> tuple[T, ...]:

@@ -50,7 +50,7 @@ _NO_CALL = (
 
 #: Code to the codes that explain it: (code, where). The first one that was found is named as the cause.
 FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "not_looked": (("runtime_differs", _SAME),),
+    "not_checked": (("runtime_differs", _SAME),),
     "plugin_stopped": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("runtime_missing", _SAME), ("kubelet_stopped", _SAME)),
     "plugin_missing": (("runtime_missing", _SAME),),
     "plugin_older_than_file": (("plugin_stopped", _SAME),),

@@ -31,7 +31,7 @@ _PROBES_OFF = "no probe pod was asked for"
 class Evidence:
     """What was seen. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing; cluster: likewise.
 
-    probed: the hosts' second look, during the probe; probes: node to its probe pod, or why there are none; unproven: node to why no
+    probed: what the hosts answered again, during the probe; probes: node to its probe pod, or why there are none; unproven: node to why no
     probe pod was placed there.
     """
 
@@ -44,7 +44,7 @@ class Evidence:
 
     @property
     def seen(self) -> dict[str, Mapping[str, Any]]:
-        """The hosts that were looked at."""
+        """The hosts that were checked."""
         return {host: seen for host, seen in self.hosts.items() if not isinstance(seen, str)}
 
     @property
@@ -58,7 +58,7 @@ def judge(evidence: Evidence) -> Verdict:
     findings: list[Finding] = []
     containers = 0
     cluster = evidence.cluster if not isinstance(evidence.cluster, str) else None
-    findings += _not_looked(evidence)
+    findings += _not_checked(evidence)
     nodes = {node["metadata"]["name"]: node for node in cluster["nodes"]} if cluster else {}
     for host, seen in evidence.seen.items():
         found = Findings(host)
@@ -106,7 +106,7 @@ def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str,
 
 
 def scheduler_name(evidence: Evidence) -> str:
-    """The name by which a pod asks for the scheduler that was configured; the default one's where none was looked at."""
+    """The name by which a pod asks for the scheduler that was configured; the default one's where none was checked."""
     for seen in evidence.seen.values():
         if seen["plane"] is None:
             continue
@@ -122,17 +122,17 @@ def scheduler_name(evidence: Evidence) -> str:
     return "default-scheduler"
 
 
-def _not_looked(evidence: Evidence) -> list[Finding]:
+def _not_checked(evidence: Evidence) -> list[Finding]:
     found = Findings("")
     cure = "bring it back, or leave it out with --limit; then run verify again"
     for host, why in evidence.hosts.items():
         if isinstance(why, str):
             of_host = Findings(host)
-            of_host.error("not_looked", f"nothing, because {why}", "every host of the run looked at", cure)
+            of_host.error("not_checked", f"nothing, because {why}", "an answer of every host of the run", cure)
             found.list += of_host.list
     if isinstance(evidence.cluster, str):
         cure = "run it again once kubectl works on a control plane"
-        found.error("not_looked", f"nothing in the API, because {evidence.cluster}", "the cluster looked at", cure)
+        found.error("not_checked", f"nothing in the API, because {evidence.cluster}", "an answer of the cluster", cure)
     return found.list
 
 
@@ -186,9 +186,7 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
 
 def _probe(found: Findings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
     if pod is None:
-        found.error(
-            "probe_failed", f"the probe pod of {node} gone", "it to stay until it was looked at", "run verify again; who deletes it?"
-        )
+        found.error("probe_failed", f"the probe pod of {node} gone", "it to stay until it was checked", "run verify again; who deletes it?")
         return 0
     name = f"{pod['namespace']}/{pod['name']}"
     if not pod["node"]:
@@ -202,12 +200,12 @@ def _probe(found: Findings, evidence: Evidence, host: str, node: str, pod: Mappi
         return 0
     second = evidence.probed.get(host)
     if second is None or second.get("gpu") is None:
-        found.error("not_looked", f"nothing of probe pod {name}", "its device nodes looked at", "run verify again")
+        found.error("not_checked", f"nothing of probe pod {name}", "a list of its device nodes", "run verify again")
         return 0
     before = len(found.list)
-    # Everything that runs was seen: the second look came after it was running.
-    looked = _containers(found, evidence.seen[host], second["gpu"]["containers"], float("inf"), [pod])
-    return int(looked == 1 and len(found.list) == before)
+    # Everything that runs was seen: the hosts answered again after it was running.
+    checked = _containers(found, evidence.seen[host], second["gpu"]["containers"], float("inf"), [pod])
+    return int(checked == 1 and len(found.list) == before)
 
 
 def _calls(evidence: Evidence) -> list[Finding]:
@@ -218,7 +216,7 @@ def _calls(evidence: Evidence) -> list[Finding]:
     for host, seen in planes.items():
         before, after = (_health(one, host) for one in (seen, evidence.probed[host]))
         reason = proof.not_called(None if after.why else {"filter_calls": after.filter_calls}, after.why, before.filter_calls)
-        refused = after.refused_calls - before.refused_calls
+        refused = after.unauthorized_calls - before.unauthorized_calls
         if reason and refused > 0:
             reason += f", and has refused {refused} calls that came without the scheduler's client certificate"
         reasons.append(reason)

@@ -95,7 +95,7 @@ def test_what_a_host_said_instead_is_in_the_verdict(tmp_path: Path, world: World
     done, _plan, report = run(tmp_path, looked, {"msg": "kubectl get nodes failed"})
     assert done.returncode == 2
     assert [one["host"] for one in report["findings"]] == ["", "gpu1", "gpu2"]
-    assert {one["check"] for one in report["findings"]} == {"not_looked"}
+    assert {one["check"] for one in report["findings"]} == {"not_checked"}
     assert "kubectl get nodes failed" in report["findings"][0]["found"]
     assert "no route to host" in report["findings"][1]["found"]
 
@@ -108,4 +108,4 @@ def test_a_cluster_of_which_nothing_can_be_reached_gets_its_verdict(tmp_path: Pa
     done = play(tmp_path, ROOT / "playbooks/verify.yml", hosts, gpushare_verify_report=str(report))
     assert done.returncode == 2, done.stdout + done.stderr
     findings = json.loads(report.read_text())["findings"]
-    assert [(one["host"], one["check"]) for one in findings] == [("", "not_looked"), ("cp1", "not_looked"), ("gpu1", "not_looked")]
+    assert [(one["host"], one["check"]) for one in findings] == [("", "not_checked"), ("cp1", "not_checked"), ("gpu1", "not_checked")]

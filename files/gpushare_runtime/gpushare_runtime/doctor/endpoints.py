@@ -24,7 +24,7 @@ class Health:
     """The extender's counters since its start. why: why they are not known, "" if they are."""
 
     filter_calls: int = 0
-    refused_calls: int = 0
+    unauthorized_calls: int = 0
     why: str = ""
 
 
@@ -46,7 +46,7 @@ def judge_health(found: Findings, host: Host, unit: Unit) -> Health:
         why = shown(str(report.get("not_ready") or "it does not say why"))
         seen = f"an extender that is not in sync: {why}"
         found.error("extender_not_synced", seen, "synced: true", f"{log}; is the API server reachable?")
-    return Health(_count(report, "filter_calls"), _count(report, "refused_calls"))
+    return Health(_count(report, "filter_calls"), _count(report, "unauthorized_calls"))
 
 
 def judge_metrics(found: Findings, host: Host, unit: Unit) -> None:

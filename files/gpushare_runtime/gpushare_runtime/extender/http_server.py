@@ -128,7 +128,7 @@ class Endpoints:
             "preempt_calls": count("preempt"),
             "binds": count("bind", OK),
             "bind_failures": count("bind", UNSCHEDULABLE, ERROR),
-            "refused_calls": self.meters.unauthorized_callers,
+            "unauthorized_calls": self.meters.unauthorized_callers,
         }
 
     def families(self) -> Iterator[Metric]:

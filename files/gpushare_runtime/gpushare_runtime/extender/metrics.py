@@ -163,7 +163,7 @@ def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:
 
 def _drift_of(node: NodeLedger) -> Counter[str]:
     index_of = {card.uuid: card.index for card in node.inventory.cards} if node.inventory else {}
-    allocations = {holder.uid: holder.allocation.by_card for holder in node.pods if holder.allocation is not None}
+    allocations = {pod.uid: pod.allocation.by_card for pod in node.pods if pod.allocation is not None}
     said: Counter[tuple[str, str, str]] = Counter()
     for entry in node.record.held.entries:
         said[entry.uid, entry.card, entry.why if entry.why in _DRIFTS else "other"] += entry.units

@@ -173,7 +173,7 @@ def plane_host() -> Json:
         "node_name": "cp1",
         "kubelet": kubelet,
         "runtime": {**runtime(), "requirements_sha256": ARTIFACT.kubectl_requirements_sha256},
-        "doctor": doctor("gpushare-extender", health={"filter_calls": 3, "refused_calls": 0, "why": ""}),
+        "doctor": doctor("gpushare-extender", health={"filter_calls": 3, "unauthorized_calls": 0, "why": ""}),
         "gpu": None,
         "plane": plane,
         "now": NOW,

@@ -21,7 +21,7 @@ EXTENDER = "gpushare-extender"
 
 
 def answer(**changes: Any) -> Json:
-    return seen.doctor(EXTENDER, health={"filter_calls": 3, "refused_calls": 1, "why": ""}, **changes)
+    return seen.doctor(EXTENDER, health={"filter_calls": 3, "unauthorized_calls": 1, "why": ""}, **changes)
 
 
 def read_text(text: str) -> Doctor:
@@ -35,7 +35,7 @@ def test_what_the_doctor_prints_is_what_is_read() -> None:
     printed.error("second_plugin", "f", "e", "c")
     printed.warn("token_not_renewed", "f", "e", "c")
     printed.daemons[EXTENDER] = {"runs": True, "listens": "a:1", "metrics": "b:2", "active": "active", "state": "", "says": "", "pid": 7}
-    printed.health = {"filter_calls": 3, "refused_calls": 1, "why": ""}
+    printed.health = {"filter_calls": 3, "unauthorized_calls": 1, "why": ""}
     printed.strangers = [{"name": "x.sock", "pid": 7, "process": "p"}, {"name": "y.sock", "pid": 8, "process": ""}]
     printed.registered = {"aliyun.com/gpu-mem": ["GPU-1"]}
     found = read_text(printed.as_json())
@@ -45,7 +45,7 @@ def test_what_the_doctor_prints_is_what_is_read() -> None:
     ]
     daemon = found.daemons[EXTENDER]
     assert (daemon.runs, daemon.listens, daemon.metrics) == (True, "a:1", "b:2")
-    assert (found.health.filter_calls, found.health.refused_calls, found.health.why) == (3, 1, "")
+    assert (found.health.filter_calls, found.health.unauthorized_calls, found.health.why) == (3, 1, "")
     assert found.strangers == ("process 7 (p)", "process 8 (unnamed)")
     assert (found.registered, found.problem) == ({"aliyun.com/gpu-mem": ("GPU-1",)}, "")
 
@@ -67,9 +67,9 @@ def test_what_the_doctor_prints_is_what_is_read() -> None:
         {"daemons": {EXTENDER: None}},
         {"daemons": {EXTENDER: {"runs": True, "listens": None, "metrics": ""}}},
         {"health": 7},
-        {"health": {"filter_calls": "3", "refused_calls": 0, "why": ""}},
-        {"health": {"filter_calls": -1, "refused_calls": 0, "why": ""}},
-        {"health": {"filter_calls": 2**63, "refused_calls": 0, "why": ""}},
+        {"health": {"filter_calls": "3", "unauthorized_calls": 0, "why": ""}},
+        {"health": {"filter_calls": -1, "unauthorized_calls": 0, "why": ""}},
+        {"health": {"filter_calls": 2**63, "unauthorized_calls": 0, "why": ""}},
         {"strangers": [{"pid": "x", "process": ""}]},
         {"registered": {"a": {"b": 1}}},
         {"registered": {"a": ["x"] * 101}},

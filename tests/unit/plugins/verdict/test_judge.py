@@ -116,7 +116,7 @@ OF_EXTENDER = {code for code in CODES if code.startswith(("extender", "certifica
 FAULTS: list[tuple[Change, str, str]] = [
     *((lambda w, code=code: reported(w.cp, code), "cp1", code) for code in sorted(OF_EXTENDER)),
     *((lambda w, code=code: reported(w.gpu, code), "gpu1", code) for code in sorted(CODES - OF_EXTENDER)),
-    (lambda w: w.cp.update(doctor={"problem": "there is no gpushare-doctor", "answer": ""}), "cp1", "not_looked"),
+    (lambda w: w.cp.update(doctor={"problem": "there is no gpushare-doctor", "answer": ""}), "cp1", "not_checked"),
     (lambda w: add_manifest(w, seen.manifest()), "cp1", "stale_scheduler_file"),
     (lambda w: add_manifest(w, seen.manifest().replace("name: kube-scheduler", "name: x", 1).replace("--config", OWN_LEASE)), "cp1", ""),
     (lambda w: w.gpu["gpu"]["managers"].append({"name": "HAMi", "active": True, "evidence": ["process 7"]}), "gpu1", "second_plugin"),
@@ -183,30 +183,30 @@ def test_what_only_follows_names_its_cause(world: World) -> None:
     assert follower.endswith("(follows from plugin_stopped)")
 
 
-def test_a_host_or_a_cluster_that_was_not_looked_at_is_an_error(world: World) -> None:
+def test_a_host_or_a_cluster_that_was_not_checked_at_is_an_error(world: World) -> None:
     world.more = {"hosts": {"cp1": world.cp, "gpu1": "no connection"}}
-    assert causes(world) == {("gpu1", "not_looked")}
+    assert causes(world) == {("gpu1", "not_checked")}
     world.more = {"cluster": "kubectl failed"}
-    assert causes(world) == {("", "not_looked")}
+    assert causes(world) == {("", "not_checked")}
 
 
-def test_what_was_not_looked_at_is_named_and_the_rest_judged(world: World) -> None:
+def test_what_was_not_checked_at_is_named_and_the_rest_judged(world: World) -> None:
     world.more = {"hosts": {"cp1": "no route", "gpu1": world.gpu, "gpu2": "no connection"}, "cluster": "kubectl failed"}
     world.gpu["places"]["memory_unit"] = "no unit"
     found = judge(world.evidence())
     assert [(one.host, one.check, one.found) for one in found.findings] == [
-        ("", "not_looked", "nothing in the API, because kubectl failed"),
-        ("cp1", "not_looked", "nothing, because no route"),
-        ("gpu2", "not_looked", "nothing, because no connection"),
+        ("", "not_checked", "nothing in the API, because kubectl failed"),
+        ("cp1", "not_checked", "nothing, because no route"),
+        ("gpu2", "not_checked", "nothing, because no connection"),
     ]
     assert found.looked_at == {"hosts": 1, "GPU nodes": 1, "containers": 0, "probe pods": 0}
 
 
 def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) -> None:
     world.more = {"cluster": "kubectl failed"}
-    assert causes(world) == {("", "not_looked")}
+    assert causes(world) == {("", "not_checked")}
     world.cp["plane"]["scheduler"]["configs"].clear()
-    assert causes(world) == {("", "not_looked"), ("cp1", "scheduler_not_configured")}
+    assert causes(world) == {("", "not_checked"), ("cp1", "scheduler_not_configured")}
 
 
 def test_objects_that_are_gone_or_changed_are_told_apart(world: World) -> None:
@@ -289,7 +289,7 @@ def probed(world: World, pod: dict[str, Any] | None, calls: int = 4, nodes: list
 
 def again(calls: int, refused: int = 0, why: str = "") -> dict[str, Any]:
     """A control plane seen again; what its extender has counted."""
-    health = {"filter_calls": calls, "refused_calls": refused, "why": why}
+    health = {"filter_calls": calls, "unauthorized_calls": refused, "why": why}
     return {"gpu": None, "plane": None, "doctor": seen.doctor("gpushare-extender", health=health)}
 
 
@@ -351,7 +351,7 @@ def test_a_probe_pod_whose_node_was_not_seen_again_proves_nothing(world: World, 
     if second is not None:
         world.more["probed"]["gpu1"] = second
     found = judge(world.evidence())
-    assert [(one.host, one.check, one.found) for one in found.causes] == [("gpu1", "not_looked", f"nothing of {PROBE}")]
+    assert [(one.host, one.check, one.found) for one in found.causes] == [("gpu1", "not_checked", f"nothing of {PROBE}")]
     assert found.looked_at["probe pods"] == 0
 
 
@@ -537,7 +537,7 @@ def test_metrics_are_where_the_inventory_has_them(
 def test_a_host_without_a_runtime_is_said_once_and_one_without_an_answer_of_the_doctor_too(world: World) -> None:
     world.gpu["doctor"] = {"problem": "there is no gpushare-doctor", "answer": ""}
     (finding,) = judge(world.evidence()).findings
-    assert (finding.host, finding.check) == ("gpu1", "not_looked")
+    assert (finding.host, finding.check) == ("gpu1", "not_checked")
     assert finding.found == "nothing of the daemons, because there is no gpushare-doctor"
     assert "/opt/gpushare/0.1.0-0123456789ab" in finding.cure
     # One of another release has no doctor, or another one.

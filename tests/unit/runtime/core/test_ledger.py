@@ -34,7 +34,7 @@ def whole(cards: int) -> Request:
     return Request((ContainerRequest(Kind.APP, 0, "main", whole_cards=cards),))
 
 
-def holder(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> AllocatedPod:
+def allocated_pod(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> AllocatedPod:
     return AllocatedPod(uid, "default", uid, node, request, allocation)
 
 
@@ -51,11 +51,11 @@ def frees(ledger: Ledger, node: str = "n") -> list[int]:
 def test_units_are_taken_from_their_card_and_given_back() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 24))
-    ledger.apply(holder("a", memory(6), on(1, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
     assert frees(ledger) == [16, 18]
-    ledger.apply(holder("a", memory(6), on(1, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
     assert frees(ledger) == [16, 18]
-    ledger.apply(holder("a", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     assert frees(ledger) == [10, 24]
     ledger.remove("a")
     ledger.remove("a")
@@ -63,13 +63,13 @@ def test_units_are_taken_from_their_card_and_given_back() -> None:
 
 
 def test_of_a_pod_nothing_is_supposed_that_was_not_said() -> None:
-    pod = holder("a", memory(6), None)
+    pod = allocated_pod("a", memory(6), None)
     assert (pod.labels, pod.priority, pod.terminating, pod.alive) == ((), 0, False, False)
     assert CardState(card(0, 16), 16, True).core == 0
 
 
 def test_what_makes_a_difference_to_what_is_held() -> None:
-    pod = holder("a", memory(6), on(0, 6))
+    pod = allocated_pod("a", memory(6), on(0, 6))
     for same in (replace(pod, priority=9), replace(pod, terminating=True), replace(pod, alive=True)):
         assert pod.counts_as(same)
     others: tuple[dict[str, Any], ...] = (
@@ -91,8 +91,8 @@ def test_the_same_name_again_is_another_pod() -> None:
 def test_a_card_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
-    ledger.apply(holder("a", whole(1), on(0, 16)))
-    ledger.apply(holder("b", memory(1), on(1, 1)))
+    ledger.apply(allocated_pod("a", whole(1), on(0, 16)))
+    ledger.apply(allocated_pod("b", memory(1), on(1, 1)))
     node = ledger.node("n")
     assert node is not None
     assert [(s.free, s.empty) for s in node.card_states] == [(0, False), (15, False)]
@@ -103,7 +103,7 @@ def test_a_card_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> N
 def test_a_card_held_whole_has_nothing_left_whatever_the_annotation_says_it_had() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
-    ledger.apply(holder("a", whole(1), on(0, 10)))
+    ledger.apply(allocated_pod("a", whole(1), on(0, 10)))
     assert frees(ledger) == [0]
 
 
@@ -112,7 +112,7 @@ def test_more_compute_than_a_card_shares_out_is_reported() -> None:
     ledger.set_inventory("n", Inventory(GIB, (card(0, 16),), core=100))
     for uid in ("a", "b"):
         request = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=60),))
-        ledger.apply(holder(uid, request, on(0, 1)))
+        ledger.apply(allocated_pod(uid, request, on(0, 1)))
     node = ledger.node("n")
     assert node is not None
     assert node.problems() == ["card 0: 120 % of its compute are held, it shares out 100 %"]
@@ -122,9 +122,9 @@ def test_more_compute_than_a_card_shares_out_is_reported() -> None:
 def test_a_pod_without_a_known_card_counts_against_every_card() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(5, 6, 24))
-    ledger.apply(holder("a", memory(6), None))
+    ledger.apply(allocated_pod("a", memory(6), None))
     assert frees(ledger) == [0, 0, 18], "also where no card is as large: it is from days when it needed to be on none alone"
-    ledger.apply(holder("b", whole(1), None))
+    ledger.apply(allocated_pod("b", whole(1), None))
     assert frees(ledger) == [0, 0, 0]
 
 
@@ -133,9 +133,9 @@ def test_a_pod_without_a_known_card_counts_with_what_its_node_says_after_some_se
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     assert not ledger.expire(100.0)
-    ledger.apply(holder("whole", whole(1), None))
+    ledger.apply(allocated_pod("whole", whole(1), None))
     assert not ledger.expire(101.0)
-    ledger.apply(holder("giant", memory(40), on(7, 40)))
+    ledger.apply(allocated_pod("giant", memory(40), on(7, 40)))
     for clock, done, free in ((102.0, False, [0, 0]), (115.9, False, [0, 0]), (116.0, True, [0, 0]), (117.0, True, [16, 16])):
         assert (ledger.expire(clock), frees(ledger)) == (done, free), clock
     assert not ledger.expire(200.0)
@@ -148,24 +148,24 @@ def test_a_pod_without_a_known_card_counts_with_what_its_node_says_after_some_se
     said = HeldEntry(inventory(16, 16).cards[1].uuid, "giant", "default/giant", 5, "unmanaged")
     ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((said,))))
     assert frees(ledger) == [16, 11], "what the node says counts, also where it is only a part"
-    ledger.apply(holder("giant", memory(40), on(7, 40)))
+    ledger.apply(allocated_pod("giant", memory(40), on(7, 40)))
     assert frees(ledger) == [16, 11]
     ledger.remove("giant")
     ledger.remove("whole")
     ledger.set_inventory("n", inventory(16, 16))
-    ledger.apply(holder("whole", whole(1), None))
+    ledger.apply(allocated_pod("whole", whole(1), None))
     assert frees(ledger) == [0, 0], "another pod, and another time"
 
 
 def test_a_pod_whose_card_becomes_known_in_time_is_counted_by_it() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
-    ledger.apply(holder("a", memory(6), None))
+    ledger.apply(allocated_pod("a", memory(6), None))
     assert not ledger.expire(1.0)
-    ledger.apply(holder("a", memory(6), on(1, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
     assert (ledger.expire(16.0), frees(ledger)) == (False, [16, 10])
     ledger.remove("a")
-    ledger.apply(holder("a", memory(6), None))
+    ledger.apply(allocated_pod("a", memory(6), None))
     assert (ledger.expire(17.0), frees(ledger)) == (False, [10, 10]), "its time begins anew"
 
 
@@ -173,7 +173,7 @@ def test_of_a_static_pods_copy_only_the_nodes_word_counts() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     for allocation in (None, on(0, 6)):
-        ledger.apply(replace(holder("a", memory(6), allocation), mirror=True))
+        ledger.apply(replace(allocated_pod("a", memory(6), allocation), mirror=True))
         assert (frees(ledger), ledger.nodes["n"].problems()) == ([16, 16], [])
     said = HeldEntry(inventory(16, 16).cards[1].uuid, "a", "default/a", 6, "unmanaged")
     ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((said,))))
@@ -186,14 +186,14 @@ def test_what_a_pod_was_bound_with_counts_while_its_annotations_are_broken(broke
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     for how in (ledger.assume, ledger.apply):
-        how(holder("a", memory(6), on(1, 6)))
-        ledger.apply(holder("a", memory(6), broken))
+        how(allocated_pod("a", memory(6), on(1, 6)))
+        ledger.apply(allocated_pod("a", memory(6), broken))
         assert (frees(ledger), ledger.nodes["n"].problems()) == ([16, 10], [])
-    ledger.apply(holder("a", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     assert frees(ledger) == [10, 16], "a correction is believed"
     ledger.remove("a")
-    ledger.reserve(holder("a", memory(6), on(1, 6)), 5.0)
-    ledger.apply(holder("a", memory(6), broken))
+    ledger.reserve(allocated_pod("a", memory(6), on(1, 6)), 5.0)
+    ledger.apply(allocated_pod("a", memory(6), broken))
     assert frees(ledger) == [10, 10], "somebody else has bound it: where it was only to go says nothing"
 
 
@@ -201,7 +201,7 @@ def test_a_node_has_no_say_in_what_lingers_on_another() -> None:
     ledger = Ledger()
     for name in ("n", "m"):
         ledger.set_inventory(name, inventory(16))
-    ledger.apply(holder("a", memory(6), on(0, 6), "m"))
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6), "m"))
     ledger.hold_until("a", 5.0)
     ledger.set_node(SAYS_A)
     assert ledger.is_held_until("a")
@@ -250,7 +250,7 @@ def test_a_fault_is_said_with_its_place_and_in_few_words() -> None:
 
 def test_pods_may_be_known_before_their_nodes_cards() -> None:
     ledger = Ledger()
-    ledger.apply(holder("a", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     assert frees(ledger) == []
     ledger.set_inventory("n", inventory(16))
     assert frees(ledger) == [10]
@@ -265,12 +265,12 @@ def test_pods_may_be_known_before_their_nodes_cards() -> None:
 def test_a_binding_under_way_is_held_until_it_is_seen_or_forgotten() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
-    ledger.assume(holder("a", memory(6), on(0, 6)))
+    ledger.assume(allocated_pod("a", memory(6), on(0, 6)))
     assert frees(ledger) == [10]
     ledger.forget("a")
     assert frees(ledger) == [16]
-    ledger.assume(holder("a", memory(6), on(0, 6)))
-    ledger.apply(holder("a", memory(6), on(0, 6)))
+    ledger.assume(allocated_pod("a", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     ledger.forget("a")
     assert frees(ledger) == [10]
 
@@ -278,10 +278,10 @@ def test_a_binding_under_way_is_held_until_it_is_seen_or_forgotten() -> None:
 def test_a_fresh_list_drops_what_is_gone_and_keeps_a_binding_that_it_may_not_have_seen() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
-    ledger.apply(holder("gone", memory(1), on(0, 1)))
-    ledger.assume(holder("under way", memory(2), on(0, 2)))
-    ledger.assume(holder("deleted", memory(4), on(0, 4)))
-    ledger.replace([holder("seen", memory(8), on(0, 8))], {"seen", "under way"})
+    ledger.apply(allocated_pod("gone", memory(1), on(0, 1)))
+    ledger.assume(allocated_pod("under way", memory(2), on(0, 2)))
+    ledger.assume(allocated_pod("deleted", memory(4), on(0, 4)))
+    ledger.replace([allocated_pod("seen", memory(8), on(0, 8))], {"seen", "under way"})
     assert {uid for uid in ("gone", "under way", "deleted", "seen") if ledger.pod(uid)} == {"under way", "seen"}
     assert frees(ledger) == [6]
 
@@ -305,11 +305,11 @@ def test_a_node_without_a_usable_card_has_nothing() -> None:
 def test_an_impossible_state_is_reported() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16, 16))
-    ledger.apply(holder("a", memory(10), on(0, 10)))
-    ledger.apply(holder("b", memory(10), on(0, 10)))
-    ledger.apply(holder("c", memory(2), on(7, 2)))
-    ledger.apply(holder("d", whole(1), on(1, 16)))
-    ledger.apply(holder("e", memory(1), on(1, 1)))
+    ledger.apply(allocated_pod("a", memory(10), on(0, 10)))
+    ledger.apply(allocated_pod("b", memory(10), on(0, 10)))
+    ledger.apply(allocated_pod("c", memory(2), on(7, 2)))
+    ledger.apply(allocated_pod("d", whole(1), on(1, 16)))
+    ledger.apply(allocated_pod("e", memory(1), on(1, 1)))
     node = ledger.node("n")
     assert node is not None
     assert node.overbooked() == {0: 4, 7: 2, 1: 1}
@@ -324,25 +324,25 @@ def compute(core: int, units: int = 1) -> Request:
 def test_all_of_a_cards_compute_may_be_held() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", Inventory(GIB, (card(0, 16),), core=100))
-    ledger.apply(holder("a", compute(60), on(0, 1)))
-    ledger.apply(holder("b", compute(40), on(0, 1)))
+    ledger.apply(allocated_pod("a", compute(60), on(0, 1)))
+    ledger.apply(allocated_pod("b", compute(40), on(0, 1)))
     node = ledger.nodes["n"]
     assert (node.problems(), node.overbooked()) == ([], {})
     assert [node.remaining_after(request) for request in (compute(0), compute(5), memory(14))] == [13, None, 0]
-    ledger.apply(holder("b", compute(35), on(0, 1)))
+    ledger.apply(allocated_pod("b", compute(35), on(0, 1)))
     assert [node.remaining_after(request) for request in (compute(5), compute(10))] == [13, None]
 
 
 def test_two_that_hold_a_card_whole_are_one_too_many_however_few_units_they_name() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
-    ledger.apply(holder("a", whole(1), on(0, 8)))
+    ledger.apply(allocated_pod("a", whole(1), on(0, 8)))
     node = ledger.nodes["n"]
     assert node.overbooked() == {}
-    ledger.apply(holder("b", whole(1), on(0, 8)))
+    ledger.apply(allocated_pod("b", whole(1), on(0, 8)))
     assert node.overbooked() == {0: 1}
     assert node.problems() == ["card 0: 1 units are held beyond what it has"]
-    ledger.apply(holder("c", whole(1), on(0, 8)))
+    ledger.apply(allocated_pod("c", whole(1), on(0, 8)))
     assert node.overbooked() == {0: 8}
     ledger.set_inventory("n", None, "broken")
     assert (node.overbooked(), node.problems(), node.card_states) == ({}, [], ())
@@ -351,8 +351,8 @@ def test_two_that_hold_a_card_whole_are_one_too_many_however_few_units_they_name
 def test_the_words_for_what_cannot_be() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
-    ledger.apply(holder("a", memory(2), Allocation.of({0: {9: 1, 8: 1}})))
-    ledger.apply(holder("b", memory(2), None))
+    ledger.apply(allocated_pod("a", memory(2), Allocation.of({0: {9: 1, 8: 1}})))
+    ledger.apply(allocated_pod("b", memory(2), None))
     assert ledger.nodes["n"].problems() == [
         "card 8: 1 units are held beyond what it has",
         "card 9: 1 units are held beyond what it has",
@@ -371,10 +371,10 @@ def test_what_stays_free_beside_a_pod_on_several_cards() -> None:
 def test_a_pod_of_which_one_card_cannot_be_may_be_anywhere() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
-    pod = holder("a", memory(2), Allocation.of({0: {0: 1, 9: 1}}))
+    pod = allocated_pod("a", memory(2), Allocation.of({0: {0: 1, 9: 1}}))
     ledger.apply(pod)
     assert (ledger.nodes["n"].cards_of(pod), frees(ledger)) == (None, [14, 14])
-    pod = holder("a", memory(2), on(1, 2))
+    pod = allocated_pod("a", memory(2), on(1, 2))
     ledger.apply(pod)
     assert (ledger.nodes["n"].cards_of(pod), frees(ledger)) == ({1: 2}, [16, 14])
     ledger.set_inventory("n", None, "broken")
@@ -384,14 +384,14 @@ def test_a_pod_of_which_one_card_cannot_be_may_be_anywhere() -> None:
 def test_a_pod_with_compute_alone_that_is_there_all_the_same_may_be_anywhere() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", Inventory(GIB, (card(0, 16), card(1, 16)), core=100))
-    ledger.apply(holder("a", compute(20, units=0), None))
+    ledger.apply(allocated_pod("a", compute(20, units=0), None))
     assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].card_states] == [(16, 80, False)] * 2
 
 
 def test_a_pod_may_hold_all_units_of_its_card() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
-    ledger.apply(holder("a", memory(16), on(0, 16)))
+    ledger.apply(allocated_pod("a", memory(16), on(0, 16)))
     assert (frees(ledger), ledger.nodes["n"].problems()) == ([0, 16], [])
 
 
@@ -399,7 +399,7 @@ def test_what_a_node_could_hold_if_it_were_empty() -> None:
     ledger = Ledger()
     cards = (card(0, 16), card(1, 24, model="A100"), card(2, 80, health="lost"))
     ledger.set_inventory("n", Inventory(GIB, cards, core=50))
-    ledger.apply(holder("a", whole(2), Allocation.of({0: {0: 16, 1: 24}})))
+    ledger.apply(allocated_pod("a", whole(2), Allocation.of({0: {0: 16, 1: 24}})))
     node = ledger.nodes["n"]
 
     def asking(units: int, several: int = 1, **rules: tuple[str, ...]) -> Request:
@@ -424,12 +424,12 @@ def test_what_a_node_could_hold_if_it_were_empty() -> None:
 def test_what_a_node_would_be_with_others_on_it() -> None:
     ledger = Ledger()
     ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((), (Rejection("u", card(1, 16).uuid, 3, 1e9),)), "T4", "spread"))
-    ledger.apply(holder("a", memory(6), on(0, 6)))
-    ledger.apply(holder("b", memory(5), on(1, 5)))
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("b", memory(5), on(1, 5)))
     node = ledger.nodes["n"]
     told = ledger.derived("key", Told)
     fussy = replace(memory(1), rules=Rules(not_with=(("app", "noisy"),)))
-    other = node.simulate([holder("c", fussy, on(0, 1))], {"b", "x"})
+    other = node.simulate([allocated_pod("c", fussy, on(0, 1))], {"b", "x"})
     assert ([state.free for state in other.card_states], frees(ledger)) == ([9, 16], [10, 11])
     assert (other.name, other.record) == ("n", node.record)
     assert [state.card.index for state in other.candidates(memory(3))] == [0]
@@ -449,11 +449,11 @@ def test_every_answer_is_given_anew_when_something_has_changed() -> None:
     assert node.card_states is node.card_states, "counted once"
     empty, taken = ([16, 24], 40, 24, 2, 4, [1]), ([16, 18], 34, 18, 1, None, [])
     assert answers() == empty
-    ledger.apply(holder("a", memory(6), on(1, 6)))
+    ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
     assert answers() == taken
-    ledger.apply(holder("a", memory(2), on(1, 2)))
+    ledger.apply(allocated_pod("a", memory(2), on(1, 2)))
     assert answers() == ([16, 22], 38, 22, 1, 2, [1]), "another request"
-    ledger.apply(replace(holder("a", memory(2), on(1, 2)), terminating=True, priority=3))
+    ledger.apply(replace(allocated_pod("a", memory(2), on(1, 2)), terminating=True, priority=3))
     assert [(pod.terminating, pod.priority) for pod in node.pods] == [(True, 3)], "this changes no sum, and is known all the same"
     ledger.remove("a")
     assert answers() == empty
@@ -493,7 +493,7 @@ EVENTS: Final[dict[str, tuple[Callable[[Ledger], object], Callable[[NaiveLife], 
     "time before": (lambda ledger: ledger.expire(4.9), lambda life: life.expire(4.9)),
     "time": (lambda ledger: ledger.expire(5.0), lambda life: life.expire(5.0)),
 }
-POD, ELSEWHERE = holder("a", memory(6), on(0, 6), "n"), holder("a", memory(6), on(0, 6), "m")
+POD, ELSEWHERE = allocated_pod("a", memory(6), on(0, 6), "n"), allocated_pod("a", memory(6), on(0, 6), "m")
 SAYS_A: Final = NodeRecord("n", inventory(16), "", Held((HeldEntry(CARD_OF_N.uuid, "a", "default/a", 6, "orphaned"),)))
 
 
@@ -525,9 +525,9 @@ def test_every_history_of_one_pod(first: str) -> None:
 def test_what_was_reserved_first_and_again_later_runs_out_later() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
-    ledger.reserve(holder("a", memory(1), on(0, 1)), 10.0)
-    ledger.reserve(holder("b", memory(2), on(0, 2)), 12.0)
-    ledger.reserve(holder("a", memory(1), on(0, 1)), 14.0)
+    ledger.reserve(allocated_pod("a", memory(1), on(0, 1)), 10.0)
+    ledger.reserve(allocated_pod("b", memory(2), on(0, 2)), 12.0)
+    ledger.reserve(allocated_pod("a", memory(1), on(0, 1)), 14.0)
     assert ledger.expire(12.0)
     assert (frees(ledger), ledger.expired, ledger.in_flight) == ([15], 1, {"a"})
 
@@ -536,7 +536,7 @@ def test_who_lingers_does_so_until_the_time_that_was_said_first() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
     for uid in ("a", "b"):
-        ledger.apply(holder(uid, memory(1), on(0, 1)))
+        ledger.apply(allocated_pod(uid, memory(1), on(0, 1)))
     ledger.hold_until("a", 5.0)
     ledger.hold_until("a", 8.0)
     ledger.hold_until("b", 6.0)
@@ -550,9 +550,9 @@ def test_a_list_leaves_others_as_they_are() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
     for uid, put in {"a": ledger.apply, "b": ledger.assume, "c": lambda pod: ledger.reserve(pod, 1.0), "d": ledger.apply}.items():
-        put(holder(uid, memory(1), on(0, 1)))
+        put(allocated_pod(uid, memory(1), on(0, 1)))
     ledger.hold_until("d", 9.0)
-    ledger.replace([holder("e", memory(1), on(0, 1))], {"b", "c", "e"})
+    ledger.replace([allocated_pod("e", memory(1), on(0, 1))], {"b", "c", "e"})
     assert {found.uid for found in ledger.nodes["n"].pods} == {"b", "c", "d", "e"}
     ledger.replace([], {"e"})
     assert {found.uid for found in ledger.nodes["n"].pods} == {"d"}, "neither bound any more nor under way"
@@ -562,7 +562,7 @@ def test_only_the_node_that_says_so_ends_the_doubt_about_a_pod() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
     for uid in ("a", "b"):
-        ledger.apply(holder(uid, memory(6), on(0, 6)))
+        ledger.apply(allocated_pod(uid, memory(6), on(0, 6)))
     ledger.hold_until("b", 9.0)
     ledger.set_node(SAYS_A)
     assert {found.uid for found in ledger.nodes["n"].pods} == {"a", "b"}
@@ -628,11 +628,11 @@ def test_what_is_kept_is_told_of_a_node_that_changes_and_only_then() -> None:
     ledger.set_inventory("a", inventory(16))
     ledger.set_inventory("b", inventory(16))
     told = ledger.derived("key", Told)
-    ledger.apply(holder("1", memory(4), on(0, 4), "a"))
+    ledger.apply(allocated_pod("1", memory(4), on(0, 4), "a"))
     assert set(told.names) == {"a"}
     told.names.clear()
-    ledger.apply(holder("1", memory(4), on(0, 4), "a"))
-    ledger.replace([holder("1", memory(4), on(0, 4), "a")], {"1"})
+    ledger.apply(allocated_pod("1", memory(4), on(0, 4), "a"))
+    ledger.replace([allocated_pod("1", memory(4), on(0, 4), "a")], {"1"})
     ledger.set_inventory("b", inventory(16))
     assert told.names == [], "the same again is no change"
     ledger.remove("1")
@@ -649,7 +649,7 @@ def test_what_is_kept_is_told_when_a_node_is_there_no_more() -> None:
         def forget(self, name: str) -> None:
             there.append(ledger.node(name) is not None)
 
-    ledger.apply(holder("1", memory(4), on(0, 4), "a"))
+    ledger.apply(allocated_pod("1", memory(4), on(0, 4), "a"))
     ledger.derived("key", Looks)
     ledger.remove("1")
     assert there[-1] is False

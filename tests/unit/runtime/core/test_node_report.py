@@ -22,7 +22,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Rejection
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.test_ledger import frees, holder, memory, on, whole
+from unit.runtime.core.test_ledger import allocated_pod, frees, memory, on, whole
 from unit.runtime.pods import inventory
 
 CARDS = inventory(16, 16)
@@ -204,7 +204,7 @@ def test_no_content_breaks_the_reader(content: object) -> None:
 def test_the_processes_of_a_deleted_pod_still_hold() -> None:
     ledger = told(HeldEntry(FIRST, "gone", "x/gone", 6, "orphaned"), HeldEntry(SECOND, "big", "x/big", 16, "orphaned", whole=True))
     assert frees(ledger) == [10, 0]
-    ledger.apply(holder("gone", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("gone", memory(6), on(0, 6)))
     assert frees(ledger) == [10, 0], "counted once while the pod is there"
     ledger.remove("gone")
     ledger.set_node(NodeRecord("n", CARDS, "", NOTHING_HELD))
@@ -214,7 +214,7 @@ def test_the_processes_of_a_deleted_pod_still_hold() -> None:
 def test_the_nodes_word_tells_the_card_of_a_pod_that_nobody_placed() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", CARDS)
-    ledger.apply(holder("stray", memory(6), None))
+    ledger.apply(allocated_pod("stray", memory(6), None))
     assert frees(ledger) == [10, 10]
     ledger.set_node(NodeRecord("n", CARDS, "", Held((HeldEntry(SECOND, "stray", "x/stray", 6, "unmanaged"),))))
     assert frees(ledger) == [16, 10]
@@ -222,7 +222,7 @@ def test_the_nodes_word_tells_the_card_of_a_pod_that_nobody_placed() -> None:
 
 def test_the_node_may_know_more_than_the_annotations() -> None:
     ledger = told(HeldEntry(SECOND, "moved", "x/moved", 6, "unmanaged"))
-    ledger.apply(holder("moved", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("moved", memory(6), on(0, 6)))
     assert frees(ledger) == [10, 10], "until the annotation is corrected, both count"
 
 
@@ -230,7 +230,7 @@ def test_several_containers_of_one_pod_add_up() -> None:
     entries = [HeldEntry(FIRST, "u", "x/u", 3, "orphaned"), HeldEntry(FIRST, "u", "x/u", 4, "orphaned")]
     ledger = told(*entries)
     assert frees(ledger) == [9, 16]
-    ledger.apply(holder("u", memory(5), on(0, 5)))
+    ledger.apply(allocated_pod("u", memory(5), on(0, 5)))
     assert frees(ledger) == [9, 16], "two more than the pod's annotations say"
 
 
@@ -284,7 +284,7 @@ def test_a_card_that_rejected_a_size_is_not_the_card_that_is_left_over() -> None
 def test_the_nodes_word_is_believed_where_it_is_enough(units: int) -> None:
     """A pod of 6 units of which nobody knows the card; the node names one, or two parts of it, or less than it holds."""
     ledger = told(HeldEntry(SECOND, "u", "x/u", units, "unmanaged"), HeldEntry(FIRST, "other", "x/o", 1, "orphaned"))
-    ledger.apply(holder("u", memory(6), None))
+    ledger.apply(allocated_pod("u", memory(6), None))
     assert frees(ledger) == [15, 16 - units]
     ledger.set_node(NodeRecord("n", CARDS, "", Held((HeldEntry(SECOND, "u", "x/u", 5, "unmanaged"),))))
     assert frees(ledger) == [10, 10], "less than it holds: it may be on any card"
@@ -296,9 +296,9 @@ def test_the_nodes_word_is_believed_where_it_is_enough(units: int) -> None:
 
 def test_the_nodes_word_tells_whole_cards_too() -> None:
     ledger = told(HeldEntry(SECOND, "u", "x/u", 16, "unmanaged", whole=True))
-    ledger.apply(holder("u", whole(1), None))
+    ledger.apply(allocated_pod("u", whole(1), None))
     assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(16, True), (0, False)]
-    ledger.apply(holder("u", whole(2), None))
+    ledger.apply(allocated_pod("u", whole(2), None))
     assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(0, False), (0, False)], "one card of two is not all"
 
 
@@ -309,7 +309,7 @@ def test_no_units_are_nothing() -> None:
 
 def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> None:
     """A pod that goes there all the same fails at the node, with an empty card beside it."""
-    pod = holder("u", memory(6), on(0, 6))
+    pod = allocated_pod("u", memory(6), on(0, 6))
     for units, whole_, good in ((10, False, True), (11, False, False), (16, True, False)):
         ledger = told(HeldEntry(FIRST, "gone", "x/gone", units, "orphaned", whole=whole_))
         ledger.apply(pod)
@@ -317,14 +317,14 @@ def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> N
     for size, good in ((memory(10), True), (memory(11), False), (whole(1), False)):
         ledger = told()
         ledger.apply(pod)
-        ledger.apply(holder("unknown", size, None))
+        ledger.apply(allocated_pod("unknown", size, None))
         assert ledger.nodes["n"].still_valid(pod) is good, size
     ledger = Ledger()
     ledger.set_node(NodeRecord("n", Inventory(CARDS.unit, CARDS.cards, core=100)))
     for uid, core, good in (("a", 60, True), ("b", 40, True), ("c", 5, False)):
         asked = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=core),))
-        ledger.apply(holder(uid, asked, on(0, 1)))
-        assert ledger.nodes["n"].still_valid(holder("a", memory(1), on(0, 1))) is good, uid
+        ledger.apply(allocated_pod(uid, asked, on(0, 1)))
+        assert ledger.nodes["n"].still_valid(allocated_pod("a", memory(1), on(0, 1))) is good, uid
 
 
 def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
@@ -333,18 +333,18 @@ def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
     ledger = Ledger()
     ledger.set_node(NodeRecord("n", cards, "", Held((HeldEntry(SECOND, "u", "x/u", 4, "orphaned", whole=True),))))
     assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].card_states] == [(16, 100, True), (0, 0, False)]
-    ledger.apply(holder("u", memory(6), on(0, 6)))
+    ledger.apply(allocated_pod("u", memory(6), on(0, 6)))
     assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(10, 100), (0, 0)]
-    ledger.apply(holder("u", memory(3), on(1, 3)))
+    ledger.apply(allocated_pod("u", memory(3), on(1, 3)))
     assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(16, 100), (0, 0)]
-    ledger.apply(holder("u", memory(6), on(1, 6)))
+    ledger.apply(allocated_pod("u", memory(6), on(1, 6)))
     assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(16, 100), (10, 100)], "the pod says as much itself"
 
 
 def test_a_given_card_is_good_until_it_is_not_usable_or_rejected_or_given_twice() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", CARDS)
-    pod, second = holder("u", memory(6), on(0, 6)), Allocation.of({0: {0: 1, 1: 1}})
+    pod, second = allocated_pod("u", memory(6), on(0, 6)), Allocation.of({0: {0: 1, 1: 1}})
     both = AllocatedPod("w", "default", "w", "n", Request((ContainerRequest(Kind.APP, 0, "main", units=2),), 2), second)
     ledger.apply(pod)
     ledger.apply(both)
@@ -354,12 +354,12 @@ def test_a_given_card_is_good_until_it_is_not_usable_or_rejected_or_given_twice(
         return [node.still_valid(pod), node.still_valid(both)]
 
     assert sound() == [True, True]
-    unknown, stranger, giant = (holder("v", memory(17), allocation) for allocation in (None, on(5, 17), on(0, 17)))
+    unknown, stranger, giant = (allocated_pod("v", memory(17), allocation) for allocation in (None, on(5, 17), on(0, 17)))
     assert [node.still_valid(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such card, or none as large"
-    ledger.apply(holder("other", memory(10), on(0, 10)))
+    ledger.apply(allocated_pod("other", memory(10), on(0, 10)))
     assert sound() == [False, False]
-    ledger.apply(holder("other", memory(10), on(1, 10)))
-    ledger.apply(holder("beside", memory(6), on(1, 6)))
+    ledger.apply(allocated_pod("other", memory(10), on(1, 10)))
+    ledger.apply(allocated_pod("beside", memory(6), on(1, 6)))
     assert sound() == [True, False], "another card is given twice"
     ledger.remove("beside")
     for size, good in ((6, [False, True]), (7, [True, True]), (1, [False, False])):

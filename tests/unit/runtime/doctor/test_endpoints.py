@@ -113,7 +113,7 @@ def test_who_listens_everywhere_is_asked_on_this_host(host: FakeHost, monkeypatc
 
 # The health report
 
-REPORT = {"synced": True, "filter_calls": 3, "refused_calls": 1}
+REPORT = {"synced": True, "filter_calls": 3, "unauthorized_calls": 1}
 
 
 def of_health(host: FakeHost, body: bytes, status: int = 200) -> tuple[Health, list[tuple[str, str]], str]:
@@ -129,7 +129,7 @@ def of_health(host: FakeHost, body: bytes, status: int = 200) -> tuple[Health, l
     [
         (REPORT, Health(3, 1), []),
         ({"synced": True}, Health(), []),
-        ({"synced": True, "filter_calls": "3", "refused_calls": None}, Health(), []),
+        ({"synced": True, "filter_calls": "3", "unauthorized_calls": None}, Health(), []),
         (
             {**REPORT, "synced": False, "not_ready": "no nodes\x1b yet"},
             Health(3, 1),

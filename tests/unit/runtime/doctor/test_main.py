@@ -74,7 +74,7 @@ def test_a_host_without_a_fault_has_no_finding_and_all_was_looked_at(host: FakeH
             "metrics": "",
         },
     }
-    assert found.health == {"filter_calls": 3, "refused_calls": 0, "why": ""}
+    assert found.health == {"filter_calls": 3, "unauthorized_calls": 0, "why": ""}
     assert (found.strangers, found.registered) == ([], {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_CARDS: ["GPU-1"]})
 
 

@@ -26,7 +26,7 @@ def pending(uid: str) -> PendingPod:
     return PendingPod(uid, "default", uid, REQUEST)
 
 
-def holder(uid: str, node: str = "n") -> AllocatedPod:
+def allocated_pod(uid: str, node: str = "n") -> AllocatedPod:
     return AllocatedPod(uid, "default", uid, node, REQUEST, Allocation.of({0: {0: 8}}))
 
 
@@ -46,7 +46,7 @@ def free(cluster: Cluster) -> int:
 def test_from_pending_to_gone(cluster: Cluster) -> None:
     cluster.pod_event("ADDED", pending("a"))
     assert set(cluster.pending) == {"a"}
-    cluster.pod_event("MODIFIED", holder("a"))
+    cluster.pod_event("MODIFIED", allocated_pod("a"))
     assert not cluster.pending
     assert free(cluster) == 8
     cluster.pod_event("MODIFIED", FinishedPod("a"))
@@ -55,8 +55,8 @@ def test_from_pending_to_gone(cluster: Cluster) -> None:
 
 
 def test_deleted_while_running(cluster: Cluster) -> None:
-    cluster.pod_event("ADDED", holder("a"))
-    cluster.pod_event("DELETED", holder("a"))
+    cluster.pod_event("ADDED", allocated_pod("a"))
+    cluster.pod_event("DELETED", allocated_pod("a"))
     assert free(cluster) == 16
 
 
@@ -66,18 +66,18 @@ def test_a_list_that_is_older_than_a_pod_does_not_take_what_was_just_bound() -> 
     cluster.replace_nodes([NodeRecord("n", inventory(16, 16))])
     for uid in ("a", "b"):
         # Bound before the watch has ever shown them.
-        cluster.ledger.assume(replace(holder(uid), allocation=Allocation.of({0: {"ab".index(uid): 8}})))
+        cluster.ledger.assume(replace(allocated_pod(uid), allocation=Allocation.of({0: {"ab".index(uid): 8}})))
     cluster.replace_pods([])
     assert free(cluster) == 16
     cluster.pod_event("ADDED", pending("a"))
-    cluster.pod_event("MODIFIED", holder("a"))
+    cluster.pod_event("MODIFIED", allocated_pod("a"))
     now = UNSEEN_SECONDS
     cluster.expire()
-    assert (cluster.ledger.pod("a"), cluster.ledger.pod("b")) == (holder("a"), None), "the other was deleted in the gap"
+    assert (cluster.ledger.pod("a"), cluster.ledger.pod("b")) == (allocated_pod("a"), None), "the other was deleted in the gap"
 
 
 def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster: Cluster) -> None:
-    cluster.ledger.assume(holder("a"))
+    cluster.ledger.assume(allocated_pod("a"))
     cluster.replace_pods([])
     assert cluster.ledger.is_assumed("a")
     cluster.ledger.forget("a")
@@ -89,7 +89,7 @@ def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has
     cluster = Cluster(clock=lambda: now)
     cluster.replace_nodes([NodeRecord("n", inventory(16))])
     for uid in ("a", "b"):
-        alive = replace(holder(uid), alive=True)
+        alive = replace(allocated_pod(uid), alive=True)
         cluster.pod_event("ADDED", alive)
         cluster.pod_event("DELETED", alive)
         assert free(cluster) == 8
@@ -119,7 +119,7 @@ def test_a_list_that_lacks_a_pod_frees_no_more_than_the_event_of_its_end(alive: 
     now = 0.0
     cluster = Cluster(clock=lambda: now)
     cluster.replace_nodes([NodeRecord("n", inventory(16))])
-    cluster.pod_event("ADDED", replace(holder("a"), alive=alive))
+    cluster.pod_event("ADDED", replace(allocated_pod("a"), alive=alive))
     cluster.replace_pods([FinishedPod("a")] if ended else [])
     assert free(cluster) == left
     now = FORCED_SECONDS
@@ -138,7 +138,7 @@ def test_a_node_that_complains_of_everything_fills_no_log(caplog: pytest.LogCapt
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_pod_that_was_failed_while_its_containers_run_waits_for_its_node(listed: bool) -> None:
     it = Told()
-    it.cluster.pod_event("ADDED", replace(holder("a"), alive=True))
+    it.cluster.pod_event("ADDED", replace(allocated_pod("a"), alive=True))
 
     def see(record: FinishedPod) -> None:
         if listed:
@@ -154,21 +154,21 @@ def test_a_pod_that_was_failed_while_its_containers_run_waits_for_its_node(liste
     it.now += 0.1
     it.cluster.expire()
     assert it.cluster.ledger.pod("a") is None
-    it.cluster.pod_event("ADDED", replace(holder("b"), alive=True))
+    it.cluster.pod_event("ADDED", replace(allocated_pod("b"), alive=True))
     see(FinishedPod("b"))
     assert it.cluster.ledger.pod("b") is None
 
 
 def test_an_event_from_before_the_binding_does_not_take_the_assumption(cluster: Cluster) -> None:
-    cluster.ledger.assume(holder("a"))
+    cluster.ledger.assume(allocated_pod("a"))
     cluster.pod_event("MODIFIED", pending("a"))
     assert free(cluster) == 8
 
 
 def test_a_fresh_list_removes_what_went_in_the_gap_and_keeps_what_is_under_way(cluster: Cluster) -> None:
-    cluster.pod_event("ADDED", holder("gone"))
+    cluster.pod_event("ADDED", allocated_pod("gone"))
     cluster.pod_event("ADDED", pending("gone-too"))
-    cluster.ledger.assume(holder("under-way"))
+    cluster.ledger.assume(allocated_pod("under-way"))
     same = cluster.pending
     cluster.replace_pods([pending("under-way"), pending("new"), FinishedPod("done")])
     assert set(cluster.pending) == {"under-way", "new"}
@@ -184,14 +184,14 @@ def test_nodes_come_change_and_go(cluster: Cluster) -> None:
     assert free(cluster) == 32
     cluster.node_event("MODIFIED", NodeRecord("n", None, "version 2 is not known"))
     assert free(cluster) == 0
-    cluster.pod_event("ADDED", holder("a"))
+    cluster.pod_event("ADDED", allocated_pod("a"))
     cluster.node_event("DELETED", NodeRecord("n", None))
     # Its pods are not gone yet, and it may come back.
     assert "n" in cluster.ledger.nodes
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     assert free(cluster) == 8
     cluster.replace_nodes([])
-    cluster.pod_event("DELETED", holder("a"))
+    cluster.pod_event("DELETED", allocated_pod("a"))
     assert not cluster.ledger.nodes
 
 
@@ -238,14 +238,14 @@ def test_who_is_told_of_what_happens_to_pods() -> None:
     it = Told()
     for kind, record, told in (
         ("ADDED", pending("a"), (True, 0)),
-        ("MODIFIED", holder("a"), (False, 0)),
-        ("MODIFIED", holder("a"), (False, 0)),
+        ("MODIFIED", allocated_pod("a"), (False, 0)),
+        ("MODIFIED", allocated_pod("a"), (False, 0)),
         ("MODIFIED", FinishedPod("a"), (False, 1)),
         ("DELETED", FinishedPod("a"), (False, 0)),
-        ("ADDED", replace(holder("cardless"), allocation=None), (False, 0)),
-        ("DELETED", holder("cardless"), (False, 1)),
-        ("ADDED", holder("forced"), (False, 0)),
-        ("DELETED", replace(holder("forced"), alive=True), (False, 0)),
+        ("ADDED", replace(allocated_pod("cardless"), allocation=None), (False, 0)),
+        ("DELETED", allocated_pod("cardless"), (False, 1)),
+        ("ADDED", allocated_pod("forced"), (False, 0)),
+        ("DELETED", replace(allocated_pod("forced"), alive=True), (False, 0)),
         ("ADDED", pending("b"), (True, 0)),
         ("DELETED", pending("b"), (False, 0)),
     ):
@@ -260,12 +260,12 @@ def test_who_is_told_of_what_happens_to_pods() -> None:
 def test_two_schedulers_that_are_asked_about_the_same_pods_are_seen_and_no_others() -> None:
     """Each reserves what the other binds, and its own Binding fails: that is how two active ones look."""
     it = Told()
-    ours = [holder(f"ours-{n}") for n in range(2)]
+    ours = [allocated_pod(f"ours-{n}") for n in range(2)]
     for uid in ("reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"):
         it.cluster.pod_event("ADDED", pending(uid))
-    it.cluster.ledger.reserve(holder("reserved"), 2000.0)
-    it.cluster.assume(replace(holder("assumed-elsewhere"), node="m"))
-    it.cluster.assume(replace(holder("assumed-otherwise"), allocation=Allocation.of({0: {1: 8}})))
+    it.cluster.ledger.reserve(allocated_pod("reserved"), 2000.0)
+    it.cluster.assume(replace(allocated_pod("assumed-elsewhere"), node="m"))
+    it.cluster.assume(replace(allocated_pod("assumed-otherwise"), allocation=Allocation.of({0: {1: 8}})))
     for one in ours:
         it.cluster.assume(one)
         it.cluster.pod_event("MODIFIED", one)
@@ -274,14 +274,14 @@ def test_two_schedulers_that_are_asked_about_the_same_pods_are_seen_and_no_other
     assert it.foreign_bindings == []
     for uid in ("reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"):
         for _ in range(2):
-            it.cluster.pod_event("MODIFIED", holder(uid))
+            it.cluster.pod_event("MODIFIED", allocated_pod(uid))
     assert it.foreign_bindings == ["reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"]
 
 
 @pytest.mark.parametrize("forgotten", [True, False])
 def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(forgotten: bool) -> None:
     it = Told()
-    it.cluster.assume(holder("a"))
+    it.cluster.assume(allocated_pod("a"))
     if forgotten:
         it.cluster.forget("a")
     else:
@@ -292,7 +292,7 @@ def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(fo
     assert it.cluster.ledger.pod("a") is None
     it.now += 200
     it.cluster.expire()
-    it.cluster.pod_event("MODIFIED", holder("a"))
+    it.cluster.pod_event("MODIFIED", allocated_pod("a"))
     assert it.foreign_bindings == (["a"] if forgotten else [])
 
 
@@ -301,7 +301,7 @@ def test_time_goes_on_whatever_else_there_is_to_do() -> None:
         clock = asyncio.get_running_loop().time
         cluster = Cluster(clock=clock)
         cluster.replace_nodes([NodeRecord("n", inventory(16))])
-        cluster.ledger.reserve(holder("a"), 10.0)
+        cluster.ledger.reserve(allocated_pod("a"), 10.0)
         task = asyncio.create_task(cluster.expire_for_ever())
         await asyncio.sleep(9.9)
         assert cluster.ledger.pod("a")
@@ -315,11 +315,11 @@ def test_time_goes_on_whatever_else_there_is_to_do() -> None:
 def test_cards_that_a_bound_pod_has_no_more_are_room() -> None:
     it = Told()
     it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
-    it.cluster.pod_event("ADDED", holder("a"))
+    it.cluster.pod_event("ADDED", allocated_pod("a"))
     it.told()
-    it.cluster.pod_event("MODIFIED", holder("a"))
+    it.cluster.pod_event("MODIFIED", allocated_pod("a"))
     assert it.told() == (False, 0)
-    it.cluster.pod_event("MODIFIED", replace(holder("a"), allocation=Allocation.of({0: {1: 8}})))
+    it.cluster.pod_event("MODIFIED", replace(allocated_pod("a"), allocation=Allocation.of({0: {1: 8}})))
     assert it.told() == (False, 1)
 
 
@@ -381,8 +381,8 @@ def test_rejections_that_are_over_make_room() -> None:
 
 def test_what_is_only_reserved_ends_with_its_own_time_and_not_with_a_list() -> None:
     it = Told()
-    it.cluster.ledger.reserve(holder("reserved"), 1010.0)
-    it.cluster.ledger.assume(replace(holder("assumed"), allocation=None))
+    it.cluster.ledger.reserve(allocated_pod("reserved"), 1010.0)
+    it.cluster.ledger.assume(replace(allocated_pod("assumed"), allocation=None))
     it.cluster.replace_pods([])
     for now, left in (
         (1009.9, {"reserved", "assumed"}),
@@ -398,7 +398,7 @@ def test_what_is_only_reserved_ends_with_its_own_time_and_not_with_a_list() -> N
 def test_what_was_pending_before_a_list_and_is_not_in_it_is_gone_with_its_assumption() -> None:
     it = Told()
     it.cluster.pod_event("ADDED", pending("a"))
-    it.cluster.ledger.assume(holder("a"))
+    it.cluster.ledger.assume(allocated_pod("a"))
     it.cluster.replace_pods([])
     assert it.cluster.ledger.pod("a") is None
 
@@ -414,17 +414,17 @@ def test_the_policy_learns_of_each_pod_once() -> None:
         return count
 
     unreadable = InvalidPod("odd", "default", "odd", "asks for nonsense")
-    it.cluster.replace_pods([pending("a"), holder("b"), FinishedPod("c"), unreadable])
+    it.cluster.replace_pods([pending("a"), allocated_pod("b"), FinishedPod("c"), unreadable])
     assert fresh() == 2
-    it.cluster.replace_pods([pending("a"), holder("b"), holder("d")])
+    it.cluster.replace_pods([pending("a"), allocated_pod("b"), allocated_pod("d")])
     assert fresh() == 1
     for kind, record, count in (
         ("ADDED", pending("a"), 0),
         ("ADDED", pending("e"), 1),
         ("MODIFIED", pending("f"), 0),
         ("ADDED", FinishedPod("g"), 0),
-        ("ADDED", holder("h"), 1),
-        ("ADDED", holder("h"), 0),
+        ("ADDED", allocated_pod("h"), 1),
+        ("ADDED", allocated_pod("h"), 0),
     ):
         it.cluster.pod_event(kind, record)
         assert fresh() == count, (kind, record)
@@ -450,7 +450,7 @@ def test_who_is_nominated_follows_events_and_lists() -> None:
     it.cluster.pod_event("DELETED", named("b", "n"))
     assert nominees() == set()
     it.cluster.pod_event("ADDED", named("c", "n"))
-    it.cluster.pod_event("MODIFIED", holder("c"))
+    it.cluster.pod_event("MODIFIED", allocated_pod("c"))
     assert nominees() == set()
     it.cluster.replace_pods([named("d", "n"), pending("e")])
     assert nominees() == {"d"}

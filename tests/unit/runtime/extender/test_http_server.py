@@ -202,7 +202,7 @@ def test_healthz_and_no_answer_before_the_caches_are_complete(tmp_path: Path) ->
                 "preempt_calls": 0,
                 "binds": 0,
                 "bind_failures": 1,
-                "refused_calls": 0,
+                "unauthorized_calls": 0,
             }
 
     asyncio.run(run())

@@ -14,7 +14,7 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon.metrics import render
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.metrics import families
-from unit.runtime.core.test_ledger import holder, memory, on
+from unit.runtime.core.test_ledger import allocated_pod, memory, on
 from unit.runtime.exposition import read
 from unit.runtime.pods import card
 
@@ -31,11 +31,11 @@ def test_cards_pods_and_what_is_wrong() -> None:
     cluster = Cluster(clock=lambda: 9.0)
     cluster.node_event("ADDED", CARDS)
     cluster.node_event("ADDED", NodeRecord("broken", None, "not JSON"))
-    cluster.ledger.apply(holder("a", memory(6), on(0, 6)))
-    cluster.ledger.assume(holder("b", memory(2), on(0, 2)))
-    cluster.ledger.reserve(holder("c", memory(1), on(0, 1)), 20.0)
-    cluster.ledger.reserve(holder("d", memory(1), on(0, 1)), 20.0)
-    cluster.ledger.apply(holder("e", memory(9), on(0, 9)))
+    cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
+    cluster.ledger.assume(allocated_pod("b", memory(2), on(0, 2)))
+    cluster.ledger.reserve(allocated_pod("c", memory(1), on(0, 1)), 20.0)
+    cluster.ledger.reserve(allocated_pod("d", memory(1), on(0, 1)), 20.0)
+    cluster.ledger.apply(allocated_pod("e", memory(9), on(0, 9)))
     cluster.ledger.hold_until("e", 30.0)
     cluster.pod_event("ADDED", PendingPod("w", "default", "w", memory(40)))
     cluster.pod_event("ADDED", PendingPod("y", "default", "y", memory(1), nominated="n"))
@@ -70,8 +70,8 @@ def test_cards_pods_and_what_is_wrong() -> None:
 def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
     cluster = Cluster(clock=lambda: 0.0)
     cluster.node_event("ADDED", CARDS)
-    cluster.ledger.apply(holder("a", memory(6), on(0, 6)))
-    cluster.ledger.apply(holder("static", memory(3), None))
+    cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
+    cluster.ledger.apply(allocated_pod("static", memory(3), None))
     first, second = "GPU-00000000", "GPU-00000001"
     held = Held(
         (

@@ -23,7 +23,7 @@ from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, SAMPLED_FROM, Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.core.test_ledger import holder, memory, on
+from unit.runtime.core.test_ledger import allocated_pod, memory, on
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
 
@@ -44,7 +44,7 @@ def full(*waiting: str) -> tuple[Cluster, Requeue, Service]:
     cluster.on_capacity_freed = requeue.on_capacity_freed
     service = Service(cluster.ledger, Binpack(), requeue.on_filter)
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
-    cluster.pod_event("ADDED", holder("old", memory(16), on(0, 16)))
+    cluster.pod_event("ADDED", allocated_pod("old", memory(16), on(0, 16)))
     for uid in waiting:
         cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(6)))
         ask(service, uid)
@@ -64,7 +64,7 @@ def test_of_many_alike_one_answer_is_enough_also_while_somebody_is_nominated(mon
         requeue.on_filter(uid, list(cluster.ledger.nodes))
     cluster.pod_event("ADDED", PendingPod("nominated", "default", "nominated", memory(6), nominated="n"))
     requeue.on_filter("nominated", list(cluster.ledger.nodes))
-    cluster.pod_event("MODIFIED", holder("old", memory(10), on(0, 10)))
+    cluster.pod_event("MODIFIED", allocated_pod("old", memory(10), on(0, 10)))
     looked_at: list[str] = []
     monkeypatch.setattr("gpushare_runtime.extender.requeue.seen_by", lambda *each: (looked_at.append(each[2].name), seen_by(*each))[1])
     requeued = requeue.next()
@@ -93,7 +93,7 @@ def test_who_comes_and_goes_without_any_room_is_forgotten() -> None:
 
 def test_the_longest_waiting_that_fits_is_requeued_once_for_this_room() -> None:
     cluster, requeue, _ = full("first", "second")
-    cluster.pod_event("DELETED", holder("old", memory(16), on(0, 16)))
+    cluster.pod_event("DELETED", allocated_pod("old", memory(16), on(0, 16)))
     assert [requeue.next(), requeue.next(), requeue.next()] == [cluster.pending["first"], cluster.pending["second"], None]
 
 
@@ -102,16 +102,16 @@ def test_nobody_is_requeued_who_does_not_fit_or_has_been_asked_about_since() -> 
     assert requeue.next() is None
     cluster.pod_event("MODIFIED", FinishedPod("old"))
     assert ask(service, "waiting") == ["n"]
-    cluster.pod_event("ADDED", holder("other", memory(16), on(0, 16)))
+    cluster.pod_event("ADDED", allocated_pod("other", memory(16), on(0, 16)))
     assert ask(service, "waiting") == []
     assert requeue.next() is None
 
 
 def test_who_is_gone_or_bound_is_forgotten() -> None:
     cluster, requeue, _ = full("gone", "bound")
-    cluster.pod_event("DELETED", holder("old", memory(16), on(0, 16)))
+    cluster.pod_event("DELETED", allocated_pod("old", memory(16), on(0, 16)))
     cluster.pod_event("DELETED", cluster.pending["gone"])
-    cluster.pod_event("MODIFIED", holder("bound", memory(6), on(0, 6)))
+    cluster.pod_event("MODIFIED", allocated_pod("bound", memory(6), on(0, 6)))
     assert requeue.next() is None
 
 
@@ -273,7 +273,7 @@ def test_who_is_refused_again_lets_the_others_pass_and_nobody_is_kept_from_expir
     async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         for uid in "xy":
             waits(cluster, requeue, uid)
-        cluster.ledger.reserve(holder("r", memory(2), on(0, 2)), asyncio.get_running_loop().time() + 10)
+        cluster.ledger.reserve(allocated_pod("r", memory(2), on(0, 2)), asyncio.get_running_loop().time() + 10)
         for _ in range(60):
             requeue.on_capacity_freed()
             await asyncio.sleep(0.5)

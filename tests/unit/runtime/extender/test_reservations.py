@@ -23,7 +23,7 @@ from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, Pree
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.core.test_ledger import holder, memory, on
+from unit.runtime.core.test_ledger import allocated_pod, memory, on
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
 
@@ -184,8 +184,8 @@ def test_nominated_pods_have_their_room() -> None:
     # Card 1 has 16 free, card 0 will have: the nominated pod gets one of them.
     assert world.filter("other", 10) == ["n"]
     world.ledger.release("other")
-    world.cluster.pod_event("DELETED", holder("leaving", memory(16), on(0, 16)))
-    world.ledger.apply(holder("big", memory(16), on(0, 16)))
+    world.cluster.pod_event("DELETED", allocated_pod("leaving", memory(16), on(0, 16)))
+    world.ledger.apply(allocated_pod("big", memory(16), on(0, 16)))
     assert world.filter("other", 10) == []
     assert world.filter("more", 10, priority=6) == ["n"], "who is more important does not wait"
     world.ledger.release("more")
@@ -221,7 +221,7 @@ def test_where_nominated_pods_will_be_is_counted_once_until_that_changes(monkeyp
     assert [ask("a"), ask("b")] == [["n"], []]
     named("third", 3, "m", 0)
     assert [ask("a"), ask("b", priority=1)] == [["m"], []]
-    world.ledger.apply(holder("big", memory(1), on(0, 1), "m"))
+    world.ledger.apply(allocated_pod("big", memory(1), on(0, 1), "m"))
     assert [ask("a"), ask("b")] == [["m"], []]
 
 
@@ -230,7 +230,7 @@ def test_a_nominated_pod_that_goes_elsewhere_needs_its_room_no_more() -> None:
     world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(16), (), 5, "n"))
     assert world.filter("other", 16) == ["m"]
     world.ledger.release("other")
-    world.ledger.assume(holder("vip", memory(16), on(0, 16), "m"))
+    world.ledger.assume(allocated_pod("vip", memory(16), on(0, 16), "m"))
     assert world.filter("other", 16) == ["n"]
 
 
@@ -245,7 +245,7 @@ def test_a_fresh_list_ends_what_is_nominated_no_more() -> None:
 
 def test_only_where_no_eviction_could_help_the_node_is_unresolvable() -> None:
     world = World(small=(8,), full=(16,))
-    world.ledger.apply(holder("a", memory(16), on(0, 16), "full"))
+    world.ledger.apply(allocated_pod("a", memory(16), on(0, 16), "full"))
     result = world.service.filter(world.args("b", 16))
     assert set(result.failed) == {"small", "full"}
     assert result.unresolvable == {"small"}
@@ -253,7 +253,7 @@ def test_only_where_no_eviction_could_help_the_node_is_unresolvable() -> None:
 
 def test_preempt_is_asked_about_pods_of_any_kind() -> None:
     world = World(n=(16,))
-    world.ledger.apply(holder("a", memory(16), on(0, 16)))
+    world.ledger.apply(allocated_pod("a", memory(16), on(0, 16)))
     victims = {"n": Victims(("a",), 1)}
     ask = world.args("b", 16, priority=1).pod
     assert world.service.preempt(PreemptArguments(ask, victims)) == victims
@@ -290,7 +290,7 @@ def test_bind_takes_what_was_reserved_and_the_node_changes_once() -> None:
     assert node is not None
     assert reserved is not None
     assert reserved.allocation is not None
-    world.ledger.apply(holder("later", memory(13), on(1, 13)))
+    world.ledger.apply(allocated_pod("later", memory(13), on(1, 13)))
     cards = node.card_states
     annotations = bind(world, "a", "n")
     assert annotations[protocol.ANNOTATION_INDEX] == str(reserved.allocation.first_card)

@@ -111,7 +111,7 @@ def test_who_may_call_what(tmp_path: Path) -> None:
                     status, text = await anybody.ask(method, path)
                     assert status == 403
                     assert "no client certificate; expected the one of this host: `tlsConfig`" in text
-                assert '"refused_calls":4' in (await anybody.ask("GET", "/healthz"))[1]
+                assert '"unauthorized_calls":4' in (await anybody.ask("GET", "/healthz"))[1]
                 status, text = await known.ask("POST", FILTER)
                 # The verb's own answer: it has just started, and waits for whoever was active before.
                 assert (status, '"Error":"' in text, '"Error":""' in text) == (200, True, False)

@@ -21,7 +21,7 @@ from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import UNITS, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.test_ledger import holder, memory, on, whole
+from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.pods import card, inventory
 
 
@@ -36,7 +36,7 @@ def test_few_nodes_are_named_each_with_its_numbers() -> None:
     ledger = Ledger()
     ledger.set_inventory("gpu1", inventory(16, 16))
     ledger.set_inventory("gpu2", inventory(16, 24))
-    ledger.apply(holder("a", memory(6), on(1, 6), "gpu2"))
+    ledger.apply(allocated_pod("a", memory(6), on(1, 6), "gpu2"))
     assert failed_nodes(memory(25), ledger.nodes.values()) == {
         "gpu1": "gpu1: needs 25 GiB on one card, its largest card has 16 (32 in total on 2 cards)",
         "gpu2": "gpu2: needs 25 GiB on one card, its largest card has 24 (40 in total on 2 cards)",
@@ -58,7 +58,7 @@ def test_cards_that_are_out_are_mentioned() -> None:
 def test_a_node_without_cards_says_what_is_missing() -> None:
     ledger = Ledger()
     ledger.set_inventory("bad", None, "version 2 is not known")
-    ledger.apply(holder("a", memory(1), None, "bare"))
+    ledger.apply(allocated_pod("a", memory(1), None, "bare"))
     found = failed_nodes(memory(1), ledger.nodes.values())
     assert "version 2 is not known" in found["bad"]
     assert "gpushare-device-plugin has not run" in found["bare"]
@@ -82,7 +82,7 @@ def nodes_with(*frees: int) -> Ledger:
         name = f"n{number}"
         ledger.set_inventory(name, inventory(16))
         if free < 16:
-            ledger.apply(holder(name, memory(16 - free), on(0, 16 - free), name))
+            ledger.apply(allocated_pod(name, memory(16 - free), on(0, 16 - free), name))
     return ledger
 
 
@@ -108,7 +108,7 @@ def test_groups_are_up_to_ten_and_then_one() -> None:
 def test_a_group_is_told_anew_when_its_nodes_have_changed() -> None:
     ledger = nodes_with(*[8] * 11)
     assert failed_nodes(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 8 are free on one"
-    ledger.apply(holder("more", memory(3), on(0, 3), "n3"))
+    ledger.apply(allocated_pod("more", memory(3), on(0, 3), "n3"))
     assert failed_nodes(memory(9), ledger.nodes.values())["n3"] == "needs 9 GiB on one card, at most 5 are free on one"
 
 

@@ -26,7 +26,7 @@ from gpushare_runtime.core.placement.policies import Binpack, Fgd, Placement
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.test_ledger import holder, memory, on, whole
+from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.pods import card, inventory
 
 
@@ -37,7 +37,7 @@ def ledger(**nodes: list[tuple[int, int]]) -> Ledger:
         made.set_inventory(name, inventory(*[size for size, _ in cards]))
         for index, (_, used) in enumerate(cards):
             if used:
-                made.apply(holder(f"{name}-{index}", memory(used), on(index, used), name))
+                made.apply(allocated_pod(f"{name}-{index}", memory(used), on(index, used), name))
     return made
 
 
@@ -81,7 +81,7 @@ def test_the_three_samples_of_six_share_one_card_and_take_another() -> None:
         assert found is not None
         allocation = Binpack().choose(memory(6), found)
         assert allocation is not None
-        cluster.apply(holder(uid, memory(6), allocation, best))
+        cluster.apply(allocated_pod(uid, memory(6), allocation, best))
         places.append((best, allocation.first_card))
     assert places[0] == places[1] != places[2]
 
@@ -357,7 +357,7 @@ def test_fgds_costs_are_those_of_the_cards_that_will_do() -> None:
     cluster = Ledger()
     for name, models in (("a", ("A100", "T4")), ("b", ("T4", "A100"))):
         cluster.set_inventory(name, Inventory(GIB, tuple(card(i, 16, model=model) for i, model in enumerate(models))))
-        cluster.apply(holder(name, memory(6), on(1, 6), name))
+        cluster.apply(allocated_pod(name, memory(6), on(1, 6), name))
     policy = Placement("fgd", workload=workload)
     only = asking(4, models=("A100",))
     costs = {name: weight[0] for name, found in cluster.nodes.items() if (weight := policy.node_cost(only, found))}
@@ -608,5 +608,5 @@ def test_a_policys_ranking_is_kept_by_the_ledger_for_each_kind_of_request() -> N
     assert policy.ranking(asking(4, placement="spread"), cluster) is not first
     assert first.scores(["a", "b"])[0] == "b"
     assert policy.ranking(asking(4, placement="spread"), cluster).scores(["a", "b"])[0] == "a"
-    cluster.apply(holder("more", memory(6), on(0, 6), "a"))
+    cluster.apply(allocated_pod("more", memory(6), on(0, 6), "a"))
     assert first.scores(["a", "b"])[0] == "a"
