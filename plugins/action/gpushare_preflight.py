@@ -15,6 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.cards import Expected
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Judgement, Reason
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
@@ -67,15 +68,19 @@ class ActionModule(ActionBase):
         if wrong is not None and facts.kubelet.running:
             return preflight_reasons.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
         names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit")
-        judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
+        judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}, expected=arguments["expected"]))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 
     @staticmethod
     def _judged(values: dict[str, Any]) -> dict[str, Any]:
         """What of the variables the host's cards are judged by. Not a variable of the role: a bad value would be its only reason."""
-        default = variables()["gpushare_memory_unit"].spec["default"]
-        return {"memory_unit": values.get("gpushare_memory_unit", default)}
+
+        def of(name: str) -> Any:
+            return values.get(name, variables()[name].spec["default"])
+
+        expected = Expected(of("gpushare_minimum_driver"), of("gpushare_expect_cards"), of("gpushare_expect_memory_mib"))
+        return {"memory_unit": of("gpushare_memory_unit"), "expected": expected}
 
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:
         """The variables that this host has, from wherever they come, and what is wrong with them."""

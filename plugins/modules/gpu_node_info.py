@@ -13,7 +13,7 @@ version_added: 0.1.0
 description:
   - Gathers the facts of a host that sharing its GPUs depends on, in one call. Works on any host, with or without cards, driver or
     Kubernetes. Unknown values are null.
-  - Reads files; runs only C(kubelet), C(containerd) and the like with C(--version), C(modinfo), and C(nvidia-smi -q -x).
+  - Reads files; runs only C(kubelet), C(containerd) and the like with C(--version), C(modinfo), C(dmesg), and C(nvidia-smi -q -x).
   - Always returns the node's name. If the inventory has another name, see O(node_name).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -167,6 +167,10 @@ driver:
     library_path: {description: Its path., type: str}
     nvidia_smi: {description: Path of nvidia-smi., type: str}
     nouveau_loaded: {description: Whether nouveau is loaded., type: bool}
+    kind: {description: "Kind of the kernel module, V(open) or V(proprietary).", type: str}
+    signed: {description: Whether the kernel module on disk has a signature., type: bool}
+    other_kernels: {description: Other kernels that have a module on disk., type: list, elements: str}
+    container: {description: Whether a driver container of the GPU Operator provides the driver., type: bool}
 nvidia_smi:
   description: Result of M(gpushare.kubernetes.nvidia_smi_info).
   returned: when V(cards) is gathered

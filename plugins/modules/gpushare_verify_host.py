@@ -56,6 +56,18 @@ options:
     description: The required unit of memory.
     type: str
     default: ""
+  minimum_driver:
+    description: The oldest accepted version of the driver.
+    type: str
+    default: "384.81"
+  expect_cards:
+    description: The required number of cards. 0 for any.
+    type: int
+    default: 0
+  expect_memory_mib:
+    description: The smallest accepted memory of a card in MiB. 0 for any.
+    type: int
+    default: 0
   metrics_plugin:
     description: Address and port where the device plugin is to serve its metrics. Empty for nowhere.
     type: str
@@ -126,6 +138,9 @@ def main() -> None:
             "pki_dir": {"type": "str", "default": ""},
             "extender_port": {"type": "int", "default": 32766},
             "memory_unit": {"type": "str", "default": ""},
+            "minimum_driver": {"type": "str", "default": "384.81"},
+            "expect_cards": {"type": "int", "default": 0},
+            "expect_memory_mib": {"type": "int", "default": 0},
             "metrics_plugin": {"type": "str", "default": ""},
             "metrics_extender": {"type": "str", "default": ""},
             "runtime_name": {"type": "str", "default": "auto"},

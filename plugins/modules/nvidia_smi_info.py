@@ -11,8 +11,12 @@ module: nvidia_smi_info
 short_description: List the NVIDIA cards of a host
 version_added: 0.1.0
 description:
-  - Runs C(nvidia-smi -q -x) and returns the cards, the versions of driver and CUDA, and what is wrong with them.
-  - The module does not fail on a host without cards or driver. RV(problem) then states what was found and what to do.
+  - Runs C(nvidia-smi -q -x) and returns the cards with their state, the processes on them with their pods, and the versions of driver
+    and CUDA. Reads the output of every driver since 384.
+  - The module does not fail on a host without cards or driver. RV(problem) then states what was found and what to do. The PCI bus, the
+    kernel modules on disk and C(dmesg) distinguish causes that nvidia-smi reports by the same message.
+  - Returns facts only. The roles C(preflight) and C(verify) compare them with C(gpushare_minimum_driver), C(gpushare_expect_cards) and
+    C(gpushare_expect_memory_mib).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -22,10 +26,6 @@ options:
     description: Name or path of nvidia-smi.
     type: str
     default: nvidia-smi
-  minimum_driver:
-    description: The oldest accepted version of the driver.
-    type: str
-    default: "384.81"
   timeout:
     description:
       - Timeout of nvidia-smi in seconds.
@@ -59,15 +59,44 @@ cards:
     model: {description: Product name., type: str, sample: Tesla T4}
     memory_mib: {description: All of its memory in MiB., type: int, sample: 15360}
     compute_mode: {description: Compute mode as nvidia-smi writes it., type: str, sample: Default}
+    architecture: {description: Generation of the card. Null for drivers before 495., type: str, sample: Turing}
     mig_mode: {description: V(enabled) or V(disabled); null for a card without MIG., type: str, sample: disabled}
+    pending_mig_mode: {description: The same after the next reset of the card., type: str, sample: disabled}
     mig_devices:
       description: MIG instances, each with C(index), C(gpu_instance), C(compute_instance) and C(memory_mib).
       type: list
       elements: dict
     processes:
-      description: Processes on the card, each with C(pid), C(kind) (C, G or C+G), C(name) and C(memory_mib).
+      description: Processes on the card.
       type: list
       elements: dict
+      contains:
+        pid: {description: PID., type: int}
+        kind: {description: V(C) for compute, V(G) for graphics, or V(C+G)., type: str, sample: C}
+        name: {description: "Command, at most 200 characters of it.", type: str}
+        memory_mib: {description: Its memory on the card in MiB., type: int}
+        pod_uid: {description: UID of its pod. Null for a process outside of pods., type: str}
+        pod_namespace: {description: Namespace of the pod., type: str}
+        pod_name: {description: Name of the pod., type: str}
+    ecc:
+      description: Error correction. A card without it has null everywhere.
+      type: dict
+      contains:
+        mode: {description: V(enabled) or V(disabled)., type: str}
+        pending_mode: {description: The same after the next reset of the card., type: str}
+        volatile_corrected: {description: Number of corrected errors since the driver was loaded., type: int}
+        volatile_uncorrected: {description: Number of uncorrected errors since the driver was loaded., type: int}
+        aggregate_corrected: {description: Number of corrected errors over the life of the card., type: int}
+        aggregate_uncorrected: {description: Number of uncorrected errors over the life of the card., type: int}
+    repair:
+      description: Memory that the card no longer uses.
+      type: dict
+      contains:
+        retired_pages: {description: Number of retired pages. Null from Ampere on., type: int}
+        remapped_rows: {description: Number of remapped rows. Null before Ampere., type: int}
+        pending: {description: Whether a retirement or a remapping waits for the next reset., type: bool}
+        failed: {description: Whether a remapping failed., type: bool}
+        action: {description: "Action that the driver requests, such as V(Reset) or V(Reboot). Null for none.", type: str}
 driver_version:
   description: Version of the driver.
   returned: success
@@ -85,8 +114,9 @@ problem:
   contains:
     kind:
       description:
-        - V(not_installed), V(driver_not_loaded), V(version_mismatch), V(library_missing), V(no_devices), V(card_lost),
-          V(reset_required), V(no_permission), V(driver_too_old), V(timeout), V(unreadable) or V(failed).
+        - V(not_installed), V(driver_container), V(driver_not_loaded), V(nouveau), V(module_missing), V(secure_boot), V(wrong_module),
+          V(unsupported_card), V(version_mismatch), V(library_missing), V(no_devices), V(card_lost), V(reset_required),
+          V(no_permission), V(timeout), V(unreadable) or V(failed).
       type: str
       sample: version_mismatch
     found: {description: The state that was found., type: str}
@@ -95,7 +125,8 @@ problem:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import TIMEOUT
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
@@ -103,14 +134,12 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
-            "minimum_driver": {"type": "str", "default": nvidia_smi.MINIMUM_DRIVER},
-            "timeout": {"type": "int", "default": nvidia_smi.TIMEOUT},
+            "timeout": {"type": "int", "default": TIMEOUT},
         },
         supports_check_mode=True,
     )
-    host = Host()
-    outcome = host.ask(host.program(module.params["nvidia_smi"]), nvidia_smi.ARGUMENTS, module.params["timeout"])
-    module.exit_json(changed=False, **nvidia_smi.report(outcome, module.params["minimum_driver"]).as_dict())
+    found = cards(Host(), module.params["nvidia_smi"], module.params["timeout"])
+    module.exit_json(changed=False, **found.as_dict())
 
 
 if __name__ == "__main__":

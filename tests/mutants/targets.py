@@ -82,6 +82,8 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "module_utils/_facts/diagnosis.py": ("plugins/facts/test_diagnosis.py", "plugins/facts/test_nvidia_smi.py"),
+    "plugin_utils/_preflight/cards.py": ("plugins/preflight/test_cards.py",),
     "module_utils/_host/files.py": ("plugins/host/test_files.py", "plugins/change/test_transaction.py"),
     "module_utils/_change/transaction.py": ("plugins/change/test_transaction.py",),
     "module_utils/_change/journal.py": ("plugins/change/test_journal.py", "plugins/change/test_transaction.py"),

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_CARDS, CARDS, MEMORY, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Problem, SmiCard, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiCard, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 
 VERSION = 1

@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import gpu_node as evidence_gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
@@ -36,6 +37,9 @@ class Places:
     pki_dir: str = ""
     extender_port: int = 32766
     memory_unit: str = ""
+    minimum_driver: str = MINIMUM_DRIVER
+    expect_cards: int = 0
+    expect_memory_mib: int = 0
     metrics_plugin: str = ""
     metrics_extender: str = ""
     runtime_name: str = "auto"

@@ -25,7 +25,15 @@ _LIBRARY = re.compile(rb"(/[^\0]*/libnvidia-ml\.so\.1)\0")
 _LIBRARY_VERSION = re.compile(r"libnvidia-ml\.so\.([0-9]+(?:\.[0-9]+)+)")
 _MODULE = re.compile(r"^([^:\s]*/nvidia(?:-current|-tesla[^/:]*)?\.ko(?:\.(?:xz|zst|gz))?):", re.MULTILINE)
 _MODULE_VERSION = re.compile(rb"\0version=([0-9]{3,4}(?:\.[0-9]+)+)\0")
+_MODULE_LICENSE = re.compile(rb"\0license=([^\0]{1,40})\0")
 _MODINFO = re.compile(r"^([0-9]{3,4}(?:\.[0-9]+)+)", re.MULTILINE)
+_MODINFO_LINE = re.compile(r"^(.{1,80})$", re.MULTILINE)
+# The kernel appends this after the signature of a module.
+_SIGNED = b"~Module signature appended~\n"
+_OPEN_LICENSE = "Dual MIT/GPL"
+_MOST_KERNELS = 64
+#: Where the GPU Operator's driver container puts the driver's files, for other containers.
+CONTAINER = "/run/nvidia/driver"
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,9 @@ class Driver:
     """NVIDIA's driver by its parts, each a version or None. They must all be of the same.
 
     loaded: the kernel module in use; installed: the module on disk for the running kernel; library: libnvidia-ml as the dynamic
-    linker finds it.
+    linker finds it; kind: "open" or "proprietary", of the loaded module or else of the one on disk; signed: whether the module on
+    disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than the running one that have a
+    module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
     """
 
     loaded: Optional[str]
@@ -53,6 +63,10 @@ class Driver:
     library_path: Optional[str]
     nvidia_smi: Optional[str]
     nouveau_loaded: bool
+    kind: Optional[str] = None
+    signed: Optional[bool] = None
+    other_kernels: Tuple[str, ...] = ()
+    container: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,7 @@ def driver(host: Host) -> Driver:
     match = _LOADED.search(loaded)
     module = _module_path(host)
     library = _library(host)
+    license_, signed = _license_and_signature(host, module) if module else (None, None)
     return Driver(
         loaded=match.group(1) if match else host.line("/sys/module/nvidia/version"),
         installed=_module_version(host, module) if module else None,
@@ -98,11 +113,48 @@ def driver(host: Host) -> Driver:
         library_path=library,
         nvidia_smi=host.program("nvidia-smi"),
         nouveau_loaded=host.is_folder("/sys/module/nouveau"),
+        kind=_kind(loaded, license_),
+        signed=signed,
+        other_kernels=tuple(one for one in kernels(host) if one != host.release and _module_path(host, one)),
+        container=bool(host.names(CONTAINER)),
     )
 
 
-def _module_path(host: Host) -> Optional[str]:
-    for folder in (f"/lib/modules/{host.release}", f"/usr/lib/modules/{host.release}"):
+def kernels(host: Host) -> Tuple[str, ...]:
+    """The releases of the kernels that have modules on this host, sorted by name."""
+    found = {name for folder in ("/lib/modules", "/usr/lib/modules") for name in host.names(folder)}
+    return tuple(sorted(found))[:_MOST_KERNELS]
+
+
+def _kind(loaded: str, license_: Optional[str]) -> Optional[str]:
+    if _LOADED.search(loaded):
+        return "open" if "Open Kernel Module" in loaded else "proprietary"
+    return None if license_ is None else "open" if license_ == _OPEN_LICENSE else "proprietary"
+
+
+def _license_and_signature(host: Host, path: str) -> Tuple[Optional[str], Optional[bool]]:
+    if path.endswith(".ko"):
+        content = host.outside(path)
+        return _search(content, _MODULE_LICENSE), _ends_with(content, _SIGNED)
+    # Compressed: modinfo unpacks it.
+    modinfo, outside = host.program("modinfo"), host.outside(path)
+    license_ = host.answer(modinfo, ["-F", "license", outside], _MODINFO_LINE)
+    signer = host.answer(modinfo, ["-F", "signer", outside], _MODINFO_LINE)
+    return license_, None if license_ is None else signer is not None
+
+
+def _ends_with(path: str, words: bytes) -> Optional[bool]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - len(words)))
+            return file.read(len(words)) == words
+    except (OSError, ValueError):
+        return None
+
+
+def _module_path(host: Host, release: Optional[str] = None) -> Optional[str]:
+    release = host.release if release is None else release
+    for folder in (f"/lib/modules/{release}", f"/usr/lib/modules/{release}"):
         match = _MODULE.search(host.text(f"{folder}/modules.dep") or "")
         if match:
             return posixpath.join(folder, match.group(1))
@@ -111,7 +163,7 @@ def _module_path(host: Host) -> Optional[str]:
 
 def _module_version(host: Host, path: str) -> Optional[str]:
     if path.endswith(".ko"):
-        return _search(host.outside(path))
+        return _search(host.outside(path), _MODULE_VERSION)
     # Compressed: the version is in the name of DKMS's folder, or modinfo unpacks it.
     folders = [f"/var/lib/dkms/{name}" for name in ("nvidia", "nvidia-current")]
     built = [version for folder in folders for version in host.names(folder) if host.is_folder(f"{folder}/{version}/{host.release}")]
@@ -120,10 +172,10 @@ def _module_version(host: Host, path: str) -> Optional[str]:
     return host.answer(host.program("modinfo"), ["-F", "version", host.outside(path)], _MODINFO)
 
 
-def _search(path: str) -> Optional[str]:
+def _search(path: str, pattern: "re.Pattern[bytes]") -> Optional[str]:
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            match = _MODULE_VERSION.search(content)
+            match = pattern.search(content)
             return os.fsdecode(match.group(1)) if match else None
     except (OSError, ValueError):
         return None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import uids_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
@@ -23,8 +24,6 @@ _CHECKPOINT = "kubelet_internal_checkpoint"
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _UNIT = re.compile(r"--memory-unit[ =](\S+)")
-# A pod's UID in the name of its control group: pod<uid>, …-pod<uid with _ for ->.slice, a static pod's without dashes.
-_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
 
 
 @dataclass(frozen=True)
@@ -68,5 +67,5 @@ def _pods(host: Host, kubelet_root: str) -> Tuple[str, ...]:
         return ()
     # kubelet forgets a pod late: whether it still has the memory is what its processes say.
     groups = (host.text(f"/proc/{process.pid}/cgroup") or "" for process in host.processes)
-    alive = {uid.replace("_", "-") for text in groups for uid in _POD.findall(text)}
+    alive = {uid for text in groups for uid in uids_in(text)}
     return tuple(sorted(given & alive))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi as facts_nvidia_smi
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciCard, driver, pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, registered, sharing
@@ -26,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kuberne
     kubelet,
     runtimes,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel, Python, System, kernel, pythons, system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
@@ -54,7 +55,7 @@ class NodeFacts:
     disk: Optional[Disk] = None
     pci: Optional[Pci] = None
     driver: Optional[Driver] = None
-    nvidia_smi: Optional[facts_nvidia_smi.SmiReport] = None
+    nvidia_smi: Optional[SmiReport] = None
     runtimes: Optional[Tuple[Runtime, ...]] = None
     managers: Optional[Tuple[Manager, ...]] = None
     registered: Optional[Dict[str, int]] = None
@@ -88,7 +89,7 @@ class NodeFacts:
             disk=one("disk", Disk),
             pci=None if buses is None else Pci(tuple(PciCard(**card) for card in buses["cards"])),
             driver=one("driver", Driver),
-            nvidia_smi=facts_nvidia_smi.SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
+            nvidia_smi=SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
             runtimes=many("runtimes", Runtime),
             managers=many("managers", Manager),
             registered=values.get("registered"),
@@ -110,17 +111,12 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         disk=Disk(install_dir, host.free_mib(install_dir)) if "system" in subsets else None,
         pci=pci(host) if "cards" in subsets else None,
         driver=driver(host) if "cards" in subsets else None,
-        nvidia_smi=_cards(host) if "cards" in subsets else None,
+        nvidia_smi=cards(host) if "cards" in subsets else None,
         runtimes=runtimes(host, what) if "runtimes" in subsets else None,
         managers=managers(host, node.root, install_dir) if "managers" in subsets else None,
         registered=registered(host, node.root) if "managers" in subsets else None,
         sharing=sharing(host, node.root) if "managers" in subsets else None,
     )
-
-
-def _cards(host: Host) -> facts_nvidia_smi.SmiReport:
-    outcome = host.ask(host.program("nvidia-smi"), facts_nvidia_smi.ARGUMENTS, facts_nvidia_smi.TIMEOUT)
-    return facts_nvidia_smi.report(outcome, driver_container=bool(host.names(facts_nvidia_smi.CONTAINER)))
 
 
 def _tuples(values: Mapping[str, Any]) -> Dict[str, Any]:

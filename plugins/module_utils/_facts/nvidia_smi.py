@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What `nvidia-smi -q -x` says: the cards, the driver, and what is wrong in words that name a cure.
+"""The output of `nvidia-smi -q -x`: the cards and their state, the driver, or the problem that prevents it.
 
 Private to this collection. Reads the output of every driver since 384 (document types v4 to v13); pure.
 """
@@ -15,7 +15,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import diagnosis
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 ARGUMENTS = ("-q", "-x")
@@ -23,9 +24,8 @@ ARGUMENTS = ("-q", "-x")
 TIMEOUT = 120
 #: The oldest driver with which containers get cards (nvidia-container-runtime's own floor).
 MINIMUM_DRIVER = "384.81"
-#: Where the GPU Operator's driver container puts the driver's files, for other containers.
-CONTAINER = "/run/nvidia/driver"
 
+_MOST_CARDS, _MOST_PROCESSES, _LONGEST = 128, 4096, 200
 _END = "</nvidia_smi_log>"
 _NAME = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -34,12 +34,18 @@ _PCI = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-9a
 
 @dataclass(frozen=True)
 class Process:
-    """A process on a card. kind: "C" (compute), "G" (graphics), "C+G"; memory_mib: None if the driver does not say."""
+    """A process on a card. kind: "C" (compute), "G" (graphics), "C+G"; memory_mib: None if the driver does not say.
+
+    pod_uid: of the pod that it runs in, None for a process of no pod; its namespace and name as far as the host shows them.
+    """
 
     pid: int
     kind: str
     name: str
     memory_mib: Optional[int]
+    pod_uid: Optional[str] = None
+    pod_namespace: Optional[str] = None
+    pod_name: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,39 @@ class MigDevice:
 
 
 @dataclass(frozen=True)
+class Ecc:
+    """Error correction. mode, pending_mode: "enabled", "disabled" or None for a card without it; the pending one is that of the next
+    reset. Counts of errors since the driver was loaded (volatile) and over the card's life (aggregate)."""
+
+    mode: Optional[str] = None
+    pending_mode: Optional[str] = None
+    volatile_corrected: Optional[int] = None
+    volatile_uncorrected: Optional[int] = None
+    aggregate_corrected: Optional[int] = None
+    aggregate_uncorrected: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Memory that the card no longer uses. Pages are retired before Ampere, rows are remapped from Ampere on.
+
+    pending: a retirement or remapping that the next reset makes effective; failed: a remapping that failed; action: what the driver
+    asks for, such as "Reset" or "Reboot", None for nothing.
+    """
+
+    retired_pages: Optional[int] = None
+    remapped_rows: Optional[int] = None
+    pending: Optional[bool] = None
+    failed: Optional[bool] = None
+    action: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class SmiCard:
     """One card. index: NVML's. What the driver does not know ("N/A", an error) is None.
 
     pci: domain:bus:device.function, 4-digit domain, lower case; compute_mode: as nvidia-smi writes it, such as "Default";
-    mig_mode: "enabled", "disabled" or None for a card without MIG.
+    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a card without MIG; architecture: such as "Turing", from driver 495 on.
     """
 
     index: int
@@ -70,19 +104,10 @@ class SmiCard:
     mig_mode: Optional[str]
     mig_devices: Tuple[MigDevice, ...]
     processes: Tuple[Process, ...]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why the cards cannot be used as they are. kind: one of the keys of the table in nvidia_smi_info's documentation."""
-
-    kind: str
-    found: str
-    expected: str
-    cure: str
-
-    def __str__(self) -> str:
-        return f"found {self.found}; expected {self.expected}; {self.cure}"
+    architecture: Optional[str] = None
+    pending_mig_mode: Optional[str] = None
+    ecc: Ecc = Ecc()
+    repair: Repair = Repair()
 
 
 @dataclass(frozen=True)
@@ -122,73 +147,17 @@ class SmiOutputError(ValueError):
     """The output is no XML of nvidia-smi; says what it begins with."""
 
 
-_ANSWER = "nvidia-smi to list the cards"
-# The words that nvidia-smi has used for each failure since driver 384, and what helps.
-_FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
-    (
-        "version_mismatch",
-        re.compile("version mismatch", re.I),
-        "the driver was upgraded while the old kernel module stayed loaded: reboot the host (or stop everything that uses the cards and "
-        "reload the nvidia modules), and hold the driver's packages so that it does not happen again",
-    ),
-    (
-        "library_missing",
-        re.compile(r"couldn.t find libnvidia-ml|NVIDIA Management Library.*not found|shared library not found", re.I),
-        "install the driver's libraries of the same version as its kernel module, then run ldconfig",
-    ),
-    (
-        "driver_not_loaded",
-        re.compile(r"couldn.t communicate with the NVIDIA driver|driver not loaded", re.I),
-        "load it with `modprobe nvidia`; if that fails `dmesg` says why: no module for the running kernel (headers missing when it was "
-        "built), a signature that Secure Boot rejects, or nouveau holding the card",
-    ),
-    (
-        "card_lost",
-        re.compile(r"GPU is lost|fallen off the bus|unable to determine the device handle", re.I),
-        "a card no longer answers on the bus: look for Xid in `dmesg`, then reboot the host; if that does not last, the card or its power "
-        "is faulty",
-    ),
-    (
-        "reset_required",
-        re.compile(r"requires? (?:a )?reset", re.I),
-        "stop what uses the card, then run `nvidia-smi --gpu-reset` for it",
-    ),
-    (
-        "no_permission",
-        re.compile(r"insufficient permissions|access blocked|operation not permitted", re.I),
-        "run as root on the host itself, not in a container without the cards' device nodes",
-    ),
-    (
-        "no_devices",
-        re.compile("no devices (?:were )?found", re.I),
-        "the driver is loaded and sees no card: check with `lspci -d 10de:`, that the card is supported by this driver's version and "
-        "flavour (open modules need Turing or newer), and that it is not given to a virtual machine (vfio-pci)",
-    ),
-)
-_BY_STATUS = {4: "no_permission", 6: "no_devices", 9: "driver_not_loaded", 12: "library_missing", 15: "card_lost", 18: "version_mismatch"}
-_CURES = {kind: cure for kind, dummy, cure in _FAILURES}
-
-
-def report(outcome: Optional[Outcome], minimum_driver: str = MINIMUM_DRIVER, driver_container: bool = False) -> SmiReport:
+def report(outcome: Optional[Outcome], driver_container: bool = False) -> SmiReport:
     """The cards, or why there are none. outcome: of `nvidia-smi -q -x`, None where there is no nvidia-smi.
 
-    driver_container: whether the driver of this host is in a container of NVIDIA's GPU Operator (see CONTAINER).
+    driver_container: whether a driver container of NVIDIA's GPU Operator provides the driver of this host.
     """
-    if outcome is None and driver_container:
-        found_ = f"no nvidia-smi on this host; its driver is in a container of NVIDIA's GPU Operator ({CONTAINER})"
-        cure = (
-            "this release needs the driver on the host. Do not install one beside the operator's: first have the operator leave this node "
-            "(label nvidia.com/gpu.deploy.operands=false), reboot, then install the driver; or take this host out of the group of GPU hosts"
-        )
-        return SmiReport((), None, None, Problem("not_installed", found_, _ANSWER, cure))
     if outcome is None:
-        cure = "install the NVIDIA driver with its nvidia-smi, or take this host out of the group of GPU hosts"
-        return SmiReport((), None, None, Problem("not_installed", "no nvidia-smi on this host", _ANSWER, cure))
+        return SmiReport((), None, None, diagnosis.not_installed(driver_container))
     try:
-        found = parse(outcome.out)
+        return parse(outcome.out)
     except SmiOutputError as error:
-        return SmiReport((), None, None, _failure(outcome, str(error)))
-    return SmiReport(found.cards, found.driver_version, found.cuda_version, found.problem or _too_old(found.driver_version, minimum_driver))
+        return SmiReport((), None, None, diagnosis.failure(outcome, str(error)))
 
 
 def parse(text: str) -> SmiReport:
@@ -197,14 +166,8 @@ def parse(text: str) -> SmiReport:
     A missing or unusable field never fails: it is None. The problem is that of cards which are attached but not listed.
     """
     log = _document(text)
-    cards = tuple(_card(index, gpu) for index, gpu in enumerate(log.findall("gpu")))
-    attached = _number(log.findtext("attached_gpus"))
-    problem = None
-    if attached is not None and attached > len(cards):
-        found = f"{attached} cards attached, of which {len(cards)} answer"
-        problem = Problem("card_lost", found, "every attached card to answer", _CURES["card_lost"])
-    elif not cards:
-        problem = Problem("no_devices", "a driver without cards", _ANSWER, _CURES["no_devices"])
+    cards = tuple(_card(index, gpu) for index, gpu in enumerate(log.findall("gpu")[:_MOST_CARDS]))
+    problem = diagnosis.unlisted(_number(log.findtext("attached_gpus")), len(cards))
     # Since 610 the kernel's and the user's side have versions of their own.
     driver = _text(log.findtext("driver_version")) or _text(log.findtext("kmd_version"))
     cuda = _text(log.findtext("cuda_version")) or _text(log.findtext("cuda_umd_version"))
@@ -237,10 +200,72 @@ def _card(index: int, gpu: ElementTree.Element) -> SmiCard:
         model=_text(gpu.findtext("product_name")) or "unknown",
         memory_mib=_mib(gpu.findtext("fb_memory_usage/total")),
         compute_mode=_text(gpu.findtext("compute_mode")),
-        mig_mode=_mig_mode(gpu.findtext("mig_mode/current_mig")),
+        mig_mode=_mode(gpu.findtext("mig_mode/current_mig")),
         mig_devices=tuple(_mig_device(device) for device in gpu.findall("mig_devices/mig_device")),
         processes=tuple(_processes(gpu)),
+        architecture=_text(gpu.findtext("product_architecture")),
+        pending_mig_mode=_mode(gpu.findtext("mig_mode/pending_mig")),
+        ecc=_ecc(gpu),
+        repair=_repair(gpu),
     )
+
+
+def _ecc(gpu: ElementTree.Element) -> Ecc:
+    return Ecc(
+        _mode(gpu.findtext("ecc_mode/current_ecc")),
+        _mode(gpu.findtext("ecc_mode/pending_ecc")),
+        *_errors(gpu.find("ecc_errors/volatile")),
+        *_errors(gpu.find("ecc_errors/aggregate")),
+    )
+
+
+def _errors(counts: Optional[ElementTree.Element]) -> Tuple[Optional[int], Optional[int]]:
+    """(corrected, uncorrected). Drivers before 418 have a total for single and double bit errors; later ones count SRAM and DRAM, and
+    since 545 two kinds of uncorrected errors of SRAM."""
+    if counts is None:
+        return None, None
+    totals = _number(counts.findtext("single_bit/total")), _number(counts.findtext("double_bit/total"))
+    if totals != (None, None):
+        return totals
+    corrected = [_number(one.text) for one in counts if one.tag.endswith("_correctable")]
+    uncorrected = [_number(one.text) for one in counts if "_uncorrectable" in one.tag]
+    return _sum(corrected), _sum(uncorrected)
+
+
+def _sum(numbers: List[Optional[int]]) -> Optional[int]:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def _repair(gpu: ElementTree.Element) -> Repair:
+    pages = [_number(gpu.findtext(f"retired_pages/{kind}_retirement/retired_count")) for kind in ("multiple_single_bit", "double_bit")]
+    rows = [_number(gpu.findtext(f"remapped_rows/remapped_row_{kind}")) for kind in ("corr", "unc")]
+    pending = [
+        _yes(gpu.findtext(path))
+        for path in (
+            "retired_pages/pending_retirement",
+            "retired_pages/pending_blacklist",
+            "remapped_rows/remapped_row_pending",
+            "ecc_errors/channel_repair_pending",
+            "ecc_errors/tpc_repair_pending",
+        )
+    ]
+    action = _text(gpu.findtext("gpu_recovery_action"))
+    # Drivers from 525 to 550 ask in this way.
+    if action is None and _yes(gpu.findtext("gpu_reset_status/reset_required")):
+        action = "Reset"
+    elif action is None and _yes(gpu.findtext("gpu_reset_status/drain_and_reset_recommended")):
+        action = "Drain and Reset"
+    return Repair(_sum(pages), _sum(rows), _any(pending), _yes(gpu.findtext("remapped_rows/remapped_row_failure")), action)
+
+
+def _any(answers: List[Optional[bool]]) -> Optional[bool]:
+    known = [answer for answer in answers if answer is not None]
+    return any(known) if known else None
+
+
+def _yes(value: Optional[str]) -> Optional[bool]:
+    return {"yes": True, "no": False}.get((_text(value) or "").lower())
 
 
 def _mig_device(device: ElementTree.Element) -> MigDevice:
@@ -254,10 +279,10 @@ def _mig_device(device: ElementTree.Element) -> MigDevice:
 
 def _processes(gpu: ElementTree.Element) -> List[Process]:
     found = []
-    for info in gpu.findall("processes/process_info"):
+    for info in gpu.findall("processes/process_info")[:_MOST_PROCESSES]:
         pid = _number(info.findtext("pid"))
         if pid is not None:
-            kind, name = _text(info.findtext("type")) or "", _text(info.findtext("process_name")) or ""
+            kind, name = _text(info.findtext("type")) or "", (_text(info.findtext("process_name")) or "")[:_LONGEST]
             found.append(Process(pid, kind, name, _mib(info.findtext("used_memory"))))
     return found
 
@@ -282,7 +307,7 @@ def _mib(value: Optional[str]) -> Optional[int]:
     return _number(match.group(1)) if match else None
 
 
-def _mig_mode(value: Optional[str]) -> Optional[str]:
+def _mode(value: Optional[str]) -> Optional[str]:
     text = (_text(value) or "").lower()
     return text if text in ("enabled", "disabled") else None
 
@@ -295,40 +320,13 @@ def _pci(value: Optional[str]) -> Optional[str]:
     return f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower()
 
 
-def _failure(outcome: Outcome, unreadable: str) -> Problem:
-    command = " ".join(outcome.argv)
-    if outcome.timed_out is not None:
-        cure = "the driver hangs: look at `dmesg` for Xid and NVRM lines, then reboot the host"
-        return Problem("timeout", f"no answer from {command} within {outcome.timed_out:g} s", _ANSWER, cure)
-    if outcome.status is None:
-        cure = "check that it is an executable file of this machine's architecture, and that its libraries are there"
-        return Problem("failed", f"{command} cannot be run ({outcome.words})", _ANSWER, cure)
-    said = f"{outcome.words!r} (exit status {outcome.status})"
-    for kind, words, cure in _FAILURES:
-        if words.search(outcome.words):
-            return Problem(kind, said, _ANSWER, cure)
-    kind = _BY_STATUS.get(outcome.status, "")
-    if kind:
-        return Problem(kind, said, _ANSWER, _CURES[kind])
-    if outcome.ok:
-        cure = "run `nvidia-smi -q -x` on the host to see what it prints"
-        return Problem("unreadable", unreadable, "the XML that nvidia-smi prints", cure)
-    return Problem("failed", said, _ANSWER, "run `nvidia-smi` on the host, and look at `dmesg` for lines with NVRM")
-
-
-def _too_old(version: Optional[str], minimum: str) -> Optional[Problem]:
-    found, least = numbers(version), numbers(minimum)
-    if found is None or least is None or found >= least:
-        return None
-    cure = "install a newer driver: older ones cannot give cards to containers"
-    return Problem("driver_too_old", f"driver {version}", f"{minimum} or newer", cure)
-
-
 def _card_from_dict(values: Mapping[str, Any]) -> SmiCard:
     return SmiCard(
         **dict(
             values,
             mig_devices=tuple(MigDevice(**device) for device in values["mig_devices"]),
             processes=tuple(Process(**process) for process in values["processes"]),
+            ecc=Ecc(**values.get("ecc", {})),
+            repair=Repair(**values.get("repair", {})),
         )
     )

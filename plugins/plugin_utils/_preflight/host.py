@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.cards import Expected, judge_cards
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import judge_unit
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     OLDEST_IN_WORDS,
     OLDEST_KUBERNETES,
     Judgement,
+    Reason,
     Reasons,
 )
 
@@ -65,6 +67,7 @@ class Wanted:
     kubeconfig: str = "/etc/kubernetes/admin.conf"
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
     memory_unit: str = "GiB"
+    expected: Expected = field(default_factory=Expected)
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
@@ -72,7 +75,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     found = Reasons(host)
     _system(found, facts, wanted)
     if wanted.gpu_node:
-        _cards(found, facts)
+        _cards(found, facts, wanted.expected)
         _memory_unit(found, facts, wanted.memory_unit)
         _driver(found, facts)
         _kubelet(found, facts)
@@ -138,7 +141,7 @@ def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
         found.error("python", seen, "a Python that can make virtual environments", cure)
 
 
-def _cards(found: Reasons, facts: NodeFacts) -> None:
+def _cards(found: Reasons, facts: NodeFacts, expected: Expected) -> None:
     report = facts.nvidia_smi
     if report is None:
         return
@@ -146,8 +149,10 @@ def _cards(found: Reasons, facts: NodeFacts) -> None:
         problem = report.problem
         on_bus = len(facts.pci.cards) if facts.pci else 0
         hint = f" ({on_bus or 'no'} NVIDIA card{'' if on_bus == 1 else 's'} on the PCI bus)"
-        unseen = problem.kind in ("not_installed", "driver_not_loaded", "no_devices")
+        unseen = problem.kind in ("not_installed", "driver_not_loaded", "module_missing", "no_devices") and "PCI" not in problem.found
         found.error("cards", problem.found + (hint if unseen else ""), problem.expected, problem.cure)
+    for one in judge_cards(report, expected):
+        found.list.append(Reason(found.host, "cards", one.severity, one.found, one.expected, one.cure))
     for card in report.cards:
         name = f"card {card.index} ({card.model})"
         if card.memory_mib is None:
@@ -175,8 +180,8 @@ def _driver(found: Reasons, facts: NodeFacts) -> None:
     driver, kernel, pci = facts.driver, facts.kernel, facts.pci
     if driver is None or pci is None:
         return
-    mismatch = facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None and facts.nvidia_smi.problem.kind == "version_mismatch"
-    if driver.loaded and driver.library and driver.loaded != driver.library and not mismatch:
+    problem = facts.nvidia_smi.problem.kind if facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None else ""
+    if driver.loaded and driver.library and driver.loaded != driver.library and problem != "version_mismatch":
         seen = f"kernel module {driver.loaded} and library {driver.library} of the driver"
         found.error("driver", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
     elif driver.loaded and driver.installed and driver.loaded != driver.installed:
@@ -184,7 +189,7 @@ def _driver(found: Reasons, facts: NodeFacts) -> None:
         found.warn(
             "driver", seen, "one version", "the next boot brings the other one: reboot at a time of your choice, and hold the packages"
         )
-    if driver.nouveau_loaded:
+    if driver.nouveau_loaded and problem != "nouveau":
         found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
     for card in pci.cards:
         if card.driver == "vfio-pci":

@@ -251,7 +251,15 @@ def _token(value: Any) -> tuple[str, str] | None:
     return None if good else ("16 to 1024 characters of ASCII without white space", ERROR)
 
 
+def _version(value: Any) -> tuple[str, str] | None:
+    good = re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}", str(value))
+    return None if good else ("a version such as 535.104 (quote it in YAML)", ERROR)
+
+
 _RULES: dict[str, Rule] = {
+    "gpushare_expect_cards": _between(0, 128),
+    "gpushare_expect_memory_mib": _between(0, 2**24),
+    "gpushare_minimum_driver": _version,
     "gpushare_metrics_address": _ip,
     "gpushare_metrics_extender_port": _port_or_none,
     "gpushare_metrics_plugin_port": _port_or_none,

@@ -15,6 +15,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.cards import Expected, judge_cards
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
@@ -28,6 +29,9 @@ def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: M
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
     _driver(found, report, gpu["driver"])
+    places = seen["places"]
+    for one in judge_cards(report, Expected(places["minimum_driver"], places["expect_cards"], places["expect_memory_mib"])):
+        (found.error if one.severity == ERROR else found.warn)(one.code, one.found, one.expected, one.cure)
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])

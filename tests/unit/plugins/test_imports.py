@@ -20,7 +20,12 @@ CONTRACTS = {
     "module_utils._host": ("module_utils._formats",),
     "module_utils._change": ("module_utils._host",),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
-    "module_utils._cluster": ("module_utils._formats", "module_utils._host", "module_utils._facts.nvidia_smi"),
+    "module_utils._cluster": (
+        "module_utils._formats",
+        "module_utils._host",
+        "module_utils._facts.diagnosis",
+        "module_utils._facts.nvidia_smi",
+    ),
     "module_utils._identity": ("module_utils._host", "module_utils._cluster"),
     "module_utils._runtimes": ("module_utils._formats", "module_utils._host", "module_utils._change"),
     "module_utils._daemon": ("module_utils._host", "module_utils._change", "module_utils._cluster.names", "module_utils._identity.token"),
@@ -40,6 +45,7 @@ CONTRACTS = {
     ),
     "plugin_utils._verdict": (
         *(f"module_utils.{name}" for name in ("_facts.nvidia_smi", "_cluster", "_scheduler")),
+        "plugin_utils._preflight.cards",
         "plugin_utils._preflight.reasons",
     ),
     "modules": ("module_utils",),

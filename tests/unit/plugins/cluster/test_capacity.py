@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, compare, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Problem, SmiCard, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiCard, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """What nvidia-smi prints, of several generations of drivers, healthy and not; and that no output makes the parser fail.
 
-The 535 outputs are recordings of the real nvidia-smi 535.261.03 on the lab's simulated cards; those of other generations are
-written by hand with the tags of their document types.
+The 535 outputs are recordings of the real nvidia-smi 535.261.03 on the lab's simulated cards. Those of other generations are written
+by hand with the tags of their document types: 384 (v8), 470 (v11), 550 (v12), 580 and 610 (v13).
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import (
+    Ecc,
     MigDevice,
     Process,
+    Repair,
     SmiOutputError,
     SmiReport,
     parse,
@@ -64,6 +66,42 @@ def test_580_of_a_card_that_shares_the_hosts_memory() -> None:
     assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
     (card,) = found.cards
     assert (card.memory_mib, card.pci, card.mig_mode) == (None, "000f:01:00.0", None)
+
+
+def test_ecc_and_retired_pages_of_a_driver_that_counts_bits() -> None:
+    first, second = parse(read("384_two_cards")).cards
+    assert first.ecc == Ecc("enabled", "disabled", 4, 0, 41, 1)
+    assert first.repair == Repair(retired_pages=3, pending=True)
+    assert (second.ecc, second.repair) == (Ecc(), Repair())
+
+
+def test_ecc_and_retired_pages_as_recorded_from_535() -> None:
+    first, second = parse(read("535_two_cards")).cards
+    assert first.ecc == Ecc("enabled", "enabled", 0, 0, 0, 0)
+    assert first.repair == Repair(retired_pages=0, pending=False)
+    assert (first.architecture, second.architecture) == ("Turing", "Ampere")
+    assert second.repair.retired_pages is None
+    assert second.repair.action is None
+
+
+def test_remapped_rows_and_two_kinds_of_uncorrected_errors_since_545() -> None:
+    (card,) = parse(read("550_remapped")).cards
+    assert card.ecc == Ecc("enabled", "enabled", 6, 3, 71, 7)
+    assert card.repair == Repair(remapped_rows=5, pending=True, failed=False, action="Drain and Reset")
+    assert (card.mig_mode, card.pending_mig_mode, card.mig_devices) == ("disabled", "enabled", ())
+
+
+def test_610_names_its_versions_otherwise_and_requests_a_recovery() -> None:
+    found = report(Outcome(ARGV, 0, read("610_recovery")))
+    assert (found.driver_version, found.cuda_version, found.problem) == ("610.57.04", "13.3", None)
+    (card,) = found.cards
+    assert card.repair == Repair(remapped_rows=8, pending=True, failed=True, action="Reset")
+    assert card.architecture == "Blackwell"
+
+
+def test_a_reset_that_535_requires_has_the_name_of_later_drivers() -> None:
+    text = read("550_remapped").replace("<reset_required>No", "<reset_required>Yes")
+    assert parse(text).cards[0].repair.action == "Reset"
 
 
 def test_versions_that_newer_drivers_name_otherwise() -> None:
@@ -141,23 +179,20 @@ def test_a_card_that_is_attached_and_does_not_answer() -> None:
     assert (found.problem.kind, found.problem.found) == ("card_lost", "3 cards attached, of which 2 answer")
 
 
-@pytest.mark.parametrize(("version", "kind"), [("384.81", None), ("384.80", "driver_too_old"), ("375.66", "driver_too_old"), ("N/A", None)])
-def test_the_oldest_driver(version: str, kind: str | None) -> None:
-    found = report(Outcome(ARGV, 0, read("384_two_cards").replace("384.111", version)))
-    assert len(found.cards) == 2
-    assert (found.problem.kind if found.problem else None) == kind
-
-
-def test_a_newer_floor() -> None:
-    problem = report(Outcome(ARGV, 0, read("535_two_cards")), "550.54").problem
-    assert problem is not None
-    assert (problem.found, problem.expected) == ("driver 535.261.03", "550.54 or newer")
-
-
-@pytest.mark.parametrize("name", ["535_two_cards", "384_two_cards", "470_mig", "580_no_memory"])
+@pytest.mark.parametrize("name", ["384_two_cards", "470_mig", "535_two_cards", "550_remapped", "580_no_memory", "610_recovery"])
 def test_a_report_survives_the_way_through_json(name: str) -> None:
-    for found in (report(Outcome(ARGV, 0, read(name))), report(Outcome(ARGV, 0, read(name)), "999")):
+    for found in (report(Outcome(ARGV, 0, read(name))), report(Outcome(ARGV, 6, "No devices were found"))):
         assert SmiReport.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+
+
+def test_more_cards_processes_or_letters_than_a_host_can_have_are_cut() -> None:
+    head, _, rest = read("610_recovery").partition("\t<gpu id")
+    gpu = "\t<gpu id" + rest.partition("</nvidia_smi_log>")[0]
+    info = gpu[gpu.index("<process_info>") : gpu.index("</process_info>")] + "</process_info>"
+    many = gpu.replace(info, info.replace(">python<", f">{'x' * 9000}<") * 5000)
+    (card,) = parse(head + many + "</nvidia_smi_log>").cards
+    assert (len(card.processes), len(card.processes[0].name)) == (4096, 200)
+    assert len(parse(head + gpu * 300 + "</nvidia_smi_log>").cards) == 128
 
 
 @given(st.text())
@@ -170,7 +205,16 @@ def test_any_words_are_a_problem_and_never_an_exception(out: str) -> None:
 WORDS = st.sampled_from(
     ["N/A", "[N/A]", "[Unknown Error]", "ERR!", "", "None", "-1", "1e9", "9" * 30, "٣", "²", "12 MiB", "7 TiB", "&", "<x/>", "\x00"]
 )
-TAGS = ["uuid", "minor_number", "total", "current_mig", "pid", "used_memory", "attached_gpus", "driver_version", "product_name", "index"]
+TAGS = [
+    "pending_retirement",
+    "retired_count",
+    "current_ecc",
+    "dram_correctable",
+    "sram_uncorrectable",
+    "gpu_recovery_action",
+    "reset_required",
+]
+TAGS += ["uuid", "minor_number", "total", "current_mig", "pid", "used_memory", "attached_gpus", "driver_version", "product_name", "index"]
 
 
 @given(st.sampled_from(["535_two_cards", "384_two_cards", "470_mig"]), st.sampled_from(TAGS), WORDS | st.text(max_size=20))

@@ -128,6 +128,9 @@ def gpu_host() -> Json:
     }
     places = {
         "memory_unit": "GiB",
+        "minimum_driver": "384.81",
+        "expect_cards": 0,
+        "expect_memory_mib": 0,
         "pki_dir": "",
         "extender_port": 32766,
         "metrics_plugin": "",

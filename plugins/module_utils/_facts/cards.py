@@ -1,0 +1,53 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The cards of a host: nvidia-smi's report, with the pod of each process, and the cause where it reports none.
+
+Private to this collection. Read-only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Optional
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Surroundings, refine
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import (
+    ARGUMENTS,
+    TIMEOUT,
+    Process,
+    SmiCard,
+    SmiReport,
+    report,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+
+def cards(host: Host, program: str = "nvidia-smi", timeout: float = TIMEOUT) -> SmiReport:
+    """Ask nvidia-smi, at most for `timeout` seconds."""
+    outcome = host.ask(host.program(program), ARGUMENTS, timeout)
+    parts = driver(host)
+    found = report(outcome, parts.container)
+    pods = Pods(host)
+    problem = found.problem
+    if problem is not None:
+        problem = refine(problem, Surroundings(parts, pci(host), kernel(host), lambda: _kernel_log(host)))
+    return replace(found, cards=tuple(_with_pods(card, pods) for card in found.cards), problem=problem)
+
+
+def _with_pods(card: SmiCard, pods: Pods) -> SmiCard:
+    return replace(card, processes=tuple(_with_pod(process, pods) for process in card.processes))
+
+
+def _with_pod(process: Process, pods: Pods) -> Process:
+    pod = pods.of(process.pid)
+    return process if pod is None else replace(process, pod_uid=pod.uid, pod_namespace=pod.namespace, pod_name=pod.name)
+
+
+def _kernel_log(host: Host) -> Optional[str]:
+    outcome = host.ask(host.program("dmesg"), [])
+    return outcome.out if outcome is not None and outcome.ok else None

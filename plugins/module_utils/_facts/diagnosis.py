@@ -1,0 +1,218 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why nvidia-smi lists no cards, or not all of them, and what to do: by its messages first, then by what the host shows.
+
+Private to this collection. Pure. nvidia-smi prints one sentence for many causes ("couldn't communicate with the NVIDIA driver"); the PCI
+bus, the modules on disk and the kernel's log tell them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Callable, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import CONTAINER, Driver, Pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+
+_SHOWN = 160
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the cards cannot be used as they are. kind: one of the words listed in nvidia_smi_info's documentation."""
+
+    kind: str
+    found: str
+    expected: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"found {self.found}; expected {self.expected}; {self.cure}"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the host shows besides nvidia-smi. kernel_log: the kernel's messages, asked for only where they can decide; None for none."""
+
+    driver: Driver
+    pci: Pci
+    kernel: Kernel
+    kernel_log: Callable[[], Optional[str]]
+
+
+_ANSWER = "nvidia-smi to list the cards"
+# The words that nvidia-smi has used for each failure since driver 384, and what helps.
+_FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
+    (
+        "version_mismatch",
+        re.compile("version mismatch", re.I),
+        "the driver was upgraded while the old kernel module stayed loaded: reboot the host (or stop everything that uses the cards and "
+        "reload the nvidia modules), and hold the driver's packages so that it does not happen again",
+    ),
+    (
+        "library_missing",
+        re.compile(r"couldn.t find libnvidia-ml|NVIDIA Management Library.*not found|shared library not found", re.I),
+        "install the driver's libraries of the same version as its kernel module, then run ldconfig",
+    ),
+    (
+        "driver_not_loaded",
+        re.compile(r"couldn.t communicate with the NVIDIA driver|driver not loaded", re.I),
+        "load it with `modprobe nvidia`; if that fails, `dmesg` shows the reason",
+    ),
+    (
+        "card_lost",
+        re.compile(r"GPU is lost|fallen off the bus|unable to determine the device handle", re.I),
+        "a card no longer answers on the bus: look for Xid in `dmesg`, then reboot the host; if that does not last, the card or its power "
+        "is faulty",
+    ),
+    (
+        "reset_required",
+        re.compile(r"requires? (?:a )?reset", re.I),
+        "stop what uses the card, then run `nvidia-smi --gpu-reset` for it",
+    ),
+    (
+        "no_permission",
+        re.compile(r"insufficient permissions|access blocked|operation not permitted", re.I),
+        "run as root on the host itself, not in a container without the cards' device nodes",
+    ),
+    (
+        "no_devices",
+        re.compile("no devices (?:were )?found", re.I),
+        "the driver is loaded and reports no card: check with `lspci -d 10de:` that the host has one, and that this version of the driver "
+        "supports it",
+    ),
+)
+_BY_STATUS = {4: "no_permission", 6: "no_devices", 9: "driver_not_loaded", 12: "library_missing", 15: "card_lost", 18: "version_mismatch"}
+_CURES = {kind: cure for kind, dummy, cure in _FAILURES}
+
+# What the kernel logs when it rejects a module by its signature, and what NVIDIA's module logs about a card that it does not serve.
+_REJECTED = re.compile(
+    r"loading of (?:unsigned )?module .{0,80}rejected|unsigned module loading is restricted|key was rejected"
+    r"|signed with (?:an )?untrusted key|not signed with a trusted key",
+    re.I,
+)
+_NEEDS_OPEN = re.compile("requires use of the NVIDIA open kernel modules", re.I)
+_NEEDS_PROPRIETARY = re.compile(r"not supported by open\s+(?:\[[^\]]*\]\s*)?(?:NVRM:\s*)?nvidia\.ko", re.I)
+_LEGACY = re.compile(r"supported through the\s+(?:\[[^\]]*\]\s*)?(?:NVRM:\s*)?NVIDIA ([0-9]{2,3}\.[0-9xX.]{1,9}) Legacy", re.I)
+
+
+def not_installed(container: bool) -> Problem:
+    """No nvidia-smi. container: whether a driver container provides the driver."""
+    if container:
+        found = f"no nvidia-smi on this host; its driver is in a container of NVIDIA's GPU Operator ({CONTAINER})"
+        cure = (
+            "this release needs the driver on the host. Do not install one beside the operator's: first have the operator leave this node "
+            "(label nvidia.com/gpu.deploy.operands=false), reboot, then install the driver; or take this host out of the group of GPU hosts"
+        )
+        return Problem("driver_container", found, _ANSWER, cure)
+    cure = "install the NVIDIA driver with its nvidia-smi, or take this host out of the group of GPU hosts"
+    return Problem("not_installed", "no nvidia-smi on this host", _ANSWER, cure)
+
+
+def unlisted(attached: Optional[int], listed: int) -> Optional[Problem]:
+    """Cards that the driver counts and nvidia-smi does not describe."""
+    if attached is not None and attached > listed:
+        return Problem(
+            "card_lost", f"{attached} cards attached, of which {listed} answer", "every attached card to answer", _CURES["card_lost"]
+        )
+    return None if listed else Problem("no_devices", "a driver without cards", _ANSWER, _CURES["no_devices"])
+
+
+def failure(outcome: Outcome, unreadable: str) -> Problem:
+    """What an nvidia-smi that printed no XML complains of. unreadable: why its output cannot be read."""
+    command = " ".join(outcome.argv)
+    if outcome.timed_out is not None:
+        cure = "the driver hangs: look at `dmesg` for Xid and NVRM lines, then reboot the host"
+        return Problem("timeout", f"no answer from {command} within {outcome.timed_out:g} s", _ANSWER, cure)
+    if outcome.status is None:
+        cure = "check that it is an executable file of this machine's architecture, and that its libraries are there"
+        return Problem("failed", f"{command} cannot be run ({outcome.words})", _ANSWER, cure)
+    said = f"{outcome.words!r} (exit status {outcome.status})"
+    for kind, words, cure in _FAILURES:
+        if words.search(outcome.words):
+            return Problem(kind, said, _ANSWER, cure)
+    kind = _BY_STATUS.get(outcome.status, "")
+    if kind:
+        return Problem(kind, said, _ANSWER, _CURES[kind])
+    if outcome.ok:
+        cure = "run `nvidia-smi -q -x` on the host to see what it prints"
+        return Problem("unreadable", unreadable, "the XML that nvidia-smi prints", cure)
+    return Problem("failed", said, _ANSWER, "run `nvidia-smi` on the host, and look at `dmesg` for lines with NVRM")
+
+
+def refine(problem: Problem, host: Surroundings) -> Problem:
+    """The same problem, or the cause of it where the host shows one."""
+    if problem.kind == "driver_not_loaded":
+        return _not_loaded(problem, host)
+    if problem.kind == "no_devices":
+        return _no_devices(problem, host)
+    if problem.kind == "not_installed" and host.driver.loaded:
+        cure = f"install the package with nvidia-smi of the same version, {host.driver.loaded}"
+        return replace(problem, found=f"no nvidia-smi on this host, though kernel module {host.driver.loaded} is loaded", cure=cure)
+    return problem
+
+
+def _not_loaded(problem: Problem, host: Surroundings) -> Problem:
+    driver, kernel = host.driver, host.kernel
+    if driver.container:
+        return not_installed(container=True)
+    if driver.nouveau_loaded:
+        cure = "blacklist nouveau (files in /etc/modprobe.d), rebuild the initramfs, then reboot the host"
+        return Problem("nouveau", "the kernel's own driver nouveau loaded, which keeps the cards from NVIDIA's", _ANSWER, cure)
+    if driver.installed_path is None:
+        others = f" (there is one for {', '.join(driver.other_kernels[:3])})" if driver.other_kernels else ""
+        headers = "its headers are installed" if kernel.headers else "its headers are not installed"
+        cure = (
+            f"install the headers of {kernel.release} and have DKMS build the module (`dkms autoinstall`), or install the precompiled "
+            "module of this kernel, or boot a kernel that has one"
+        )
+        found = f"no NVIDIA kernel module for the running kernel {kernel.release}{others}; {headers}"
+        return Problem("module_missing", found, "a module for the running kernel", cure)
+    log = host.kernel_log() or ""
+    rejected = _REJECTED.search(log)
+    strict = kernel.secure_boot == "enabled" or kernel.signed_modules_only
+    if strict and (rejected is not None or driver.signed is False):
+        seen = f"the kernel logged {_shown(rejected.group(0))!r}" if rejected else f"{driver.installed_path} has no signature"
+        cure = (
+            "install the distribution's signed, precompiled driver packages; or sign the module with a key of your own and enrol that key "
+            "(`mokutil --import KEY`, then confirm at the console during the next boot); or switch Secure Boot off in the firmware"
+        )
+        found = f"a kernel that accepts signed modules only (Secure Boot {kernel.secure_boot}); {seen}"
+        return Problem("secure_boot", found, "a module that this kernel accepts", cure)
+    unsupported = _unsupported(log)
+    return unsupported if unsupported is not None else problem
+
+
+def _no_devices(problem: Problem, host: Surroundings) -> Problem:
+    cards = host.pci.cards
+    if not cards:
+        cure = "check that the card is plugged in and powered, or passed through to this virtual machine; `lspci -d 10de:` lists it"
+        return replace(problem, found="a driver without cards, and no NVIDIA card on the PCI bus", cure=cure)
+    passed = [card.address for card in cards if card.driver == "vfio-pci"]
+    if len(passed) == len(cards):
+        cure = "to share them here, give them back to the host (unbind vfio-pci, bind nvidia); or take this host out of the GPU hosts"
+        return replace(problem, found=f"all cards ({', '.join(passed[:4])}) given to virtual machines (vfio-pci)", cure=cure)
+    return _unsupported(host.kernel_log() or "") or problem
+
+
+def _unsupported(log: str) -> Optional[Problem]:
+    """What NVIDIA's module logs about a card that it does not serve."""
+    if _NEEDS_OPEN.search(log):
+        cure = "install the open kernel module of the same version: cards from Blackwell on work with no other"
+        return Problem("wrong_module", "the proprietary kernel module, which does not support this card", "the open kernel module", cure)
+    if _NEEDS_PROPRIETARY.search(log):
+        cure = "install the proprietary kernel module of the same version: the open one supports cards from Turing on"
+        return Problem("wrong_module", "the open kernel module, which does not support this card", "the proprietary kernel module", cure)
+    legacy = _LEGACY.search(log)
+    if legacy:
+        cure = f"install a driver of the branch {legacy.group(1)}: newer ones no longer support this card"
+        return Problem("unsupported_card", "a driver that no longer supports this card", f"branch {legacy.group(1)}", cure)
+    return None
+
+
+def _shown(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:_SHOWN]
