@@ -41,6 +41,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/constraints.py": ("core/test_constraints.py", "core/test_request.py"),
     "core/inventory.py": ("core/test_inventory.py",),
     "core/ledger.py": (*_CORE, _RESERVED, "core/placement/test_preemption.py"),
+    "core/ledger_json.py": ("core/test_ledger_json.py",),
     "core/node_ledger.py": _CORE,
     "core/node_report.py": _CORE,
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),

@@ -26,7 +26,7 @@ CONTRACTS = {
     "device_plugin.kubelet": ("core", "daemon", "device_plugin.node", "device_plugin.metrics"),
     "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
     "device_plugin.host": ("core", "daemon", "device_plugin.node"),
-    "kubectl_inspect": ("core", "kube"),
+    "kubectl_gpushare": ("core", "kube"),
     "doctor": ("core.protocol", "kube", "pki", "device_plugin.kubelet.checkpoint"),
 }
 PURE = {

@@ -357,7 +357,7 @@ def test_two_at_once_make_one_set(host: Host) -> None:
     assert set(host.problems().values()) == {""}
 
 
-@pytest.mark.parametrize("module", ["extender.main", "device_plugin.main", "device_plugin.gpu.nvml", "kubectl_inspect.main"])
+@pytest.mark.parametrize("module", ["extender.main", "device_plugin.main", "device_plugin.gpu.nvml", "kubectl_gpushare.inspect_main"])
 def test_the_daemons_do_not_load_cryptography(module: str) -> None:
     code = f"import sys, gpushare_runtime.{module}; sys.exit('cryptography' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent)}

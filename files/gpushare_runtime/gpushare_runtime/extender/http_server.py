@@ -21,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.core import Metric
 
 from gpushare_runtime import __version__
+from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.daemon.metrics import single
@@ -219,7 +220,7 @@ class Endpoints:
         """What to show of the ledger at a path."""
         ledger = self._cluster.ledger
         if path == _LEDGER:
-            return lambda: inspect_api.ledger_json(ledger, self._leadership.problems() if self._leadership else [])
+            return lambda: ledger_json(ledger, self._leadership.problems() if self._leadership else [], self._cluster.pending.values())
         if path == _INSPECT:
             return lambda: inspect_api.inspect(ledger)
         head, _, node = path.rpartition("/")

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.explain import largest_of
 from gpushare_runtime.core.placement.policies import Placement
@@ -31,8 +32,8 @@ from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
-from gpushare_runtime.kubectl_inspect.tables import details, summary
-from gpushare_runtime.kubectl_inspect.usage import read_usage
+from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
+from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
 from unit.runtime.core.test_ledger import memory
 from unit.runtime.pods import container, inventory, pod
 
@@ -219,7 +220,7 @@ class Extender:
         ledger = self.cluster.ledger
         assert len("".join(metrics.render(families(self.cluster)))) <= MIB
         for shown in (
-            inspect_api.ledger_json(ledger),
+            ledger_json(ledger, pending=self.cluster.pending.values()),
             inspect_api.inspect(ledger),
             inspect_api.inspect(ledger, "odd"),
             inspect_api.inspect(ledger, "none"),
@@ -296,7 +297,7 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     answer = extender.filter(pod(container(mem=25)), names)
     assert (fault in answer["FailedNodes"]["good-1"], "largest card has 24" in answer["FailedNodes"]["good-0"]) == (True, nodes == 3)
     extender.look()
-    shown = {node["name"]: node for node in inspect_api.ledger_json(extender.cluster.ledger)["nodes"]}
+    shown = {node["name"]: node for node in ledger_json(extender.cluster.ledger)["nodes"]}
     assert (shown["good-1"]["error"], shown["good-1"]["problems"]) == (fault, [broken.fault])
     assert inspect_api.inspect(extender.cluster.ledger, "good-1")["nodes"][0]["devs"] == []
     page = "".join(metrics.render(families(extender.cluster)))

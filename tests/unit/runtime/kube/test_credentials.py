@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import gpushare_runtime
 from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.credentials import REREAD_SECONDS, Credentials, CredentialsError, load
-from gpushare_runtime.kubectl_inspect.kubeconfig import load_kubeconfig
+from gpushare_runtime.kubectl_gpushare.kubeconfig import load_kubeconfig
 from gpushare_runtime.pki.certificates import issue
 from unit.runtime.kube.fake_api import kubeconfig
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from gpushare_runtime.kubectl_inspect.usage import NodeUsage, PodUsage
+from gpushare_runtime.kubectl_gpushare.inspect_usage import NodeUsage, PodUsage
 
 PADDING: Final = 2
 

@@ -14,10 +14,10 @@ from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.kube.client import UNREACHABLE, KubeError
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError
-from gpushare_runtime.kubectl_inspect.api import Objects, read_cluster
-from gpushare_runtime.kubectl_inspect.kubeconfig import load_kubeconfig
-from gpushare_runtime.kubectl_inspect.tables import details, summary
-from gpushare_runtime.kubectl_inspect.usage import NodeUsage, Usage, read_usage
+from gpushare_runtime.kubectl_gpushare.api import Objects, read_cluster
+from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
+from gpushare_runtime.kubectl_gpushare.inspect_usage import NodeUsage, Usage, read_usage
+from gpushare_runtime.kubectl_gpushare.kubeconfig import load_kubeconfig
 
 
 class InspectError(Exception):

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from gpushare_runtime.core.quantity import UNITS
-from gpushare_runtime.kubectl_inspect.tables import details, summary
-from gpushare_runtime.kubectl_inspect.usage import read_usage
-from unit.runtime.kubectl_inspect.objects import node, original_node, pod
+from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
+from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
+from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
 from unit.runtime.pods import inventory
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare_runtime.kubectl_inspect.tables import align
+from gpushare_runtime.kubectl_gpushare.inspect_tables import align
 
 
 @pytest.mark.parametrize(
