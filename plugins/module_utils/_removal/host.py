@@ -48,6 +48,8 @@ CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") fo
 STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
+# Packages and their repositories: the module gpushare_packages puts them back, by the journal, whoever asked for them.
+PACKAGES = "packages."
 # Where files are staged that are written next to others'.
 _NEAR = (UNITS, "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d", "/etc/docker", "/etc/crio/crio.conf.d")
 _SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
@@ -70,7 +72,7 @@ def plan_services(layout: Layout, run: Run) -> Plan:
     for unit in units.values():
         unit.plan_stop(plan)
     for entry in journal.entries():
-        if entry.owner not in PROVEN_ELSEWHERE and entry.is_file:
+        if not proven_elsewhere(entry.owner) and entry.is_file:
             _plan_entry(plan, journal, entry)
     for unit in units.values():
         unit.plan_file(plan)
@@ -87,6 +89,11 @@ def plan_services(layout: Layout, run: Run) -> Plan:
             else:
                 plan.leave(path, "another process listens on it")
     return plan
+
+
+def proven_elsewhere(owner: str) -> bool:
+    """Whether a module of its own takes this owner's part out."""
+    return owner in PROVEN_ELSEWHERE or owner.startswith(PACKAGES)
 
 
 def check_scheduler(layout: Layout) -> None:
@@ -282,10 +289,11 @@ def _plan_journal(plan: Plan, check: bool) -> None:
     layout = plan.layout
     folder, kept = "/" + FOLDER, []
     for entry in Journal(layout.root).entries():
-        if entry.owner in PROVEN_ELSEWHERE and not check:
-            plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {_CURES[entry.owner]}")
+        if proven_elsewhere(entry.owner) and not check:
+            cure = _CURES.get(entry.owner, "uninstall.yml, whose step for packages has not ended")
+            plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {cure}")
             kept.append(entry)
-        elif entry.owner not in PROVEN_ELSEWHERE and entry.is_file and fate(layout, entry).left_alone:
+        elif not proven_elsewhere(entry.owner) and entry.is_file and fate(layout, entry).left_alone:
             kept.append(entry)  # the first half has said why
     if not kept:
         plan.remove_tree(folder)

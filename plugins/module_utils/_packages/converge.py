@@ -1,0 +1,321 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Brings a host to have packages from a repository at exact versions, held there; and takes all of that back by the journal.
+
+Private to this collection. No Ansible here. The order: resolve the candidate in a scratch folder; write the repository and its keys as
+a transaction that the package manager proves; note each package in the journal; install; hold. Killed anywhere, the next run compares
+again and goes on, because what a package was before us is noted before it changes, and only the first time.
+
+A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, "held": whether it was held}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+    Installed,
+    Manager,
+    PackagesError,
+    Plan,
+    Refused,
+    Repository,
+    Step,
+    Wanted,
+    check,
+    check_steps,
+    satisfies,
+    shown,
+)
+
+#: How the journal's entries of packages begin, and the owners of all that this makes.
+ENTRY, OWNER = "package:", "packages."
+
+
+@dataclass
+class Result:
+    """What was done, or would be. versions: of the wanted packages, as they are then; held: those that are newly held or let go."""
+
+    changed: bool = False
+    manager: str = ""
+    versions: Dict[str, Optional[str]] = field(default_factory=dict)
+    steps: List[Step] = field(default_factory=list)
+    held: List[str] = field(default_factory=list)
+    files: List[str] = field(default_factory=list)
+    left: List[Dict[str, str]] = field(default_factory=list)
+    notes: List[str] = field(default_factory=list)
+    diff: List[Dict[str, str]] = field(default_factory=list)
+
+
+def together(results: Sequence[Result]) -> Result:
+    """Several results as one."""
+    whole = Result()
+    for one in results:
+        whole.changed = whole.changed or one.changed
+        whole.manager = one.manager
+        whole.versions.update(one.versions)
+        for mine, theirs in ((whole.held, one.held), (whole.files, one.files), (whole.notes, one.notes)):
+            mine += theirs
+        whole.steps += one.steps
+        whole.left += one.left
+        whole.diff += one.diff
+    return whole
+
+
+def manager_of(run: RunWithin, timeout: float, host: Optional[Host] = None) -> Manager:
+    """The package manager of this host. Refused if it has none that is known here."""
+    host = host or Host()
+    kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], Manager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
+    # A Debian may have dnf beside apt, and the other way round: what the distribution is made of decides.
+    if host.exists("/var/lib/dpkg/status") and host.program("apt-get"):
+        release = host.text("/etc/os-release") or ""
+        if "rhel" not in release and "fedora" not in release:
+            return Apt(run, timeout)
+    for program, base, kind in kinds:
+        if host.program(program) and host.program(base):
+            return kind(run, timeout)
+    raise Refused(
+        "the host has neither apt-get nor dnf, expected one of them; nothing was changed: install the packages by hand and let the role "
+        "find them (its state present)"
+    )
+
+
+def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> Result:
+    """Do it, or with `dry` say what would be done. Refused or TransactionError if nothing was changed, PackagesError if packages were."""
+    check(wanted)
+    journal, owner = Journal(root), OWNER + wanted.owner
+    result = Result(manager=manager.name)
+    _finish(manager, journal, owner, dry, result)
+    transaction = Transaction(owner, root, point)
+    texts = {} if wanted.repository is None else manager.files(wanted.repository)
+    for path, content in texts.items():
+        if content is None:
+            transaction.remove(path)
+        else:
+            transaction.write(path, content)
+    names = [package.name for package in wanted.packages]
+    now = manager.installed(names)
+    wrong = [package.name for package in wanted.packages if not satisfies(now[package.name].version, package.version)]
+    result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
+    plan = Plan({name: one.version or "" for name, one in now.items()}, ())
+    if wrong or result.files or transaction.unfinished:
+        plan = _resolved(wanted, manager, texts, bool(wrong))
+        check_steps(plan.steps, wanted.replaces)
+    result.steps = list(plan.steps)
+    result.versions = {name: version or None for name, version in plan.versions.items()}
+    result.held = [name for name in names if wanted.hold and not now[name].held]
+    result.changed = bool(result.files or result.steps or result.held or result.notes or transaction.unfinished)
+    if dry or not result.changed:
+        return result
+    if result.files or transaction.unfinished:
+        repository = wanted.repository
+        assert repository is not None
+        transaction.apply(_Lists(manager, repository))
+    _note(journal, owner, now, plan, result.held)
+    point("noted packages")
+    if plan.steps:
+        _install(wanted, manager, plan)
+        point("installed")
+    _prove(wanted, manager, plan)
+    if wanted.hold and (result.held or plan.steps):
+        # A package that was asked for by its version is not held any more.
+        manager.hold(names, True)
+        point("held")
+    return result
+
+
+def owners(root: str = "/") -> List[str]:
+    """Those for whom packages were changed on this host."""
+    return sorted({entry.owner[len(OWNER) :] for entry in Journal(root).entries() if entry.owner.startswith(OWNER)})
+
+
+class _Lists(Service):
+    """The package manager that reads what the repository has. When the files are put back, it reads what it can."""
+
+    def __init__(self, manager: Manager, repository: Repository) -> None:
+        self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
+        self._asked = False
+        super().__init__(lambda: True, self._restart, lambda: None)
+
+    def _restart(self) -> None:
+        first, self._asked = not self._asked, True
+        try:
+            self._refresh()
+        except (PackagesError, OSError):
+            if first:
+                raise
+
+
+def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/") -> Result:
+    """Take back what `present` did for this owner, as far as it can be.
+
+    keep: packages stay in the versions that they have. Names in `left` what stays, and why.
+    """
+    journal, owner = Journal(root), OWNER + owner
+    entries = [entry for entry in journal.entries() if entry.owner == owner]
+    result = Result(manager=manager.name)
+    if not entries:
+        return result
+    _finish(manager, journal, owner, dry, result)
+    packages = {entry.path[len(ENTRY) :]: entry for entry in entries if entry.path.startswith(ENTRY)}
+    now = manager.installed(sorted(packages)) if packages else {}
+    before = {name: _before(entry) for name, entry in packages.items()}
+    free = [name for name, one in now.items() if one.held and not before[name].held and one.version]
+    new = [name for name, one in now.items() if one.version and before[name].version is None]
+    # One that is held cannot go, nor can it change its version.
+    going = [] if keep else _removable(manager, new, result)
+    back = {} if keep else _older(manager, now, before, result)
+    for name in new if keep else [one for one in new if one not in going]:
+        if keep:
+            result.left.append({"what": f"package {name} {now[name].version}", "why": "packages are to stay"})
+    for name, one in sorted(now.items()):
+        if one.version is None and before[name].version is not None:
+            why = f"version {before[name].version} was there before; install it if it is wanted again"
+            result.left.append({"what": f"package {name}, removed", "why": why})
+    transaction = Transaction(owner, root)
+    kept = _restore_files(transaction, [entry for entry in entries if entry.is_file], root, result)
+    result.held, result.files = free, [change.path for change in transaction.changes]
+    result.steps = [Step(name, now[name].version, None) for name in going] + [
+        Step(name, now[name].version, old) for name, old in back.items()
+    ]
+    result.diff, result.changed = transaction.diff(), True
+    if dry:
+        return result
+    if free:
+        manager.hold(free, False)
+    if back:
+        manager.downgrade(back)
+        again = [name for name in back if before[name].held]
+        if again:
+            manager.hold(again, True)
+    if going:
+        manager.remove(going)
+    transaction.apply()
+    for entry in entries:
+        if entry.path not in kept:
+            journal.forget(entry.path)
+    return result
+
+
+def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: Result) -> None:
+    """What a run of the package manager left half done is finished where that run was ours, and refused where it was not."""
+    problem = manager.interrupted()
+    if not problem:
+        return
+    if not any(entry.owner == owner for entry in journal.entries()):
+        raise Refused(
+            f"the package manager of this host was interrupted ({problem}), expected none of it; nothing was changed: run "
+            "`dpkg --configure -a` and `apt-get --fix-broken install` there, then run again"
+        )
+    result.notes.append(f"a run that was killed had left packages half configured ({problem}); this is finished first")
+    if not dry:
+        manager.repair()
+
+
+def _resolved(wanted: Wanted, manager: Manager, texts: "Mapping[str, Optional[bytes]]", wrong: bool) -> Plan:
+    plan = manager.plan(wanted, texts)
+    if wrong:
+        return plan
+    # Only the repository changes: a newer revision that satisfies as well is no reason to touch a package.
+    now = manager.installed([package.name for package in wanted.packages])
+    return Plan({name: one.version or "" for name, one in now.items()}, ())
+
+
+def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan, held: Sequence[str]) -> None:
+    """Note how each package is before it changes. One that is as wanted by itself and was held by others is none of ours."""
+    changing = {step.name: (step.before, step.after) for step in plan.steps}
+    for name in sorted({*changing, *held}):
+        one = now.get(name, Installed(changing.get(name, (None, None))[0]))
+        before, after = changing.get(name, (one.version, one.version))
+        state = FileState(_content(Installed(before, one.held)), 0, 0, 0, None)
+        if journal.entry(ENTRY + name) is None:
+            journal.record(ENTRY + name, owner, state, _content(Installed(after, one.held or name in held)))
+
+
+def _content(one: Installed) -> bytes:
+    return json.dumps({"version": one.version, "held": one.held}, sort_keys=True).encode()
+
+
+def _before(entry: Entry) -> Installed:
+    values = json.loads(entry.original.content) if entry.original is not None else {}
+    return Installed(values.get("version"), bool(values.get("held")))
+
+
+def _install(wanted: Wanted, manager: Manager, plan: Plan) -> None:
+    try:
+        manager.install(wanted, plan)
+    except PackagesError as error:
+        now = manager.installed(sorted({step.name for step in plan.steps}))
+        rows = [f"{step.name} {now[step.name].version or 'not installed'} (was {step.before or 'not installed'})" for step in plan.steps]
+        raise PackagesError(f"{error}; the packages are now: {shown(rows, 20)}; cure it and run again, which goes on from there") from error
+
+
+def _prove(wanted: Wanted, manager: Manager, plan: Plan) -> None:
+    now = manager.installed(list(plan.versions))
+    wrong = [f"{name} {one.version or 'none'}" for name, one in now.items() if one.version != plan.versions[name]]
+    if wrong:
+        planned = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
+        raise PackagesError(f"the package manager reports success, but the host has {shown(wrong)}, expected {planned[:400]}")
+
+
+def _removable(manager: Manager, names: Sequence[str], result: Result) -> List[str]:
+    """Those of our packages that go; none of them where others need one."""
+    if not names:
+        return []
+    try:
+        others = [name for name in manager.plan_removal(names) if name not in names]
+    except Refused as error:
+        others, why = [], str(error)
+    else:
+        why = f"{shown(others)} needs it"
+        if not others:
+            return list(names)
+    result.left += [{"what": f"package {name}", "why": why} for name in names]
+    return []
+
+
+def _older(manager: Manager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: Result) -> Dict[str, str]:
+    """The packages that get back the version that they had."""
+    changed = {name: one for name, one in now.items() if one.version and before[name].version not in (None, one.version)}
+    back = {name: str(before[name].version) for name in changed if before[name].version in manager.available(name)}
+    if set(back) != set(changed):
+        # A set of one version is not taken apart.
+        for name, one in sorted(changed.items()):
+            why = f"version {before[name].version} was there before, and no repository of the host has it any more for all of the set"
+            result.left.append({"what": f"package {name} {one.version}", "why": why})
+        return {}
+    return back
+
+
+def _restore_files(transaction: Transaction, entries: Sequence[Entry], root: str, result: Result) -> List[str]:
+    """Plan the old bytes of each file. The paths that stay as they are because others have changed them."""
+    kept: List[str] = []
+    for entry in entries:
+        state = read_state(os.path.join(root, entry.path.lstrip("/")))
+        content = None if state is None else state.content
+        original = entry.original
+        if original is None and content is not None:
+            if not entry.untouched(content):
+                result.notes.append(
+                    f"{entry.path} is removed although somebody else has changed it: without this collection it would not be there"
+                )
+            transaction.remove(entry.path)
+        elif original is not None and (entry.untouched(content) or content == original.content):
+            transaction.write(entry.path, original.content, original.mode)
+        elif original is not None:
+            why = "it was there before this collection and somebody else has changed it since; what it was then is kept in the journal"
+            result.left.append({"what": entry.path, "why": why})
+            kept.append(entry.path)
+    return kept

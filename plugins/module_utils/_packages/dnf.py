@@ -1,0 +1,349 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""dnf 4 and rpm: a candidate repository is read into a cache of its own, with a key ring of its own, before the host knows it.
+
+Private to this collection. No Ansible here. Packages are held by dnf's plugin versionlock where the host has it, and else by
+excludepkgs in dnf.conf, which every program that stands on libdnf respects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, replace
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, sources
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+    Installed,
+    Manager,
+    PackagesError,
+    Plan,
+    Refused,
+    Repository,
+    Step,
+    Wanted,
+    by_number,
+    choose,
+    last_words,
+)
+
+REPOSITORIES, KEYS, CONFIG = "/etc/yum.repos.d", "/etc/pki/rpm-gpg", "/etc/dnf/dnf.conf"
+PLUGIN = "/etc/dnf/plugins/versionlock.conf"
+_QUESTION, _FETCH = 120.0, 600.0
+_SHOWN = "%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{ARCH}\n"
+_NEW = ("Installing", "Installing dependencies", "Installing weak dependencies", "Upgrading", "Downgrading", "Reinstalling")
+_GONE = ("Removing", "Removing dependent packages", "Removing unused dependencies")
+_LOCKED = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9+._-]*)-(?P<version>[0-9]+:[^\s:]+-[^\s-]+)\.\*$")
+_EXCLUDES = re.compile(r"^(?P<key>[ \t]*exclude(?:pkgs)?[ \t]*=)(?P<words>[^\n]*(?:\n[ \t]+[^\n]*)*)", re.MULTILINE)
+
+
+class Dnf(Manager):
+    """One host's dnf and rpm. run: how commands are run."""
+
+    name = "dnf"
+
+    def __init__(self, run: RunWithin, timeout: float = 1800.0) -> None:
+        self._run = run
+        self._timeout = timeout
+
+    def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
+        outcome = self._run(["rpm", "--query", "--queryformat", _SHOWN, *names], _QUESTION)
+        if outcome.status is None:
+            raise Refused(f"rpm does not answer ({last_words(outcome)}); nothing was changed: run `rpm --rebuilddb` on the host")
+        rows = [line.split("\t") for line in outcome.out.splitlines() if line.count("\t") == 2]
+        versions = {row[0]: _plain(row[1]) for row in rows}
+        held = self._held()
+        # One that is locked at another version than it has is not held: a run was killed between the two.
+        return {name: Installed(versions.get(name), name in held and held[name] in ("", versions.get(name))) for name in names}
+
+    def interrupted(self) -> str:
+        # rpm ends a transaction whole or names what is there twice, which dnf's next one tells.
+        return ""
+
+    def repair(self) -> None:
+        return
+
+    def files(self, repository: Repository) -> "Dict[str, Optional[bytes]]":
+        texts: Dict[str, Optional[bytes]] = {}
+        own = f"{REPOSITORIES}/{sources.PREFIX}{repository.name}.repo"
+        for path in _repository_files():
+            state = None if path == own else read_state(path)
+            if state is None:
+                continue
+            before = state.content.decode("utf-8", "surrogateescape")
+            after = sources.without_sections(before, (repository.url, *repository.replaces))
+            if after != before:
+                texts[path] = after.encode("utf-8", "surrogateescape")
+        key = f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"
+        texts[key] = openpgp.armored(repository.keys)
+        texts[own] = sources.repo_file(repository, key).encode()
+        return texts
+
+    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
+        names = [package.name for package in wanted.packages]
+        with self._scratch(files, names) as options:
+            packages = self._files_of(wanted) if wanted.folder else {}
+            offered = self._offered([name for name in names if name not in packages], options, wanted.repository)
+            versions = {}
+            for package in wanted.packages:
+                found = sorted(packages[package.name], key=by_number, reverse=True) if package.name in packages else offered[package.name]
+                where = "the repositories of this host"
+                if wanted.repository is not None:
+                    where = f"{wanted.repository.url} and the other repositories of this host"
+                versions[package.name] = choose(package.name, package.version, found, where)
+            chosen = [packages[name][version] for name, version in versions.items() if name in packages]
+            argv = ["dnf", "--assumeno", *options, "install", *self._targets(versions, packages)]
+            return Plan(versions, self._steps(argv, "install"), tuple(chosen))
+
+    def refresh(self, repository: Repository) -> None:
+        self._import(repository)
+        name = sources.PREFIX + repository.name
+        outcome = self._run(["dnf", "-qy", "--disablerepo=*", f"--enablerepo={name}", "--refresh", "makecache"], _FETCH)
+        if not outcome.ok:
+            raise PackagesError(f"dnf cannot read {repository.url}: {last_words(outcome)}")
+
+    def install(self, wanted: Wanted, plan: Plan) -> None:
+        packages = self._files_of(wanted) if wanted.folder else {}
+        with self._free(list(plan.versions)) as options:
+            self._do(["dnf", "-qy", *options, "install", *self._targets(plan.versions, packages)])
+
+    def hold(self, names: Sequence[str], held: bool) -> None:
+        versions = {name: one.version for name, one in self.installed(names).items() if one.version is not None}
+        path = self._locks()
+        state = read_state(path) or FileState(b"", 0o644, os.getuid(), os.getgid(), None)
+        text = state.content.decode("utf-8", "surrogateescape")
+        if path == CONFIG:
+            text = excluding(text, [*excluded(without(text, names)), *(versions if held else ())])
+        else:
+            kept = "".join(line for line in text.splitlines(keepends=True) if _name_of(line) not in names)
+            text = kept + "".join(f"{name}-{_full(version)}.*\n" for name, version in sorted(versions.items()) if held)
+        content = text.encode("utf-8", "surrogateescape")
+        if content != state.content:
+            replace(path, content, state.mode, state.uid, state.gid, state.label)
+
+    def plan_removal(self, names: Sequence[str]) -> List[str]:
+        steps = self._steps(["dnf", "--assumeno", "--setopt=clean_requirements_on_remove=False", "remove", *names], "remove")
+        return [step.name for step in steps if step.after is None]
+
+    def remove(self, names: Sequence[str]) -> None:
+        self._do(["dnf", "-qy", "--setopt=clean_requirements_on_remove=False", "remove", *names])
+
+    def available(self, name: str) -> List[str]:
+        with self._free([name]) as options:
+            return self._offered([name], options, None)[name]
+
+    def downgrade(self, versions: Mapping[str, str]) -> None:
+        with self._free(list(versions)) as options:
+            self._do(["dnf", "-qy", *options, "install", *self._targets(versions, {})])
+
+    def _targets(self, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]]) -> List[str]:
+        return [packages[name][version] if name in packages else f"{name}-{_full(version)}" for name, version in versions.items()]
+
+    def _offered(self, names: Sequence[str], options: Sequence[str], repository: Optional[Repository]) -> Dict[str, List[str]]:
+        found: Dict[str, List[str]] = {name: [] for name in names}
+        if not names:
+            return found
+        shown = "%{name}\t%{epoch}:%{version}-%{release}"
+        outcome = self._run(["dnf", "-qy", *options, "repoquery", "--available", "--showduplicates", "--qf", shown, *names], _FETCH)
+        if not outcome.ok:
+            which = f"the repository {repository.url}" if repository else "the repositories of this host"
+            raise Refused(
+                f"dnf cannot use {which}: {last_words(outcome)}; nothing was changed: correct its address or key, or wait until it "
+                "answers again"
+            )
+        for line in outcome.out.splitlines():
+            name, _tab, version = line.partition("\t")
+            if name in found and _plain(version) not in found[name]:
+                found[name].append(_plain(version))
+        return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
+
+    def _steps(self, argv: Sequence[str], what: str) -> "tuple[Step, ...]":
+        outcome = self._run(list(argv), _FETCH)
+        # Status 1 is also that nobody has agreed.
+        if outcome.status not in (0, 1) or (outcome.status == 1 and "Operation aborted." not in outcome.out + outcome.err):
+            raise Refused(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
+        rows = table(outcome.out)
+        before = self.installed([name for name, _version, _gone in rows]) if rows else {}
+        return tuple(Step(name, before[name].version, None if gone else _plain(version)) for name, version, gone in rows)
+
+    def _files_of(self, wanted: Wanted) -> Dict[str, Dict[str, str]]:
+        """The package files of the folder: name to version to path."""
+        found: Dict[str, Dict[str, str]] = {}
+        names = {package.name for package in wanted.packages}
+        if not os.path.isdir(wanted.folder):
+            raise Refused(f"there is no folder {wanted.folder[:80]} on this host; nothing was changed: put the packages there")
+        for name in sorted(os.listdir(wanted.folder)):
+            path = os.path.join(wanted.folder, name)
+            if not name.endswith(".rpm"):
+                continue
+            outcome = self._run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
+            row = outcome.out.strip().split("\t")
+            if not outcome.ok or len(row) != 3:
+                raise Refused(f"{path} is no rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+            if row[0] in names and row[2] in ("noarch", os.uname().machine):
+                found.setdefault(row[0], {})[_plain(row[1])] = path
+        return found
+
+    def _import(self, repository: Repository) -> None:
+        if repository.package_signatures:
+            self._do(["rpmkeys", "--import", f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"])
+
+    def _locks(self) -> str:
+        """The file where packages are held."""
+        state = read_state(PLUGIN)
+        text = "" if state is None else state.content.decode("utf-8", "replace")
+        enabled = re.search(r"^\s*enabled\s*=\s*(\S+)", text, re.MULTILINE)
+        listed = re.search(r"^\s*locklist\s*=\s*(/\S+)", text, re.MULTILINE)
+        return listed.group(1) if listed and enabled and enabled.group(1).lower() in ("1", "true", "yes") else CONFIG
+
+    def _held(self) -> Dict[str, str]:
+        """The packages that are held, with the version at which they are; "" for any."""
+        state = read_state(self._locks())
+        text = "" if state is None else state.content.decode("utf-8", "replace")
+        if self._locks() == CONFIG:
+            return dict.fromkeys(excluded(text), "")
+        found = (_LOCKED.match(line.strip()) for line in text.splitlines())
+        return {line.group("name"): _plain(line.group("version")) for line in found if line}
+
+    @contextmanager
+    def _free(self, names: Sequence[str]) -> Iterator[List[str]]:
+        """Options by which dnf does not hold these packages; others stay as they are."""
+        state = read_state(self._locks())
+        text = "" if state is None else state.content.decode("utf-8", "surrogateescape")
+        if self._locks() == CONFIG:
+            yield [f"--setopt=excludepkgs={','.join(excluded(without(text, names)))}"] if set(excluded(text)) & set(names) else []
+            return
+        folder = tempfile.mkdtemp(prefix="gpushare-dnf-")
+        try:
+            yield self._unlocked(folder, text, names)
+        finally:
+            shutil.rmtree(folder)
+
+    def _unlocked(self, folder: str, text: str, names: Sequence[str]) -> List[str]:
+        plugins = os.path.join(folder, "plugins")
+        shutil.copytree(os.path.dirname(PLUGIN), plugins)
+        locks = os.path.join(folder, "versionlock.list")
+        kept = "".join(line for line in text.splitlines(keepends=True) if _name_of(line) not in names)
+        _write(locks, kept.encode("utf-8", "surrogateescape"))
+        _write(os.path.join(plugins, os.path.basename(PLUGIN)), f"[main]\nenabled = 1\nlocklist = {locks}\n".encode())
+        return [f"--setopt=pluginconfpath={plugins}"]
+
+    @contextmanager
+    def _scratch(self, files: "Mapping[str, Optional[bytes]]", names: Sequence[str]) -> Iterator[List[str]]:
+        """Options by which dnf has the repositories of the host, those files that the host shall have, and a cache of its own."""
+        folder = tempfile.mkdtemp(prefix="gpushare-dnf-")
+        try:
+            texts = {path: state.content for path in _repository_files() for state in [read_state(path)] if state is not None}
+            keys = {path: os.path.join(folder, os.path.basename(path)) for path in files if path.startswith(KEYS)}
+            for path, copy in keys.items():
+                _write(copy, files[path] or b"")
+            for path, content in files.items():
+                if content is None or path in keys:
+                    continue
+                for original, copy in keys.items():
+                    content = content.replace(original.encode(), copy.encode())
+                # Packages are not fetched here, so that their signatures need not be looked at.
+                texts[path] = content
+            os.mkdir(os.path.join(folder, "repositories"))
+            for path, content in texts.items():
+                _write(os.path.join(folder, "repositories", os.path.basename(path)), content)
+            with self._free(names) as free:
+                places = {"reposdir": "repositories", "cachedir": "cache", "persistdir": "persist"}
+                yield [*(f"--setopt={name}={folder}/{place}" for name, place in places.items()), *free]
+        finally:
+            shutil.rmtree(folder)
+
+    def _do(self, argv: Sequence[str]) -> Outcome:
+        outcome = self._run(list(argv), self._timeout)
+        if not outcome.ok:
+            raise PackagesError(failure(outcome))
+        return outcome
+
+
+def table(printed: str) -> "list[tuple[str, str, bool]]":
+    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. Refused where it cannot be read."""
+    rows: "list[tuple[str, str, bool]]" = []
+    section, words = "", []  # type: str, List[str]
+    inside = False
+    for line in printed.splitlines():
+        if line.startswith("=" * 20):
+            inside = True
+            continue
+        if line.startswith("Transaction Summary"):
+            break
+        if not inside or not line.strip() or line.startswith(" Package "):
+            continue
+        if not line.startswith(" "):
+            section, words = line.strip().rstrip(":"), []
+            if section not in (*_NEW, *_GONE):
+                raise Refused(f"dnf plans something that is not known here ({section[:80]!r}); nothing was changed: do it by hand")
+            continue
+        if line.split()[0] == "replacing":
+            rows.append((line.split()[1].rpartition(".")[0], "", True))
+            continue
+        words += line.split()
+        # A name that is too long stands on a line of its own.
+        if len(words) >= 4:
+            rows.append((words[0], words[2], section in _GONE))
+            words = []
+    if words:
+        raise Refused(f"dnf plans something that cannot be read here ({' '.join(words)[:80]!r}); nothing was changed")
+    return rows
+
+
+def excluded(text: str) -> List[str]:
+    """The packages that a dnf.conf excludes."""
+    found = _EXCLUDES.search(text)
+    return re.split(r"[\s,]+", found.group("words").strip()) if found and found.group("words").strip() else []
+
+
+def excluding(text: str, names: Sequence[str]) -> str:
+    """The dnf.conf, with these excluded and no others."""
+    found = _EXCLUDES.search(text)
+    if found and names:
+        return text[: found.start()] + f"{found.group('key').rstrip()} {' '.join(names)}" + text[found.end() :]
+    if found:
+        return text[: found.start()] + text[found.end() :].lstrip("\n")
+    if not names:
+        return text
+    head = re.search(r"^\[main\][ \t]*\n", text, re.MULTILINE)
+    line = f"excludepkgs={' '.join(names)}\n"
+    return text[: head.end()] + line + text[head.end() :] if head else "[main]\n" + line + text
+
+
+def without(text: str, names: Sequence[str]) -> str:
+    """The dnf.conf, where these are not excluded."""
+    return excluding(text, [name for name in excluded(text) if name not in names]) if excluded(text) else text
+
+
+def _name_of(line: str) -> str:
+    """The package of a line of versionlock, "" for one that is none or not written by us."""
+    found = _LOCKED.match(line.strip())
+    return found.group("name") if found else ""
+
+
+def _plain(version: str) -> str:
+    """Without an epoch that is none."""
+    return version[2:] if version.startswith("0:") else version[7:] if version.startswith("(none):") else version
+
+
+def _full(version: str) -> str:
+    return version if ":" in version else "0:" + version
+
+
+def _repository_files() -> List[str]:
+    names = sorted(os.listdir(REPOSITORIES)) if os.path.isdir(REPOSITORIES) else []
+    return [os.path.join(REPOSITORIES, name) for name in names if name.endswith(".repo")]
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as stream:
+        stream.write(content)

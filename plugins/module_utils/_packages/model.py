@@ -1,0 +1,242 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What packages are wanted on a host, what a package manager would do for them, and the manager as all kinds of it are used.
+
+Private to this collection. No Ansible here. A version is the distribution's whole one ("1.17.8-1", "3:570.86-1", "570.86-1.el9") or
+its upstream part alone ("1.17.8"), which every revision of it satisfies. "" is any version.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
+
+#: The most that a run may name, and of what it may be made. The first letter keeps a name from being an option.
+LIMIT = 200
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,127}(?::[a-z0-9]{1,16})?")
+_VERSION = re.compile(r"(?:[0-9]{1,6}:)?[A-Za-z0-9][A-Za-z0-9.+~^_-]{0,127}")
+_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_URL = re.compile(r"(?:https?|file)://[!-~]{1,1000}")
+_SUITE = re.compile(r"[A-Za-z0-9./$()_-]{1,200}")
+# Up to the last @ before the path: a password may hold one, too.
+_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
+_WORD = re.compile(r"[A-Za-z0-9._/-]{1,64}")
+
+
+class Refused(Exception):
+    """Nothing was changed; says what was found, what was expected and what to do."""
+
+
+class PackagesError(Exception):
+    """The package manager failed on the way; says which packages are in which version now, and what to do."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """One package that is wanted. version: see above."""
+
+    name: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where packages come from.
+
+    name: of its files, without "gpushare-"; suite and components: of a repository for apt, "/" and none for one without folders;
+    keys: those whose fingerprints were compared; package_signatures: whether the packages are signed as well (rpm); the metadata must
+    always be. replaces: addresses of repositories that this one takes the place of.
+    """
+
+    name: str
+    url: str
+    keys: Tuple[Key, ...]
+    suite: str = "/"
+    components: Tuple[str, ...] = ()
+    package_signatures: bool = True
+    replaces: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one owner wants of a host.
+
+    owner: of the journal's entries; repository: None for those that the host has; folder: of package files on the host, "" for none;
+    replaces: packages that may be removed on the way; hold: whether the packages stay at their version until the owner changes it.
+    """
+
+    owner: str
+    packages: Tuple[Package, ...]
+    repository: Optional[Repository] = None
+    folder: str = ""
+    replaces: Tuple[str, ...] = ()
+    hold: bool = True
+
+
+@dataclass(frozen=True)
+class Step:
+    """What becomes of one package. None: it is not installed."""
+
+    name: str
+    before: Optional[str]
+    after: Optional[str]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A package on the host. version None: it is not installed; held: whether upgrades pass it over."""
+
+    version: Optional[str]
+    held: bool = False
+
+
+class Manager:
+    """A host's package manager. Commands that change the host raise PackagesError; questions raise Refused."""
+
+    #: As facts and messages call it.
+    name = ""
+
+    def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
+        """Each of these packages as it is on the host."""
+        raise NotImplementedError
+
+    def interrupted(self) -> str:
+        """In words, what an earlier run of the package manager has left half done; "" if nothing."""
+        raise NotImplementedError
+
+    def repair(self) -> None:
+        """Finish that."""
+        raise NotImplementedError
+
+    def files(self, repository: Repository) -> "Dict[str, Optional[bytes]]":
+        """The files that make the host know the repository, by path, in the order in which to write; None: the file goes."""
+        raise NotImplementedError
+
+    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> "Plan":
+        """What would be done if the host had these files; the host itself stays as it is. Refused if that cannot be."""
+        raise NotImplementedError
+
+    def refresh(self, repository: Repository) -> None:
+        """Read what the repository has, now that the host knows it."""
+        raise NotImplementedError
+
+    def install(self, wanted: Wanted, plan: "Plan") -> None:
+        """Do what was planned."""
+        raise NotImplementedError
+
+    def hold(self, names: Sequence[str], held: bool) -> None:
+        """Hold these packages at their version, or let go of them."""
+        raise NotImplementedError
+
+    def plan_removal(self, names: Sequence[str]) -> List[str]:
+        """All packages that would go with these."""
+        raise NotImplementedError
+
+    def remove(self, names: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def available(self, name: str) -> List[str]:
+        """The versions that the host's repositories have, newest first, as the host knows them."""
+        raise NotImplementedError
+
+    def downgrade(self, versions: Mapping[str, str]) -> None:
+        """Bring these packages back to these versions."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """versions: the whole version of each wanted package; steps: what happens to packages, also to others. files: packages as files."""
+
+    versions: Dict[str, str]
+    steps: Tuple[Step, ...]
+    files: Tuple[str, ...] = ()
+
+
+def check(wanted: Wanted) -> None:
+    """Refused if the wish cannot be meant: names, versions and addresses go to programs and into files."""
+    if not wanted.packages:
+        raise Refused("no package is named, expected at least one; name them")
+    if len(wanted.packages) > LIMIT:
+        raise Refused(f"{len(wanted.packages)} packages are named, expected at most {LIMIT}; name fewer at a time")
+    if len({package.name for package in wanted.packages}) < len(wanted.packages):
+        raise Refused("a package is named twice, expected each once; remove one")
+    for name in (*(package.name for package in wanted.packages), *wanted.replaces):
+        _match(_NAME, name, "the package name", "letters, digits and +.-_, with a letter or digit first")
+    for package in wanted.packages:
+        if package.version:
+            _match(_VERSION, package.version, f"the version of {package.name}", "a version such as 1.17.8 or 1.17.8-1")
+    if wanted.folder and not wanted.folder.startswith("/"):
+        raise Refused(f"the folder of packages is {wanted.folder[:80]!r}, expected an absolute path; correct it")
+    repository = wanted.repository
+    if repository is None:
+        return
+    _match(_REPOSITORY, repository.name, "the name of the repository", "small letters, digits and -")
+    for url in (repository.url, *repository.replaces):
+        _match(_URL, url, "the address of the repository", "a URL that begins with https://, http:// or file://, without white space")
+    _match(_SUITE, repository.suite, "the suite of the repository", "a suite such as bookworm, or a path that ends in /")
+    for component in repository.components:
+        _match(_WORD, component, "a component of the repository", "a word such as main")
+    if repository.suite.endswith("/") == bool(repository.components):
+        raise Refused(
+            f"the suite of the repository is {repository.suite!r} with {len(repository.components)} components, expected a path that ends "
+            "in / and no component, or a suite and at least one; correct it"
+        )
+    if not repository.keys:
+        raise Refused("the repository has no key, expected one: what it says could not be checked; name its key and the fingerprint")
+
+
+def satisfies(version: Optional[str], wanted: str) -> bool:
+    """Whether an installed or available version is the wanted one."""
+    if version is None:
+        return False
+    if not wanted or version == wanted:
+        return True
+    plain = version.partition(":")[2] or version
+    return plain == wanted or ("-" not in wanted and ":" not in wanted and plain.rpartition("-")[0] == wanted)
+
+
+def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
+    """The newest available version that is wanted. Refused if there is none. available: newest first."""
+    found = next((version for version in available if satisfies(version, wanted)), None)
+    if found is None and not available:
+        raise Refused(f"no package {name} in {where}; correct the repository, which may be one of another distribution, or the name")
+    if found is None:
+        raise Refused(f"no version {wanted} of {name} in {where}, which has {shown(available)}; name one of these")
+    return found
+
+
+def by_number(version: str) -> "tuple[tuple[int, str], ...]":
+    """To sort versions of package files, whose numbers count as numbers."""
+    return tuple((int(number or 0), word) for number, word in re.findall(r"([0-9]*)([^0-9]*)", version))
+
+
+def check_steps(steps: Sequence[Step], replaces: Sequence[str]) -> None:
+    """Refused if a package would go that may not."""
+    lost = [step.name for step in steps if step.after is None and step.name not in replaces]
+    if lost:
+        raise Refused(
+            f"the package manager would remove {shown(lost)}, which nobody asked for; nothing was changed: remove these packages yourself "
+            "if they may go, or have a look at what they conflict with"
+        )
+
+
+def shown(words: Sequence[str], most: int = 8) -> str:
+    """Some of them."""
+    return ", ".join(word[:80] for word in words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def last_words(outcome: Outcome, most: int = 400) -> str:
+    """The last lines of what a program printed, on one, without credentials in addresses."""
+    return _CREDENTIALS.sub(r"\1***@", " ".join(f"{outcome.out} {outcome.err}".split()))[-most:]
+
+
+def _match(pattern: "re.Pattern[str]", value: str, what: str, expected: str) -> None:
+    if not pattern.fullmatch(value):
+        raise Refused(f"{what} is {value[:80]!r}, expected {expected}; correct it")

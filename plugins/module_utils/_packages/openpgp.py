@@ -1,0 +1,177 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The public keys of a repository: their fingerprints, and the same keys written anew. No Ansible here.
+
+A host may have no gpg. What is written is made of the packets that were read and of nothing else, so that apt and rpm cannot see
+another key in a file than the one whose fingerprint was compared. RFC 9580, sections 4, 5.5 and 6.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Iterator, List, NamedTuple, Sequence
+
+#: A key file is some kilobytes; one of a whole distribution has some hundred.
+LIMIT = 512 * 1024
+_PUBLIC_KEY, _PUBLIC_SUBKEY, _USER_ID, _USER_ATTRIBUTE, _SIGNATURE = 6, 14, 13, 17, 2
+_OF_A_KEY = (_PUBLIC_SUBKEY, _USER_ID, _USER_ATTRIBUTE, _SIGNATURE)
+_PRIVATE = (5, 7)
+# What carries no meaning for others: trust packets of a keyring, the marker, padding.
+_PASSED_OVER = (12, 10, 21)
+_FINGERPRINT = re.compile(r"[0-9A-F]{40}|[0-9A-F]{64}")
+_BLOCK = re.compile(
+    rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?:[!-9;-~]{1,64}: [^\r\n]*\r?\n)*[ \t]*\r?\n"
+    rb"((?:[A-Za-z0-9+/=]{1,100}[ \t]*\r?\n)+?)(?:=[A-Za-z0-9+/]{4}[ \t]*\r?\n)?-----END PGP PUBLIC KEY BLOCK-----",
+    re.MULTILINE,
+)
+
+
+class KeyError_(ValueError):
+    """The file is no list of public keys, or not of those that are expected; says why."""
+
+
+class _Packet(NamedTuple):
+    tag: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key with its subkeys, names and signatures. fingerprint: of the primary key, in hexadecimal capitals."""
+
+    fingerprint: str
+    packets: bytes
+
+
+def read_keys(data: bytes) -> List[Key]:
+    """The keys of a file, in binary or as text. KeyError_ if it holds anything else, or none."""
+    if len(data) > LIMIT:
+        raise KeyError_(f"the key file has {len(data)} bytes, expected at most {LIMIT}")
+    keys: List[Key] = []
+    for packet in _packets(_dearmored(data)):
+        if packet.tag == _PUBLIC_KEY:
+            keys.append(Key(_fingerprint(packet.body), _serialized(packet)))
+        elif packet.tag in _OF_A_KEY and keys:
+            keys[-1] = Key(keys[-1].fingerprint, keys[-1].packets + _serialized(packet))
+        elif packet.tag in _PRIVATE:
+            raise KeyError_("the key file holds a private key, expected public keys only")
+        elif packet.tag not in _PASSED_OVER:
+            raise KeyError_(f"the key file holds an OpenPGP packet of kind {packet.tag} where a public key was expected")
+    if not keys:
+        raise KeyError_("the key file holds no public key")
+    return keys
+
+
+def fingerprint(text: str) -> str:
+    """A fingerprint as people write it, with spaces, colons or 0x, in hexadecimal capitals. KeyError_ if it is none."""
+    plain = re.sub(r"[\s:]", "", text).upper()
+    plain = plain[2:] if plain.startswith("0X") else plain
+    if not _FINGERPRINT.fullmatch(plain):
+        raise KeyError_(f"{text[:80]!r} is no fingerprint, expected 40 (or 64) hexadecimal digits; the last 8 or 16 of them are not enough")
+    return plain
+
+
+def check(keys: Sequence[Key], expected: Sequence[str]) -> None:
+    """KeyError_ unless each key is an expected one. One of the expected ones suffices: a rotated key comes before the old one goes."""
+    wanted = [fingerprint(one) for one in expected]
+    strangers = [key.fingerprint for key in keys if key.fingerprint not in wanted]
+    if strangers:
+        raise KeyError_(
+            f"the key file holds the key {strangers[0]}, expected {' or '.join(wanted)}: compare it with what the publisher announces, "
+            "and correct the file or the fingerprint"
+        )
+
+
+def armored(keys: Sequence[Key]) -> bytes:
+    """One block of text for each key."""
+    return b"".join(_block(key.packets) for key in keys)
+
+
+def _block(packets: bytes) -> bytes:
+    text = base64.b64encode(packets)
+    lines = [text[place : place + 64] for place in range(0, len(text), 64)]
+    checksum = base64.b64encode(_crc24(packets).to_bytes(3, "big"))
+    begin, end = b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"-----END PGP PUBLIC KEY BLOCK-----"
+    return b"\n".join([begin, b"", *lines, b"=" + checksum, end, b""])
+
+
+def _crc24(data: bytes) -> int:
+    value = 0xB704CE
+    for byte in data:
+        value ^= byte << 16
+        for _bit in range(8):
+            value = (value << 1) ^ (0x1864CFB if value & 0x800000 else 0)
+    return value & 0xFFFFFF
+
+
+def _dearmored(data: bytes) -> bytes:
+    if b"-----BEGIN PGP" not in data:
+        return data
+    if b"PRIVATE KEY BLOCK" in data:
+        raise KeyError_("the key file holds a private key, expected public keys only")
+    blocks = _BLOCK.findall(data)
+    if len(blocks) != data.count(b"-----BEGIN PGP"):
+        raise KeyError_("the key file has a block that is no PGP PUBLIC KEY BLOCK or is damaged")
+    try:
+        return b"".join(base64.b64decode(b"".join(block.split()), validate=True) for block in blocks)
+    except binascii.Error as error:
+        raise KeyError_(f"the key file has a block that is damaged ({error})") from error
+
+
+def _packets(data: bytes) -> Iterator[_Packet]:
+    place = 0
+    while place < len(data):
+        first = data[place]
+        if not first & 0x80:
+            raise KeyError_("the key file is no list of OpenPGP packets")
+        start, size = _new_length(data, place + 1) if first & 0x40 else _old_length(data, place + 1, first & 3)
+        if start + size > len(data):
+            raise KeyError_("the key file ends in the middle of a packet")
+        yield _Packet(first & 0x3F if first & 0x40 else (first & 0x3C) >> 2, data[start : start + size])
+        place = start + size
+
+
+def _new_length(data: bytes, place: int) -> "tuple[int, int]":
+    first = _number(data, place, 1)
+    if first < 192:
+        return place + 1, first
+    if first < 224:
+        return place + 2, ((first - 192) << 8) + _number(data, place + 1, 1) + 192
+    if first == 255:
+        return place + 5, _number(data, place + 1, 4)
+    raise KeyError_("the key file holds a packet in pieces, which no key is")
+
+
+def _old_length(data: bytes, place: int, kind: int) -> "tuple[int, int]":
+    if kind == 3:
+        raise KeyError_("the key file holds a packet without a length, which no key is")
+    size = 1 << kind
+    return place + size, _number(data, place, size)
+
+
+def _number(data: bytes, place: int, size: int) -> int:
+    if place + size > len(data):
+        raise KeyError_("the key file ends in the middle of a packet")
+    return int.from_bytes(data[place : place + size], "big")
+
+
+def _serialized(packet: _Packet) -> bytes:
+    # The old form with a length of four bytes is the one that every reader knows; a tag above 15 has the new form only.
+    size = len(packet.body).to_bytes(4, "big")
+    return (bytes([0x80 | packet.tag << 2 | 2]) if packet.tag < 16 else bytes([0xC0 | packet.tag, 255])) + size + packet.body
+
+
+def _fingerprint(body: bytes) -> str:
+    version = body[0] if body else 0
+    if version == 4 and len(body) < 2**16:
+        # SHA-1 is what the fingerprint of a version 4 key is, not a choice.
+        return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
+    if version == 6:
+        return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
+    raise KeyError_(f"the key file holds a key of version {version}, expected version 4 or 6")

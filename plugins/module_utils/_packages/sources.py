@@ -1,0 +1,113 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The texts of apt's sources and of rpm's repository files: ours, and those of others without the repositories that ours takes over.
+
+Private to this collection. No Ansible here. apt refuses to work at all where one repository is listed twice with two keys, so what
+names the same address must go before ours comes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Repository
+
+HEADER = "# Made by gpushare.kubernetes; it would be written anew.\n"
+PREFIX = "gpushare-"
+TAKEN = "# taken over by gpushare.kubernetes: "
+_ONE_LINE = re.compile(r"\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s+)?(\S+)")
+_SECTION = re.compile(r"^\[([^\]]+)\][ \t]*(?:\r?\n|\Z)", re.MULTILINE)
+
+
+def deb822(repository: Repository, key_path: str, architecture: str) -> str:
+    """Ours, in apt's newer form."""
+    fields = [("Types", "deb"), ("URIs", repository.url), ("Suites", repository.suite)]
+    if repository.components:
+        fields.append(("Components", " ".join(repository.components)))
+    fields += [("Architectures", architecture), ("Signed-By", key_path)]
+    return HEADER + "".join(f"{name}: {value}\n" for name, value in fields)
+
+
+def repo_file(repository: Repository, key_path: str) -> str:
+    """Ours, for dnf and zypper."""
+    fields = [
+        ("name", f"{repository.name} (gpushare.kubernetes)"),
+        ("baseurl", repository.url),
+        ("enabled", "1"),
+        ("repo_gpgcheck", "1"),
+        ("gpgcheck", "1" if repository.package_signatures else "0"),
+        ("gpgkey", "file://" + key_path),
+        ("sslverify", "1"),
+    ]
+    return f"{HEADER}[{PREFIX}{repository.name}]\n" + "".join(f"{name}={value}\n" for name, value in fields)
+
+
+def without_lines(text: str, urls: Sequence[str]) -> str:
+    """A list of apt's older form, where the entries of these addresses are comments."""
+    kept = []
+    for line in text.splitlines(keepends=True):
+        found = _ONE_LINE.match(line)
+        kept.append(TAKEN + line.lstrip() if found and same(found.group(1), urls) else line)
+    return "".join(kept)
+
+
+def without_stanzas(text: str, urls: Sequence[str]) -> str:
+    """A list of apt's newer form, without the addresses: a stanza that names only such is switched off."""
+    parts = re.split(r"((?:^[ \t]*\r?\n)+)", text, flags=re.MULTILINE)
+    return "".join(_stanza(part, urls) for part in parts)
+
+
+def without_sections(text: str, urls: Sequence[str]) -> str:
+    """A repository file of rpm, where the sections of these addresses are switched off."""
+    places = [match.start() for match in _SECTION.finditer(text)]
+    parts = [text[: places[0]]] if places else [text]
+    ends = [*places[1:], len(text)]
+    parts += [text[start : ends[index]] for index, start in enumerate(places)]
+    return "".join(_section(part, urls) for part in parts)
+
+
+def names_only(text: str) -> bool:
+    """Whether a source list says nothing any more but comments."""
+    return all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines())
+
+
+def same(url: str, urls: Sequence[str]) -> bool:
+    """Whether this is one of the addresses, or below one."""
+    plain = _plain(url)
+    return any(plain == one or plain.startswith(one + "/") for one in map(_plain, urls))
+
+
+def _plain(url: str) -> str:
+    # One repository by two ways of fetching it is still one.
+    return re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", url).rstrip("/")
+
+
+def _stanza(text: str, urls: Sequence[str]) -> str:
+    found = _values(text, "URIs")
+    taken = [url for url in found or () if same(url, urls)]
+    if not found or not taken or (_values(text, "Enabled") or [""])[0].lower() in ("no", "false"):
+        return text
+    if len(taken) == len(found):
+        return re.sub(r"^(?=URIs:)", "Enabled: no\n", re.sub(r"^Enabled:.*\r?\n", "", text, flags=re.M | re.I), count=1, flags=re.M | re.I)
+    for url in taken:
+        text = re.sub(rf"[ \t]*(?<!\S){re.escape(url)}(?!\S)", "", text)
+    return text
+
+
+def _values(text: str, field: str) -> Optional[List[str]]:
+    found = re.search(rf"^{field}:(.*(?:\r?\n[ \t].*)*)", text, re.MULTILINE | re.IGNORECASE)
+    return None if found is None else found.group(1).split()
+
+
+def _section(text: str, urls: Sequence[str]) -> str:
+    addresses = re.findall(r"^\s*(?:baseurl|mirrorlist|metalink)\s*=\s*(\S+)", text, re.MULTILINE)
+    if not any(same(url, urls) for url in addresses):
+        return text
+    enabled = re.compile(r"^([ \t]*enabled[ \t]*=[ \t]*)\S*", re.MULTILINE)
+    if enabled.search(text):
+        return enabled.sub(r"\g<1>0", text)
+    head, newline, rest = text.partition("\n")
+    return f"{head}\nenabled=0\n{rest}" if newline else f"{head}\nenabled=0\n"

@@ -1,0 +1,289 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_packages
+short_description: Install a set of packages at exact versions from a signed repository, and hold them there
+version_added: 0.1.0
+description:
+  - The roles C(nvidia_container_toolkit) and C(nvidia_driver) use this module. Its options may change in any release.
+  - Works with apt (Debian, Ubuntu) and with dnf 4 (RHEL and its rebuilds).
+  - Before anything is changed, fetches the repository with its key into a scratch folder and lets the package manager resolve the packages
+    there. Rejects a plan that would remove a package that O(replaces) does not name.
+  - Writes the repository and its key, installs the packages, and holds them. Records in the host's journal how each file and each package
+    was before.
+  - If all packages are as required, connects to no repository.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+options:
+  owner:
+    description: Name under which the journal records the changes, usually the role. With O(state=absent), empty for all of them.
+    type: str
+    default: ""
+  state:
+    description:
+      - With V(absent), restores the files, releases the packages, and removes those that were not there before.
+      - A package that was there before returns to its old version if a repository of the host still has it.
+    type: str
+    choices: [present, absent]
+    default: present
+  packages:
+    description: The packages.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the package.
+        type: str
+        required: true
+      version:
+        description: Version, whole or without revision, such as V(1.17.8-1) or V(1.17.8). Empty for any.
+        type: str
+        default: ""
+  repository:
+    description: The repository of the packages. By default the repositories that the host has.
+    type: dict
+    suboptions:
+      name:
+        description: Name of its files, in small letters.
+        type: str
+        required: true
+      url:
+        description: Its address. For dnf it may hold dnf's variables.
+        type: str
+        required: true
+      suite:
+        description: For apt, its suite, or a path that ends in C(/).
+        type: str
+        default: /
+      components:
+        description: For apt, its components; none for a path.
+        type: list
+        elements: str
+        default: []
+      key:
+        description: The public keys, as text, or the URL or absolute path of their file.
+        type: str
+        required: true
+      fingerprints:
+        description: The whole fingerprints of all keys that O(repository.key) may hold.
+        type: list
+        elements: str
+        required: true
+      package_signatures:
+        description: For dnf, whether each package must be signed, too. The metadata must always be.
+        type: bool
+        default: true
+      replaces:
+        description: Addresses of repositories on the host that this one takes the place of.
+        type: list
+        elements: str
+        default: []
+  folder:
+    description: Folder on the host with package files, which are used before those of a repository.
+    type: str
+    default: ""
+  replaces:
+    description: Packages that may be removed because they conflict with the packages.
+    type: list
+    elements: str
+    default: []
+  hold:
+    description: Whether upgrades of the host pass the packages over.
+    type: bool
+    default: true
+  keep:
+    description: With O(state=absent), whether the packages stay in the versions that they have.
+    type: bool
+    default: false
+  timeout:
+    description: Seconds within which the package manager must finish a step.
+    type: int
+    default: 1800
+"""
+
+EXAMPLES = r"""
+- name: Install the toolkit
+  gpushare.kubernetes.gpushare_packages:
+    owner: nvidia_container_toolkit
+    packages:
+      - name: nvidia-container-toolkit
+        version: 1.17.8
+    repository:
+      name: nvidia-container-toolkit
+      url: https://nvidia.github.io/libnvidia-container/stable/deb/amd64
+      key: https://nvidia.github.io/libnvidia-container/gpgkey
+      fingerprints: [C95B321B61E88C1809C4F759DDCAE044F796ECB0]
+"""
+
+RETURN = r"""
+manager:
+  description: The package manager.
+  returned: success
+  type: str
+  sample: apt
+versions:
+  description: The version of each package, by name; null for a package that is not installed.
+  returned: success
+  type: dict
+steps:
+  description: The packages that were changed (in check mode, would be), also those that others need.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name: {description: Name of the package., type: str}
+    before: {description: Its version before, null if it was not installed., type: str}
+    after: {description: Its version after, null if it was removed., type: str}
+held:
+  description: The packages that were put on hold, or with O(state=absent) released.
+  returned: success
+  type: list
+  elements: str
+files:
+  description: The files that were changed (in check mode, would be).
+  returned: success
+  type: list
+  elements: str
+left:
+  description: With O(state=absent), the items that stay, and why.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    what: {description: A package or a file., type: str}
+    why: {description: The reason as a message., type: str}
+notes:
+  description: Further remarks for people.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import os
+from dataclasses import asdict
+from typing import Any, Optional
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.urls import open_url
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import absent, manager_of, owners, present, together
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+    Manager,
+    Package,
+    PackagesError,
+    Refused,
+    Repository,
+    Wanted,
+)
+
+REPOSITORY = {
+    "name": {"type": "str", "required": True},
+    "url": {"type": "str", "required": True},
+    "suite": {"type": "str", "default": "/"},
+    "components": {"type": "list", "elements": "str", "default": []},
+    "key": {"type": "str", "required": True, "no_log": False},
+    "fingerprints": {"type": "list", "elements": "str", "required": True},
+    "package_signatures": {"type": "bool", "default": True},
+    "replaces": {"type": "list", "elements": "str", "default": []},
+}
+_KEY_SECONDS = 30
+
+
+def key_file(key: str) -> bytes:
+    """The content of the repository's key file. Refused if it cannot be had."""
+    if key.startswith("-----BEGIN"):
+        return key.encode()
+    try:
+        if key.startswith("/"):
+            with open(key, "rb") as stream:
+                return stream.read(openpgp.LIMIT + 1)
+        if not key.startswith(("https://", "http://", "file://")):
+            raise Refused(f"the key is {key[:80]!r}, expected its text, a URL or an absolute path; nothing was changed: correct it")
+        return bytes(open_url(key, timeout=_KEY_SECONDS).read(openpgp.LIMIT + 1))
+    except Refused:
+        raise
+    except Exception as error:  # whatever the way to it raises: names, TLS, HTTP, files
+        cure = "nothing was changed: correct its address, name a proxy, or give the key itself"
+        raise Refused(f"the key {key[:200]} cannot be read ({type(error).__name__}: {str(error)[:200]}); {cure}") from error
+
+
+def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
+    """The repository, with its keys read and compared. Refused if they are not those that are expected."""
+    if params is None:
+        return None
+    try:
+        keys = openpgp.read_keys(key_file(params["key"]))
+        openpgp.check(keys, params["fingerprints"])
+    except openpgp.KeyError_ as error:
+        raise Refused(f"the key of the repository {params['name'][:80]} is not trusted: {error}; nothing was changed") from error
+    return Repository(
+        params["name"],
+        params["url"],
+        tuple(keys),
+        params["suite"],
+        tuple(params["components"]),
+        params["package_signatures"],
+        tuple(params["replaces"]),
+    )
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "owner": {"type": "str", "default": ""},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "packages": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {"name": {"type": "str", "required": True}, "version": {"type": "str", "default": ""}},
+            },
+            "repository": {"type": "dict", "options": REPOSITORY},
+            "folder": {"type": "str", "default": ""},
+            "replaces": {"type": "list", "elements": "str", "default": []},
+            "hold": {"type": "bool", "default": True},
+            "keep": {"type": "bool", "default": False},
+            "timeout": {"type": "int", "default": 1800},
+        },
+        required_if=[("state", "present", ["owner", "packages"])],
+        supports_check_mode=True,
+    )
+    params = module.params
+    with lock.for_module(module):
+        os.umask(0o022)
+        try:
+            if params["state"] == "absent":
+                named = [params["owner"]] if params["owner"] else owners()
+                # A host whose packages nobody has changed may have a package manager that is not known here.
+                manager = manager_of(command.run, params["timeout"]) if named else Manager()
+                result = together([absent(owner, manager, module.check_mode, params["keep"]) for owner in named])
+            else:
+                manager = manager_of(command.run, params["timeout"])
+                wanted = Wanted(
+                    params["owner"],
+                    tuple(Package(one["name"], one["version"]) for one in params["packages"]),
+                    repository_of(params["repository"]),
+                    params["folder"],
+                    tuple(params["replaces"]),
+                    params["hold"],
+                )
+                result = present(wanted, manager, module.check_mode)
+        except (Refused, PackagesError, JournalError, TransactionError, OSError) as error:
+            module.fail_json(msg=str(error))
+        module.exit_json(**asdict(result))
+
+
+if __name__ == "__main__":
+    main()

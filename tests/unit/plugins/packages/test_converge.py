@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Packages, their repository and the journal, with a package manager that is a dictionary. The real ones are in tests/packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import absent, owners, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import table
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+    Installed,
+    Manager,
+    Package,
+    PackagesError,
+    Plan,
+    Refused,
+    Repository,
+    Step,
+    Wanted,
+    check,
+    choose,
+    satisfies,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
+
+REPOSITORY = Repository("tk", "https://example.org/deb", (Key("A" * 40, b"key"),))
+SOURCE = "/etc/sources/gpushare-tk.sources"
+
+
+class Killed(BaseException):
+    """As by a signal."""
+
+
+class Fake(Manager):
+    """Packages by name: (version, held). down: whether the repository does not answer; broken: whether packages fail on the way."""
+
+    name = "fake"
+
+    def __init__(self, **packages: tuple[str, bool]) -> None:
+        self.packages = dict(packages)
+        self.repository = {"tk": ["1.18.0-1", "1.17.8-1", "1.17.7-1"], "tk-base": ["1.18.0-1", "1.17.8-1", "1.17.7-1"]}
+        self.needed_by: dict[str, str] = {}
+        self.down = self.broken = False
+        self.problem = ""
+        self.asked: list[str] = []
+
+    def installed(self, names: Sequence[str]) -> dict[str, Installed]:
+        return {name: Installed(*self.packages.get(name, (None, False))) for name in names}
+
+    def interrupted(self) -> str:
+        return self.problem
+
+    def repair(self) -> None:
+        self.problem = ""
+
+    def files(self, repository: Repository) -> dict[str, bytes | None]:
+        return {"/etc/sources/old.list": None, SOURCE: repository.url.encode()}
+
+    def plan(self, wanted: Wanted, files: Mapping[str, bytes | None]) -> Plan:
+        self.asked.append("plan")
+        if self.down:
+            raise Refused("the repository does not answer")
+        versions = {one.name: choose(one.name, one.version, self.repository.get(one.name, []), "here") for one in wanted.packages}
+        now = self.installed(list(versions))
+        steps = [Step(name, now[name].version, version) for name, version in versions.items() if now[name].version != version]
+        steps += [Step(name, version, None) for name, (version, _held) in self.packages.items() if name == "nvidia-docker2"]
+        return Plan(versions, tuple(steps))
+
+    def refresh(self, repository: Repository) -> None:
+        self.asked.append("refresh")
+        if self.broken:
+            raise PackagesError("no lists")
+
+    def install(self, wanted: Wanted, plan: Plan) -> None:
+        for step in plan.steps:
+            if step.after is None:
+                del self.packages[step.name]
+            else:
+                # As apt does: one that is asked for by its version is let go of.
+                self.packages[step.name] = (step.after, False)
+            if self.broken:
+                raise PackagesError("postinst failed")
+
+    def hold(self, names: Sequence[str], held: bool) -> None:
+        for name in names:
+            self.packages[name] = (self.packages[name][0], held)
+
+    def plan_removal(self, names: Sequence[str]) -> list[str]:
+        return [*names, *(other for name, other in self.needed_by.items() if name in names)]
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            del self.packages[name]
+
+    def available(self, name: str) -> list[str]:
+        return self.repository[name]
+
+    def downgrade(self, versions: Mapping[str, str]) -> None:
+        self.packages.update({name: (version, False) for name, version in versions.items()})
+
+
+def wanted(version: str = "1.17.8", **others: object) -> Wanted:
+    return Wanted("tk", (Package("tk", version), Package("tk-base", version)), REPOSITORY, **others)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    (tmp_path / "etc/sources").mkdir(parents=True)
+    (tmp_path / "etc/sources/old.list").write_text("deb old\n")
+    return str(tmp_path)
+
+
+def tree(root: str) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(Path(root).rglob("*")) if path.is_file()}
+
+
+def test_from_nothing_to_held_and_back(root: str) -> None:
+    before, host = tree(root), Fake()
+    predicted = present(wanted(), host, True, root)
+    assert tree(root) == before
+    assert host.packages == {}
+    done = present(wanted(), host, False, root)
+    assert predicted == done
+    assert done.changed
+    assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
+    assert (Path(root) / SOURCE[1:]).read_text() == REPOSITORY.url
+    assert not (Path(root) / "etc/sources/old.list").exists()
+    assert owners(root) == ["tk"]
+    after = tree(root)
+    host.asked.clear()
+    host.down = True  # nobody asks it
+    second = present(wanted(), host, False, root)
+    assert not second.changed
+    assert host.asked == []
+    assert tree(root) == after
+    assert absent("tk", host, True, root=root) == absent("tk", host, False, root=root)
+    assert host.packages == {}
+    assert tree(root) == before
+    assert not absent("tk", host, False, root=root).changed
+
+
+def test_what_was_there_before_gets_its_version_and_its_hold_back(root: str) -> None:
+    host = Fake(tk=("1.17.7-1", True), **{"tk-base": ("1.17.7-1", False)})
+    present(wanted(), host, False, root)
+    present(wanted("1.18.0"), host, False, root)
+    assert host.packages == {"tk": ("1.18.0-1", True), "tk-base": ("1.18.0-1", True)}
+    absent("tk", host, False, root=root)
+    assert host.packages == {"tk": ("1.17.7-1", True), "tk-base": ("1.17.7-1", False)}
+
+
+def test_what_cannot_go_back_is_named(root: str) -> None:
+    host = Fake(tk=("1.16.0-1", False), **{"tk-base": ("1.17.7-1", False)})
+    present(wanted(), host, False, root)
+    found = absent("tk", host, False, root=root)
+    # A set of one version is not taken apart.
+    assert host.packages == {"tk": ("1.17.8-1", False), "tk-base": ("1.17.8-1", False)}
+    assert [one["what"] for one in found.left] == ["package tk 1.17.8-1", "package tk-base 1.17.8-1"]
+    assert "1.16.0-1 was there before" in found.left[0]["why"]
+
+
+def test_packages_that_others_need_stay(root: str) -> None:
+    host = Fake()
+    present(wanted(), host, False, root)
+    host.needed_by["tk-base"] = "operator"
+    found = absent("tk", host, False, root=root)
+    assert host.packages == {"tk": ("1.17.8-1", False), "tk-base": ("1.17.8-1", False)}
+    assert {one["why"] for one in found.left} == {"operator needs it"}
+    assert not (Path(root) / SOURCE[1:]).exists()
+
+
+def test_packages_stay_where_they_are_to(root: str) -> None:
+    host = Fake(tk=("1.17.7-1", False))
+    present(wanted(), host, False, root)
+    found = absent("tk", host, False, keep=True, root=root)
+    assert host.packages == {"tk": ("1.17.8-1", False), "tk-base": ("1.17.8-1", False)}
+    assert [one["what"] for one in found.left] == ["package tk-base 1.17.8-1"]
+
+
+def test_a_package_that_would_go_must_be_named(root: str) -> None:
+    before, host = tree(root), Fake(**{"nvidia-docker2": ("2.13-1", False)})
+    with pytest.raises(Refused, match="would remove nvidia-docker2"):
+        present(wanted(), host, False, root)
+    assert tree(root) == before
+    present(wanted(replaces=("nvidia-docker2",)), host, False, root)
+    assert "nvidia-docker2" not in host.packages
+    found = absent("tk", host, False, root=root)
+    assert [one["what"] for one in found.left] == ["package nvidia-docker2, removed"]
+
+
+def test_a_repository_that_fails_leaves_everything(root: str) -> None:
+    before, host = tree(root), Fake()
+    host.down = True
+    with pytest.raises(Refused):
+        present(wanted(), host, False, root)
+    assert tree(root) == before
+    host.down, host.broken = False, True
+    with pytest.raises(TransactionError, match="no lists; put back what was there"):
+        present(wanted(), host, False, root)
+    assert tree(root) == before
+    assert host.packages == {}
+
+
+def test_a_package_that_fails_is_told_with_the_others(root: str) -> None:
+    host = Fake(tk=("1.17.7-1", False), **{"tk-base": ("1.17.7-1", False)})
+    present(wanted("1.17.7"), host, False, root)
+    host.broken = True
+    with pytest.raises(PackagesError, match=r"postinst failed; the packages are now: tk 1.17.8-1 \(was 1.17.7-1\), tk-base 1.17.7-1"):
+        present(wanted(), host, False, root)
+    host.broken = False
+    present(wanted(), host, False, root)
+    assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
+    absent("tk", host, False, root=root)
+    assert host.packages == {"tk": ("1.17.7-1", False), "tk-base": ("1.17.7-1", False)}
+
+
+POINTS = ("before " + SOURCE, "noted " + SOURCE, "written " + SOURCE, "restarted", "done", "noted packages", "installed", "held")
+
+
+@pytest.mark.parametrize("killed_at", POINTS)
+def test_killed_anywhere_the_next_run_finishes_and_knows_how_it_was(root: str, killed_at: str) -> None:
+    before, host = tree(root), Fake(tk=("1.17.7-1", False))
+
+    def point(name: str) -> None:
+        if name == killed_at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        present(wanted(), host, False, root, point)
+    present(wanted(), host, False, root)
+    assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
+    assert not present(wanted(), host, False, root).changed
+    absent("tk", host, False, root=root)
+    assert host.packages == {"tk": ("1.17.7-1", False)}
+    assert tree(root) == before
+    assert Journal(root).entries() == []
+
+
+def test_an_interrupted_package_manager_is_repaired_only_if_we_did_it(root: str) -> None:
+    host = Fake()
+    host.problem = "tk is half configured"
+    with pytest.raises(Refused, match="half configured"):
+        present(wanted(), host, False, root)
+    host.problem = ""
+    present(wanted(), host, False, root)
+    host.problem = "tk is half configured"
+    assert present(wanted(), host, True, root).changed
+    assert host.problem
+    assert present(wanted(), host, False, root).notes
+    assert not host.problem
+
+
+def test_only_the_repository_changes(root: str) -> None:
+    """A newer revision that satisfies as well is no reason to touch a package."""
+    host = Fake(tk=("1.17.8-1", True), **{"tk-base": ("1.17.8-1", True)})
+    host.repository["tk"].insert(0, "1.17.8-2")
+    found = present(wanted(), host, False, root)
+    assert found.files
+    assert not found.steps
+    assert host.packages["tk"] == ("1.17.8-1", True)
+
+
+def test_versions() -> None:
+    for version, asked in (
+        ("1.17.8-1", "1.17.8"),
+        ("1.17.8-1", "1.17.8-1"),
+        ("3:570.86.15-1", "570.86.15"),
+        ("3:570.86.15-1", "3:570.86.15-1"),
+        ("570.86-1.el9", "570.86"),
+        ("2:1.0", "1.0"),
+        ("1.0", ""),
+    ):
+        assert satisfies(version, asked), (version, asked)
+    for other, asked in (("1.17.80-1", "1.17.8"), ("1.17.8~rc.1-1", "1.17.8"), ("1.17.8-11", "1.17.8-1"), (None, ""), ("1.17.8-1", "1.17")):
+        assert not satisfies(other, asked), (other, asked)
+
+
+def test_names_that_are_options_or_paths_are_rejected() -> None:
+    for package in (Package("--purge"), Package("a b"), Package("../x"), Package("tk", "-o"), Package("tk", "1 2"), Package("x" * 200)):
+        with pytest.raises(Refused):
+            check(Wanted("x", (package,)))
+    for url in ("https://example.org/a b", "ftp://example.org", "https://example.org/\nDeb: x"):
+        with pytest.raises(Refused):
+            check(Wanted("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
+    with pytest.raises(Refused, match="no key"):
+        check(Wanted("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
+
+
+TABLE = """\
+Dependencies resolved.
+================================================================================
+ Package          Architecture    Version            Repository            Size
+================================================================================
+Installing:
+ nvidia-container-toolkit-with-a-name-that-is-too-long
+                  x86_64          1.17.8-1           nvidia               1.2 M
+     replacing  nvidia-container-runtime.x86_64 3.5.0-1
+Upgrading:
+ libnvidia        x86_64          2:1.17.8-1         nvidia               5.4 k
+Removing dependent packages:
+ old              noarch          1.0-1              @System                0
+
+Transaction Summary
+================================================================================
+"""
+
+
+def test_the_table_of_dnf() -> None:
+    assert table(TABLE) == [
+        ("nvidia-container-toolkit-with-a-name-that-is-too-long", "1.17.8-1", False),
+        ("nvidia-container-runtime", "", True),
+        ("libnvidia", "2:1.17.8-1", False),
+        ("old", "1.0-1", True),
+    ]
+    with pytest.raises(Refused, match="not known here"):
+        table(TABLE.replace("Upgrading:", "Swapping:"))
