@@ -72,7 +72,7 @@ def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) ->
         r"gpu2: unreachable: found no connection \(.*refused",
         r"gpu3: facts: found a module that failed \(.*/nonexistent/python",
         r"gpu3: variables: found gpushare_api_server: .*nowhere",
-        r"variables: found gpushare_token_seconds: its default on cp1, gpu1, gpu2 and \d more; 7200 on gpu4; expected one value on every host",
+        r"variables: found gpushare_token_seconds: its default on cp1, gpu1, .*; 7200 on gpu4; expected one value on every host",
         r"gpu4: variables: found gpushare_start_timeout: 'soon' ",
         r"gpu5: become: found no way to root \(.*ops is not in the sudoers file",
         r"gpu6: become: found modules that run as user id 1000; expected Ansible to become root there; correct ansible_become ",
