@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DEFAULT_STATE_FILE = "/var/lib/gpushare-lab/gpus.state"
+DEFAULT_LIMITS_FILE = "/dev/shm/gpushare-lab.limits"
 DRIVER_VERSION = "535.261.03"
 CUDA_VERSION = 12020
 # The C library holds as many, and no more (state.h).
@@ -28,6 +29,8 @@ MAX_CARDS = 32
 MAX_PROCESSES = 64
 MAX_XIDS = 64
 MAX_TEXT = 95
+# What the driver can limit a card's memory by; README.md says what each means.
+MEMORY_LIMITS = ("off", "misc", "dmem", "any-hierarchy")
 
 
 class CardsError(ValueError):
@@ -124,11 +127,14 @@ class State:
     driver: str = "ok"
     driver_version: str = DRIVER_VERSION
     cuda_version: int = CUDA_VERSION
+    memory_limits: str = "off"
     xids: tuple[Xid, ...] = ()
 
     def __post_init__(self) -> None:
         if self.driver not in ("ok", "gone", "mismatch"):
             raise CardsError(f'driver is "{self.driver}"; expected ok, gone or mismatch')
+        if self.memory_limits not in MEMORY_LIMITS:
+            raise CardsError(f'memory_limits is "{self.memory_limits}"; expected one of {", ".join(MEMORY_LIMITS)}')
         if len(self.cards) > MAX_CARDS:
             raise CardsError(f"{len(self.cards)} cards; at most {MAX_CARDS} fit")
         for what, values in (("minor", [c.minor for c in self.cards]), ("uuid", [c.uuid for c in self.cards])):
@@ -189,6 +195,7 @@ def render(state: State) -> str:
         f"driver={state.driver}",
         f"driver_version={state.driver_version}",
         f"cuda_version={state.cuda_version}",
+        f"memory_limits={state.memory_limits}",
         f"cards={len(state.cards)}",
     ]
     for index, card in enumerate(state.cards):
@@ -239,6 +246,7 @@ def parse(text: str) -> State:
         driver=top["driver"],
         driver_version=top["driver_version"],
         cuda_version=int(top["cuda_version"]),
+        memory_limits=top.get("memory_limits", "off"),
         xids=tuple(xids),
     )
 
@@ -310,6 +318,35 @@ def with_process(state: State, index: int, pid: int, memory_mib: int, name: str)
     return with_card(state, index, processes=others + ((Process(pid, memory_mib, name),) if memory_mib else ()))
 
 
+def allocated(state: State, index: int, pid: int, memory_mib: int, limits: str) -> State:
+    """The state after a process has asked for so much more memory; CardsError as the driver's out-of-memory.
+
+    limits: the text of the library's file of limits. A process may be below several groups with a limit, and each one counts.
+    """
+    with_card(state, index)
+    card = state.cards[index]
+    used = {process.pid: process.memory_mib for process in card.processes}
+    for line in limits.splitlines():
+        owner, inode, _soft, hard, group = line.split(" ", 4)
+        if owner == card.uuid and os.path.isdir(group) and os.stat(group).st_ino == int(inode):
+            members = _members(group)
+            needed = (sum(mib for member, mib in used.items() if member in members) + memory_mib) * 1024 * 1024
+            if pid in members and needed > int(hard):
+                raise CardsError(f"CUDA_ERROR_OUT_OF_MEMORY: {needed} bytes would be in use in {group}, whose limit is {hard}")
+    name = next((process.name for process in card.processes if process.pid == pid), "allocate")
+    return with_process(state, index, pid, used.get(pid, 0) + memory_mib, name)
+
+
+def _members(group: str) -> set[int]:
+    """Processes of a control group and of those below it."""
+    return {
+        int(pid)
+        for folder, _, names in os.walk(group)
+        if "cgroup.procs" in names
+        for pid in Path(folder, "cgroup.procs").read_text().split()
+    }
+
+
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Writes and changes the state of the lab's simulated cards.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -337,6 +374,8 @@ def _arguments() -> argparse.ArgumentParser:
     command("back", "bring a lost card back", index=int)
     command("used", "set the memory in use beyond the listed processes", index=int, mib=int)
     command("process", "put a process on a card; 0 MiB ends it", index=int, pid=int, mib=int, name=str)
+    command("allocate", "let a process allocate more memory, if the limits of its control groups allow it", index=int, pid=int, mib=int)
+    command("limits", "let the driver limit memory by control group", kind=MEMORY_LIMITS)
     command("set", "set any field of a card", index=int, field=str, value=str)
     command(
         "driver",
@@ -356,6 +395,12 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
         return with_card(state, arguments.index, used_mib=arguments.mib)
     if command == "process":
         return with_process(state, arguments.index, arguments.pid, arguments.mib, arguments.name)
+    if command == "allocate":
+        file = Path(os.environ.get("GPUSHARE_LAB_NVML_LIMITS") or DEFAULT_LIMITS_FILE)
+        limits = file.read_text() if file.exists() else ""
+        return allocated(state, arguments.index, arguments.pid, arguments.mib, limits)
+    if command == "limits":
+        return replace(state, memory_limits=arguments.kind)
     if command == "set":
         return with_card(state, arguments.index, **_field(arguments.field, arguments.value))
     return replace(state, driver="ok" if arguments.state == "back" else arguments.state)

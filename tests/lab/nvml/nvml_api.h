@@ -110,6 +110,18 @@ typedef struct {
 } nvmlProcessDetailList_v1_t;
 
 typedef struct {
+    const char *nameSpace;
+    unsigned long long softLimit, hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+    const char *nameSpace;
+    unsigned long long softLimit, hardLimit, currentUsed;
+} nvmlGetMemoryLimits_v1_t;
+
+#define NVML_DEVICE_MEMORY_LIMIT_MAX 0xFFFFFFFFFFFFFFFFULL
+
+typedef struct {
     unsigned gpu, memory; /* percent */
 } nvmlUtilization_t;
 

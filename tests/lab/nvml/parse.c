@@ -144,15 +144,32 @@ static bool set_card(const char *key, const char *value, struct card *card)
     return false;
 }
 
+static bool one_of(const char *value, const char *const *names, unsigned count, unsigned *out)
+{
+    for (*out = 0; *out < count; ++*out)
+        if (strcmp(value, names[*out]) == 0)
+            return true;
+    return false;
+}
+
 static bool set_driver(const char *value, struct driver *driver)
 {
     static const char *const names[] = {[DRIVER_OK] = "ok", [DRIVER_GONE] = "gone", [DRIVER_MISMATCH] = "mismatch"};
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(value, names[i]) == 0) {
-            driver->state = i;
-            return true;
-        }
-    return false;
+    unsigned found;
+    bool known = one_of(value, names, sizeof names / sizeof *names, &found);
+    driver->state = found;
+    return known;
+}
+
+static bool set_limits(const char *value, struct driver *driver)
+{
+    static const char *const names[] = {
+        [LIMITS_OFF] = "off", [LIMITS_MISC] = "misc", [LIMITS_DMEM] = "dmem", [LIMITS_ANY_HIERARCHY] = "any-hierarchy",
+    };
+    unsigned found;
+    bool known = one_of(value, names, sizeof names / sizeof *names, &found);
+    driver->limits = found;
+    return known;
 }
 
 static bool set(const char *key, const char *value, struct state *state)
@@ -161,6 +178,8 @@ static bool set(const char *key, const char *value, struct state *state)
     int used = 0;
     if (strcmp(key, "driver") == 0)
         return set_driver(value, &state->driver);
+    if (strcmp(key, "memory_limits") == 0)
+        return set_limits(value, &state->driver);
     if (strcmp(key, "driver_version") == 0)
         return copy_text(value, state->driver.version);
     if (strcmp(key, "cuda_version") == 0)

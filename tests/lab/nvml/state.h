@@ -35,6 +35,9 @@ struct card {
 
 struct driver {
     enum { DRIVER_OK, DRIVER_GONE, DRIVER_MISMATCH } state;
+    /* Whether it limits memory by control group: not at all, by its own map, by the kernel's controller dmem, and with that of
+     * version 1 too, where no real driver does, for machines that have no other. */
+    enum { LIMITS_OFF, LIMITS_MISC, LIMITS_DMEM, LIMITS_ANY_HIERARCHY } limits;
     char version[TEXT];
     unsigned cuda_version; /* 1000 x major + 10 x minor */
 };

@@ -19,6 +19,7 @@ from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardPoller, CardReader, Nvml
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.pod_limits import Groups, PodLimits
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
@@ -61,6 +62,7 @@ class DevicePlugin:
         card_interval: float = INTERVAL_SECONDS,  # between two readings of the cards
         check_scale: float = 1.0,  # factor of the pauses between two comparisons with podresources
         processes: Processes | None = None,  # None for those of this host
+        groups: Groups | None = None,  # None for those of this host
     ) -> None:
         self._client = client
         self._renewer = renewer
@@ -92,6 +94,9 @@ class DevicePlugin:
             card_interval,
             self._changed_unit,
         )
+        self._limits = PodLimits(
+            self.node, nvml, groups or HostProcesses(), self.status, settings.isolation, running=settings.limit_running_pods
+        )
         self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
 
     def _changed_unit(self) -> str:
@@ -116,6 +121,7 @@ class DevicePlugin:
                 base=[
                     self._cards.run(),
                     self._xids.run(),
+                    self._limits.run(),
                     self._state.run(),
                     unhealthy.run(),
                     self._reader.run(watch),
@@ -134,10 +140,10 @@ class DevicePlugin:
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
-        return metrics.render(families(self.node, self.counters))
+        return metrics.render(families(self.node, self.counters, self._limits))
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
-        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters)
+        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._limits.before_start)
 
     async def _report_api(self) -> NoReturn:
         with contextlib.suppress(asyncio.TimeoutError):

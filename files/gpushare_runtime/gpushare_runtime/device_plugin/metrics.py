@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from prometheus_client import Histogram
 from prometheus_client.core import Metric
@@ -16,6 +17,32 @@ from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.daemon.metrics import family, latencies, single
 from gpushare_runtime.device_plugin.node.state import NodeState
+
+
+class Limit(Protocol):
+    """A pod's limit on one card and its use, in bytes. most: None without a limit."""
+
+    @property
+    def most(self) -> int | None: ...
+
+    @property
+    def used(self) -> int: ...
+
+
+class Limits(Protocol):
+    """The limits of all pods, see gpu/pod_limits.py."""
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def use(self) -> Mapping[tuple[str, str], Limit]: ...
+
+    @property
+    def unlimited(self) -> int: ...
+
+    @property
+    def corrections(self) -> int: ...
 
 
 @dataclass
@@ -39,9 +66,10 @@ class Counters:
         self.seconds.labels(method).observe(seconds)
 
 
-def families(node: NodeState, counters: Counters) -> Iterator[Metric]:
+def families(node: NodeState, counters: Counters, limits: Limits) -> Iterator[Metric]:
     """All metrics of the device plugin."""
     yield from _cards(node)
+    yield from _limits(node, limits)
     yield from _events(counters)
     yield from metrics.of_process("gpushare_device_plugin")
 
@@ -69,6 +97,24 @@ def _cards(node: NodeState) -> Iterator[Metric]:
     yield gauge("remainder_bytes", "Memory that does not fill a unit and is not allocatable.", remainder)
     yield gauge("healthy", "1 if the card answers and passes its checks, else 0.", {c.uuid: c.health == HEALTHY for c in cards})
     yield gauge("cordoned", "1 if an administrator cordoned the card, else 0.", {c.uuid: c.cordoned for c in cards})
+
+
+def _limits(node: NodeState, limits: Limits) -> Iterator[Metric]:
+    def gauge(name: str, text: str, values: Iterable[tuple[float, tuple[str, str]]]) -> Metric:
+        samples = []
+        for value, (uid, card) in values:
+            namespace, _, pod = node.usage.name(uid).partition("/")
+            samples.append((value, {"namespace": namespace, "pod": pod, "uid": uid, "uuid": card}))
+        return family(f"gpushare_device_plugin_pod_{name}", "gauge", text, samples)
+
+    yield single("gpushare_device_plugin_memory_limits", "gauge", "1 if the driver limits each pod to its units, else 0.", limits.active)
+    known = sorted(limits.use.items())
+    yield gauge("memory_limit_bytes", "Limit of the pod on the card.", ((use.most, key) for key, use in known if use.most is not None))
+    yield gauge("memory_used_bytes", "Memory of the card that the pod uses, by the driver.", ((use.used, key) for key, use in known))
+    text = "Pods without a limit, because they started before there was one."
+    yield single("gpushare_device_plugin_pods_unlimited", "gauge", text, limits.unlimited)
+    text = "Memory limits that differed from the pod's units and were set again."
+    yield single("gpushare_device_plugin_limit_corrections_total", "counter", text, limits.corrections)
 
 
 def _events(counters: Counters) -> Iterator[Metric]:

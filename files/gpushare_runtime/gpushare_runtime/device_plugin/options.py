@@ -15,6 +15,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
 from gpushare_runtime.daemon import metrics_server, runner
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
+from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.kube import service_account
 from gpushare_runtime.kube.service_account import TokenFiles
 
@@ -42,6 +43,8 @@ class Settings:
     tokens: TokenFiles | None = None  # None for the kubeconfig's user
     notes: tuple[str, ...] = ()  # warnings to log at the start
     log_level: str = "info"
+    isolation: str = pod_limits.AUTO  # of pod_limits.MODES
+    limit_running_pods: bool = False  # also those that started before limits were possible
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
@@ -53,6 +56,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="size of one unit of gpu-mem (default %(default)s)")
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
     parser.add_argument("--state-dir", type=Path, default=directory(), help="(or STATE_DIRECTORY) default %(default)s")
+    parser.add_argument(
+        "--isolation",
+        choices=pod_limits.MODES,
+        default=pod_limits.AUTO,
+        help="limit each pod to its units by the driver (r615 or newer): where possible, always, or never (default %(default)s)",
+    )
+    parser.add_argument("--limit-running-pods", action="store_true", help="also limit pods that started before limits were possible")
     metrics_server.add_options(parser)
     runner.add_options(parser)
     parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
@@ -70,6 +80,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         tokens=service_account.from_options(parser, given),
         notes=tuple(_notes(given)),
         log_level="debug" if given.verbosity >= 4 else given.log_level,
+        isolation=given.isolation,
+        limit_running_pods=given.limit_running_pods,
     )
 
 

@@ -77,11 +77,17 @@ class Machine:
         return self.root / "dev"
 
     @property
+    def groups(self) -> Path:
+        return self.root / "cgroup"
+
+    @property
     def environment(self) -> dict[str, str]:
         return os.environ | {
             "LD_LIBRARY_PATH": str(self.libraries),
             "GPUSHARE_LAB_NVML_STATE": str(self.state_file),
             "GPUSHARE_LAB_NVML_DEV": str(self.devices),
+            "GPUSHARE_LAB_NVML_LIMITS": str(self.root / "limits"),
+            "GPUSHARE_LAB_NVML_CGROUPS": str(self.groups),
         }
 
     def write(self, *present: cards.Card) -> None:

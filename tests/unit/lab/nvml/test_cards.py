@@ -57,10 +57,11 @@ TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, m
     spec=st.sampled_from(["none", "16", "2x16+24", "16x192", "8+15360MiB"]),
     driver=st.sampled_from(["ok", "gone", "mismatch"]),
     processes=st.lists(st.builds(cards.Process, st.integers(1, 2**22), st.integers(1, 9), TEXT), max_size=5),
+    limits=st.sampled_from(cards.MEMORY_LIMITS),
     xids=st.lists(st.builds(cards.Xid, st.integers(1, 2**63), st.just("GPU-1"), st.integers(1, 200)), max_size=5),
 )
-def test_what_is_written_is_read(spec: str, driver: str, processes: list[cards.Process], xids: list[cards.Xid]) -> None:
-    state = cards.State(tuple(cards.cards_from_spec(spec, "gpu1", "s")), driver, "384.81", 9000, tuple(xids))
+def test_what_is_written_is_read(spec: str, driver: str, processes: list[cards.Process], limits: str, xids: list[cards.Xid]) -> None:
+    state = cards.State(tuple(cards.cards_from_spec(spec, "gpu1", "s")), driver, "384.81", 9000, limits, tuple(xids))
     if state.cards:
         state = cards.with_card(state, 0, processes=tuple(processes), health="lost", numa_node=-1)
     assert cards.parse(cards.render(state)) == state

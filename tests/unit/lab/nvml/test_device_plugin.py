@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import gpushare_runtime
+from unit.lab.nvml.conftest import SOURCES
 
 _RUNTIME = Path(gpushare_runtime.__file__).parents[1]
 # One request a line: "events" makes a subscription, "wait" asks it, "facts N" and "count" ask as the plugin does.
@@ -41,6 +42,11 @@ for line in sys.stdin:
             answer = nvml.start()
         elif name == "devices":
             answer, device_plugin_nvml._DEVICES = None, pathlib.Path(arguments[0])
+        elif name == "limit":
+            answer = nvml.limit_memory(arguments[0], arguments[1], json.loads(arguments[2]))
+        elif name == "limited":
+            found = nvml.memory_limit(*arguments)
+            answer = [found.most, found.used]
         elif name == "facts":
             answer = dataclasses.asdict(nvml.facts(int(arguments[0])))
         else:
@@ -165,3 +171,85 @@ def test_cards_of_every_age_pass_their_checks(machine, card, capability: str) ->
     machine.write(card(0, compute_capability=capability))
     facts = Child(machine)("facts 0")
     assert (facts["failed"], facts["unfit"]) == ("", "")
+
+
+def group_at(machine: Any, name: str, *pids: int, **files: str) -> str:
+    """A control group of version 2 with these processes."""
+    folder: Path = machine.groups / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in {"cgroup.controllers": "cpu memory\n", "cgroup.procs": "".join(f"{pid}\n" for pid in pids), **files}.items():
+        (folder / file).write_text(text)
+    return str(folder)
+
+
+GIB = 1024**3
+
+
+def test_a_group_is_limited_and_a_process_of_it_gets_no_more(machine: Any, card: Any) -> None:
+    machine.write(card(0), card(1))
+    machine.command("limits", "misc")
+    pod, beside = group_at(machine, "kubepods/pod1"), group_at(machine, "kubepods/pod2", 20)
+    group_at(machine, "kubepods/pod1/main", 10)
+    group_at(machine, "kubepods/pod1/second", 11)
+    first, second = card(0).uuid, card(1).uuid
+    it = Child(machine)
+    assert it(f"limited {first} {pod}") == [None, 0]
+    assert it(f"limit {first} {pod} {6 * GIB}") is None
+    assert it(f"limit {first} {beside} {2 * GIB}") is None
+    assert it(f"limited {first} {pod}/main") == [6 * GIB, 0], "that of the nearest group above"
+    assert it(f"limited {second} {pod}") == [None, 0], "each card has its own"
+
+    script = str(SOURCES / "cards.py")
+
+    def allocates(pid: int, mib: int) -> str:
+        return str(machine.run(sys.executable, script, "allocate", "0", str(pid), str(mib), str(machine.state_file)).stderr)
+
+    assert allocates(10, 4096) == ""
+    assert allocates(11, 2048) == "", "both containers together have their pod's 6 GiB"
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in allocates(11, 1)
+    assert allocates(20, 2048) == "", "a neighbour has its own"
+    assert it(f"limited {first} {pod}") == [6 * GIB, 6 * GIB]
+    assert it(f"limited {first} {pod}/second") == [6 * GIB, 2 * GIB]
+    # Another process of the plugin finds it as it was, and takes it away.
+    again = Child(machine)
+    assert again(f"limited {first} {pod}") == [6 * GIB, 6 * GIB]
+    assert again(f"limit {first} {pod} null") is None
+    assert it(f"limited {first} {pod}") == [None, 6 * GIB]
+    assert allocates(11, 1) == ""
+
+
+def test_a_limit_ends_with_its_group(machine: Any, card: Any) -> None:
+    machine.write(card(0))
+    machine.command("limits", "misc")
+    pod, it = group_at(machine, "kubepods/pod1"), Child(machine)
+    assert it(f"limit {card(0).uuid} {pod} {GIB}") is None
+    shutil.rmtree(pod)
+    assert "Not Found" in it(f"limited {card(0).uuid} {pod}")["error"]
+    # Another folder of the name: the first one's number may be given again, but not while it is open.
+    (machine.groups / "kubepods/other").mkdir()
+    group_at(machine, "kubepods/pod1")
+    assert it(f"limited {card(0).uuid} {pod}") == [None, 0]
+
+
+def test_what_a_driver_does_not_limit(machine: Any, card: Any) -> None:
+    machine.write(card(0, mig_mode=1), card(1))
+    pod, it = group_at(machine, "kubepods/pod1"), Child(machine)
+    older = group_at(machine, "memory/kubepods/pod1")
+    (Path(older) / "cgroup.controllers").unlink()
+
+    def answer(number: int, group: str) -> str:
+        found = it(f"limit {card(number).uuid} {group} {GIB}")
+        return found["error"] if found else ""
+
+    assert "Function Not Found" in answer(1, pod), "an older driver"
+    machine.command("limits", "misc")
+    assert "Not Supported" in answer(0, pod), "MIG"
+    assert "Not Supported" in answer(1, older), "control groups of version 1"
+    assert "Invalid Argument" in answer(1, "/tmp"), "no control group"
+    assert answer(1, pod) == ""
+    machine.command("limits", "dmem")
+    assert "Not Found" in answer(1, pod), "no group of the kernel's controller"
+    (Path(pod) / "dmem.max").write_text("")
+    assert answer(1, pod) == ""
+    machine.command("limits", "any-hierarchy")
+    assert answer(1, older) == ""

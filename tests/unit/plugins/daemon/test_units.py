@@ -35,12 +35,16 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_metrics_token": "0123456789abcdef",
         "gpushare_metrics_plugin_port": "9500",
         "gpushare_memory_unit": "64MiB",
+        "gpushare_isolation": "driver",
+        "gpushare_limit_running_pods": True,
         "gpushare_placement": "spread",
         "gpushare_card_placement": "fgd",
         "gpushare_most_nodes": "100",
         "gpushare_preemption": "no",
         "gpushare_scheduler_lease": "infra/mine",
     },
+    "limits": {"driver": "615.71.09"},
+    "without": {"driver": "615.71.09", "gpushare_isolation": "none"},
     "six": {"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 9501, "gpushare_extender_tls": False},
     "next": {"__gpushare_runtime_installed": {"environment": "/opt/gpushare/0.2.0-bbbbbbbbbbbb"}},
     "half": {"gpushare_metrics_address": "127.0.0.1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_token": "0123456789abcdef"},
@@ -56,6 +60,7 @@ PLAY = """
   vars:
     __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
     __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
+    __device_plugin_cards: {{driver: {{loaded: "{{{{ driver | default('614.99') }}}}"}}}}
   tasks:
     - ansible.builtin.copy:
         content: "{{{{ lookup('ansible.builtin.template', '{roles}/' ~ item ~ '.service.j2') }}}}"
@@ -133,6 +138,24 @@ def test_the_device_plugin_reads_its_options(
     assert settings.unit.name == unit_name
     assert (found and (found.host, found.port)) == metrics
     assert (found and found.token_file) == (Path(token) if token else None)
+
+
+@pytest.mark.parametrize(
+    ("host", "isolation", "running", "powers"),
+    [
+        ("plain", "auto", False, ""),
+        ("limits", "auto", False, "CAP_SYS_ADMIN"),
+        ("without", "none", False, ""),
+        ("open", "driver", True, "CAP_SYS_ADMIN"),
+    ],
+)
+def test_only_a_plugin_that_limits_pods_has_the_power_to(units: Path, host: str, isolation: str, running: bool, powers: str) -> None:
+    """By the loaded driver; an older one has no limits."""
+    settings = plugin.parse_arguments(arguments(units, host, "device-plugin"))
+    assert (settings.isolation, settings.limit_running_pods) == (isolation, running)
+    lines = unit(units, host, "device-plugin").splitlines()
+    assert f"CapabilityBoundingSet={powers}" in lines
+    assert f"ProtectControlGroups={'no' if powers else 'yes'}" in lines
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import queue
 
-from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, MemoryLimit, NvmlError
 
 
 def facts(index: int, mib: int, **changes: object) -> CardFacts:
@@ -39,7 +39,11 @@ class FakeXids:
 
 
 class FakeNvml:
-    """cards: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls."""
+    """cards: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls.
+
+    unlimited: why the driver does not limit memory; limits: (card UUID, control group) → bytes; ignored: it answers with success and
+    sets nothing; used: what each group uses.
+    """
 
     def __init__(self, *mib: int) -> None:
         self.cards = [facts(index, size) for index, size in enumerate(mib)]
@@ -47,6 +51,10 @@ class FakeNvml:
         self.failure: NvmlError | None = None
         self.starts = 0
         self.xids: queue.Queue[tuple[str, int]] = queue.Queue()
+        self.unlimited: NvmlError | None = NvmlError("the driver has no such call")
+        self.limits: dict[tuple[str, str], int] = {}
+        self.used: dict[tuple[str, str], int] = {}
+        self.ignored = False
 
     def start(self) -> None:
         self.starts += 1
@@ -67,6 +75,23 @@ class FakeNvml:
     def xid_events(self) -> FakeXids:
         self._check()
         return FakeXids(self.xids)
+
+    def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
+        self._check_limits()
+        return MemoryLimit(self.limits.get((uuid, group)), self.used.get((uuid, group), 0))
+
+    def limit_memory(self, uuid: str, group: str, most: int | None) -> None:
+        self._check_limits()
+        if self.ignored:
+            return
+        self.limits.pop((uuid, group), None)
+        if most is not None:
+            self.limits[uuid, group] = most
+
+    def _check_limits(self) -> None:
+        self._check()
+        if self.unlimited is not None:
+            raise self.unlimited
 
     def report(self, index: int, xid: int) -> None:
         """The driver reports an error of the card."""

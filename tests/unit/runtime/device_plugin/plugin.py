@@ -26,6 +26,20 @@ NODE = "/api/v1/nodes/gpu1"
 RESOURCES = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
 
 
+class FakeGroups:
+    """A folder for each pod's control group, below one for all. pods: UIDs of those that have one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.pods: set[str] = set()
+
+    def groups_of(self, uid: str) -> list[str]:
+        return [f"{self.root}/kubepods/pod{uid}"] if uid in self.pods else []
+
+    def group_of_pods(self) -> str | None:
+        return f"{self.root}/kubepods"
+
+
 @dataclass
 class World:
     """Everything around one plugin. task: its run."""
@@ -36,6 +50,7 @@ class World:
     plugin: DevicePlugin
     task: asyncio.Task[Any]
     processes: FakeProcesses
+    groups: FakeGroups
 
     @property
     def live(self) -> set[str]:
@@ -76,8 +91,11 @@ def path_of(pod: dict[str, Any]) -> str:
 
 
 @asynccontextmanager
-async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = True) -> AsyncIterator[World]:
-    """A plugin with cards of these sizes; unless told otherwise kubelet runs and its node exists."""
+async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = True, **settings: Any) -> AsyncIterator[World]:
+    """A plugin with cards of these sizes; unless told otherwise kubelet runs and its node exists.
+
+    settings: further ones of the plugin; with `isolation` the driver has memory limits.
+    """
     # pytest's own temporary directories make paths that are too long for a unix socket.
     with tempfile.TemporaryDirectory(prefix="gpushare-") as name:
         root = Path(name)
@@ -87,11 +105,13 @@ async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = 
             fake_kubelet = FakeKubelet(root)
             if kubelet:
                 await fake_kubelet.start()
-            nvml = FakeNvml(*mib)
+            nvml, groups = FakeNvml(*mib), FakeGroups(root)
+            if "isolation" in settings:
+                nvml.unlimited = None
             processes = FakeProcesses()
-            settings = Settings("gpu1", unit, kubelet_root=root, state=root / "state")
-            plugin = DevicePlugin(settings, nvml, client, card_interval=0.05, check_scale=0.01, processes=processes)
-            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes)
+            known = Settings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
+            plugin = DevicePlugin(known, nvml, client, card_interval=0.05, check_scale=0.01, processes=processes, groups=groups)
+            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, groups)
             try:
                 yield made
             finally:

@@ -73,6 +73,25 @@ def test_a_pod_with_a_process_in_any_of_its_groups_lives(tmp_path: Path, group: 
     assert host.pods(OTHER) == set()
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("group", "above"),
+    [
+        (f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice", "kubepods.slice"),
+        (f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SLICE}.slice", "kubelet.slice/kubelet-kubepods.slice"),
+        (f"deep/below/kubepods/besteffort/pod{UID}", "deep/below/kubepods"),
+    ],
+    ids=["systemd", "crio", "cgroupfs"],
+)
+def test_where_the_limits_of_a_pod_and_of_all_pods_belong(tmp_path: Path, group: str, above: str, version: int) -> None:
+    host = Host(tmp_path, version)
+    groups = HostProcesses(host.proc)
+    assert (groups.groups_of(UID), groups.group_of_pods()) == ([], None)
+    host.group(f"{group}/cri-containerd-ab.scope", 7)
+    assert (groups.groups_of(UID), groups.groups_of(OTHER)) == ([str(host.groups / group)], [])
+    assert groups.group_of_pods() == str(host.groups / above)
+
+
 def test_other_groups_and_pods_that_nobody_asked_about_say_nothing(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.group("init.scope", 1)

@@ -48,6 +48,14 @@ class CardFacts:
     unfit: str = ""  # why pods must not use it again after a failure
 
 
+@dataclass(frozen=True)
+class MemoryLimit:
+    """A control group's limit on one card, and what its processes use there, in bytes. most: None without a limit."""
+
+    most: int | None
+    used: int
+
+
 class XidEvents(Protocol):
     """A subscription to the XID errors of all cards that answer. partial: some card did not answer at the subscription."""
 
@@ -75,6 +83,12 @@ class Nvml(Protocol):
 
     def xid_events(self) -> XidEvents:
         """A new subscription; independent of start and stop."""
+
+    def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
+        """The limit of a control group (folder) on a card, or that of the nearest group above it, and its use."""
+
+    def limit_memory(self, uuid: str, group: str, most: int | None) -> None:
+        """Set it. most: bytes; None for no limit."""
 
 
 class CardReader:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pynvml
 
-from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, MemoryLimit, NvmlError
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,17 @@ class Pynvml:
 
     def xid_events(self) -> PynvmlEvents:
         return PynvmlEvents()
+
+    def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
+        _call(pynvml.nvmlDeviceGetMemoryLimits_v1, _call(pynvml.nvmlDeviceGetHandleByUUID, uuid), limits)
+        most = int(limits.hardLimit)
+        return MemoryLimit(None if most == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX else most, int(limits.currentUsed))
+
+    def limit_memory(self, uuid: str, group: str, most: int | None) -> None:
+        hard = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX if most is None else most
+        limits = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=os.fsencode(group), softLimit=0, hardLimit=hard)
+        _call(pynvml.nvmlDeviceSetMemoryLimits_v1, _call(pynvml.nvmlDeviceGetHandleByUUID, uuid), limits)
 
 
 class PynvmlEvents:

@@ -23,6 +23,8 @@ PROC: Final = Path("/proc")
 # The pod's UID in the name of its control group: `pod<uid>` (cgroupfs), `…-pod<uid with _ for ->.slice` (systemd), a static
 # pod's UID without dashes.
 _POD: Final = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$")
+# kubelet's group above all pods, maybe in one of its own: `kubepods`, `kubepods.slice`, `kubelet-kubepods.slice`.
+_KUBEPODS: Final = re.compile(r"(?:^|-)kubepods(?:\.slice)?$")
 # kubelet mounts a termination log into every container; the path has the pod's UID and the container's name.
 _CONTAINER: Final = re.compile(rb"/pods/([0-9a-f-]{32,36})/containers/([a-z0-9.-]{1,253})/[0-9a-f]{1,16}(?://deleted)? ")
 # The pods' groups are below kubelet's, which may be below others; containers may create more.
@@ -56,6 +58,18 @@ class HostProcesses:
                     return None
                 found |= names
         return found
+
+    def groups_of(self, uid: str) -> list[str]:
+        """The folders of this pod's control groups; none if it has none, or if this process cannot see them."""
+        return (self._groups({uid}) or {}).get(uid, [])
+
+    def group_of_pods(self) -> str | None:
+        """kubelet's folder above those of all pods; None if this process cannot see it."""
+        for root in self._hierarchies():
+            found = _kubepods(root, _DEEPEST)
+            if found:
+                return found
+        return None
 
     def _names(self, uid: str, group: str, *, deep: bool) -> set[str] | None:
         """The containers of the group's processes, none for the pod's own processes; None if one cannot be attributed."""
@@ -122,6 +136,15 @@ def _collect(folder: str, uids: Set[str], found: dict[str, list[str]], deep: int
         elif deep:
             seen = _collect(path, uids, found, deep - 1) or seen or "kubepods" in name
     return seen
+
+
+def _kubepods(folder: str, deep: int) -> str | None:
+    """The first folder of kubelet for pods, whatever is above it."""
+    entries = _entries(folder)
+    for name, path in entries:
+        if _KUBEPODS.search(name):
+            return path
+    return next(filter(None, (_kubepods(path, deep - 1) for _, path in entries)), None) if deep else None
 
 
 def _members(group: str, *, deep: bool = True) -> Iterator[str]:

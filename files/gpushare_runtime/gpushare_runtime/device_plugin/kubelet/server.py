@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -110,10 +110,24 @@ _NEXT_REQUEST_SECONDS: Final = 0.1
 _Context = Any  # grpc.aio.ServicerContext has no types
 
 
-class ResourceService(DevicePluginServicer):
-    """Belongs to one registration. refresh: updates the node's state from kubelet's checkpoint."""
+async def _nothing_before(_resource: str, _ids: Sequence[str]) -> None:
+    """Where the containers of a node have no limits."""
 
-    def __init__(self, resource: str, node: NodeState, refresh: Callable[[], None], counters: Counters) -> None:
+
+class ResourceService(DevicePluginServicer):
+    """Belongs to one registration. refresh: updates the node's state from kubelet's checkpoint.
+
+    before_start: prepares what a container with these ids needs before its first process; AllocationRejected if that fails.
+    """
+
+    def __init__(
+        self,
+        resource: str,
+        node: NodeState,
+        refresh: Callable[[], None],
+        counters: Counters,
+        before_start: Callable[[str, Sequence[str]], Awaitable[None]] = _nothing_before,
+    ) -> None:
         self.resource = resource
         self.streams = 0  # open lists
         self._closing = False
@@ -122,6 +136,7 @@ class ResourceService(DevicePluginServicer):
         self._node = node
         self._refresh = refresh
         self._counters = counters
+        self._before_start = before_start
 
     def options(self) -> pb.DevicePluginOptions:
         """Which optional requests kubelet should send.
@@ -249,6 +264,7 @@ class ResourceService(DevicePluginServicer):
         self._refresh()
         try:
             recorded = self._node.allocator.may_start(self.resource, request.devices_ids)
+            await self._before_start(self.resource, request.devices_ids)
         except AllocationRejected as rejection:
             self._counters.start_rejections += 1
             log.warning("start rejected: %s", rejection)

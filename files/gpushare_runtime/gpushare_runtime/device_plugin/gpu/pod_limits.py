@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Keeps each pod's use of a card within its units: the driver limits the memory of the pod's control group (r615 and newer).
+
+kubelet creates a pod's control group before any container, and asks before each start of a container. So the limit is there before the
+first process, no container can lift it, and all containers of the pod share it. The limit ends with the control group.
+
+Only the hard limit is set. A soft limit would add to `dmem.min` of all groups above, and the driver lowers those only if somebody
+resets the limit before kubelet removes the group (NVIDIA, MPS v3 Memory Partitioning, "Ancestor reservation propagation"). Without
+a hard limit above the card's memory no pod needs the guarantee that a soft limit gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import HEALTHY
+from gpushare_runtime.daemon.runner import FatalError, Status
+from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Nvml, NvmlError
+from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
+from gpushare_runtime.device_plugin.node.ids import card_of_unit
+from gpushare_runtime.device_plugin.node.state import NodeState
+
+log = logging.getLogger(__name__)
+
+AUTO: Final = "auto"
+DRIVER: Final = "driver"
+NONE: Final = "none"
+MODES: Final = (AUTO, DRIVER, NONE)
+"""auto: the driver's limits where they are possible. driver: the plugin serves only with them. none: no limits."""
+
+INTERVAL_SECONDS: Final = 60.0
+# kubelet waits 30 s for an answer before it starts a container.
+_START_SECONDS: Final = 20.0
+_STATUS: Final = "memory limits"
+
+
+class Groups(Protocol):
+    """The control groups of this host. Both may block."""
+
+    def groups_of(self, uid: str) -> Sequence[str]:
+        """The folders of this pod's control groups; none if it has none, or if this process cannot see them."""
+
+    def group_of_pods(self) -> str | None:
+        """The folder above those of all pods; None if this process cannot see it."""
+
+
+def limits_due(node: NodeState, uid: str) -> dict[str, int]:
+    """Card UUID → bytes that the pod may use there. Whole cards have no limit."""
+    inventory = node.devices.inventory
+    if inventory is None:
+        return {}
+    # Containers of a pod pass ids on (init containers): each id counts once.
+    ids = {i for (pod, _, resource), of in node.usage.snapshot().items() if (pod, resource) == (uid, protocol.RESOURCE_MEMORY) for i in of}
+    units = Counter(card_of_unit(i) for i in ids)
+    return {card: count * inventory.unit.mib * 1024 * 1024 for card, count in units.items()}
+
+
+def enable_dmem(group: str) -> None:
+    """Let the kernel's controller dmem count in this group, where the kernel has it: neither kubelet nor systemd does. OSError."""
+    above = [folder for folder in reversed(Path(group).parents) if (folder / "cgroup.controllers").exists()]
+    for folder in above:
+        if "dmem" in (folder / "cgroup.controllers").read_text().split():
+            children = folder / "cgroup.subtree_control"
+            if "dmem" not in children.read_text().split():
+                children.write_text("+dmem")
+
+
+class PodLimits:
+    """The limits of all pods of this node. Used from one event loop only.
+
+    mode: of MODES. running: also limit pods that already run without a limit, because they started before this was possible.
+    """
+
+    def __init__(self, node: NodeState, driver: Nvml, groups: Groups, status: Status, mode: str = AUTO, *, running: bool = False) -> None:
+        self.use: Mapping[tuple[str, str], MemoryLimit] = {}
+        """(pod UID, card UUID) → limit and use at the last comparison."""
+        self.corrections = 0
+        self._node = node
+        self._driver = driver
+        self._groups = groups
+        self._status = status
+        self._mode = mode
+        self._running = running
+        self._able: dict[str, str] = {}
+        self._limited: set[tuple[str, str]] = set()
+        self._unlimited: set[tuple[str, str]] = set()
+
+    @property
+    def active(self) -> bool:
+        """Whether the driver limits every usable card of this node, so far as that is known."""
+        cards = [card for card in self._node.devices.cards if card.health == HEALTHY]
+        return self._mode != NONE and bool(cards) and all(self._able.get(card.uuid) == "" for card in cards)
+
+    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
+        """Limit the pod of these ids, of which a container is about to start. AllocationRejected if it would start without its limit."""
+        if self._mode == NONE or resource != protocol.RESOURCE_MEMORY:
+            return
+        cards = sorted({card_of_unit(i) for i in ids})
+        await self._probe(cards)
+        if all(self._able[card] for card in cards):
+            return
+        uids = {uid for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)) if not self._node.usage.released(uid)}
+        if len(uids) != 1:
+            raise AllocationRejected(
+                f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set, because kubelet's checkpoint lists "
+                f"{'no pod' if not uids else f'{len(uids)} pods'} with them; kubelet will retry the start"
+            )
+        (uid,) = uids
+        due = {card: most for card, most in limits_due(self._node, uid).items() if not self._able.get(card, "unknown")}
+        try:
+            await asyncio.wait_for(in_thread(partial(self._set, uid, due)), _START_SECONDS)
+        except (NvmlError, OSError, asyncio.TimeoutError) as error:
+            why = str(error) or f"the driver did not answer within {_START_SECONDS:.0f} s"
+            raise AllocationRejected(
+                f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); kubelet will retry the start"
+            ) from None
+        self._limited |= {(uid, card) for card in due}
+
+    async def run(self) -> NoReturn:
+        """Compare the limits every minute. FatalError where the mode requires limits that the driver does not have."""
+        while True:
+            if self._mode != NONE and self._node.devices.inventory is not None:
+                await self._probe([card.uuid for card in self._node.devices.cards if card.health == HEALTHY])
+                await self._compare()
+            await asyncio.sleep(INTERVAL_SECONDS if self._mode == NONE or self._able else 1.0)
+
+    async def _probe(self, cards: Sequence[str]) -> None:
+        """Find out for which cards the driver has limits. What it can, it can until this process ends; else it is asked again."""
+        for card in cards:
+            if self._able.get(card) != "":
+                self._able[card] = await in_thread(partial(self._why_not, card))
+        lacking = {why for why in self._able.values() if why}
+        if self._mode == DRIVER and lacking:
+            raise FatalError(
+                f"--isolation {DRIVER} requires that the driver limits memory by control group, and here it does not: {min(lacking)}. "
+                "Install driver 615 or newer on a host with control groups of version 2, or set --isolation auto (gpushare_isolation)"
+            )
+        if self._able:
+            self._status.ok(_STATUS, "the driver limits each pod" if not lacking else f"the driver does not limit pods: {min(lacking)}")
+
+    def _why_not(self, card: str) -> str:
+        """Why this card's memory cannot be limited by control group; "" if it can. Blocks."""
+        group = self._groups.group_of_pods()
+        if group is None:
+            return "this process sees no control group of pods"
+        try:
+            enable_dmem(group)
+            # Nobody else limits the group of all pods: setting no limit changes nothing, and needs all that setting one needs.
+            self._driver.limit_memory(card, group, None)
+            self._driver.memory_limit(card, group)
+        except (NvmlError, OSError) as error:
+            return str(error)
+        return ""
+
+    def _set(self, uid: str, due: Mapping[str, int]) -> None:
+        groups = self._groups.groups_of(uid)
+        if not groups:
+            raise NvmlError("the pod has no control group that this process sees")
+        for group in groups:
+            enable_dmem(group)
+            for card, most in due.items():
+                self._driver.limit_memory(card, group, most)
+                found = self._driver.memory_limit(card, group).most
+                if found != most:
+                    raise NvmlError(f"the driver has a limit of {found} bytes after one of {most} was set on card {card}")
+
+    async def _compare(self) -> None:
+        uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
+        due = {uid: {card: most for card, most in limits_due(self._node, uid).items() if self._able.get(card) == ""} for uid in uids}
+        self.use, wrong = await in_thread(partial(self._read, due))
+        for (uid, card), found in wrong.items():
+            if found is None and (uid, card) not in self._limited and not self._running:
+                if (uid, card) not in self._unlimited:
+                    log.warning("%s runs without a memory limit on card %s: it started before", self._node.usage.pod_name(uid), card)
+                continue
+            # Its containers may have ended meanwhile, or all its units are in use somewhere else by now: the next comparison shows it.
+            try:
+                await in_thread(partial(self._set, uid, {card: due[uid][card]}))
+            except (NvmlError, OSError) as error:
+                log.error("the memory limit of %s on card %s could not be set: %s", self._node.usage.pod_name(uid), card, error)
+            else:
+                self.corrections += 1
+                self._limited.add((uid, card))
+                log.warning("set the memory limit of %s on card %s: found %s bytes", self._node.usage.pod_name(uid), card, found)
+        self._unlimited = {key for key, found in wrong.items() if found is None and key not in self._limited}
+        self._limited &= {(uid, card) for uid in uids for card in due[uid]}
+
+    def _read(self, due: Mapping[str, Mapping[str, int]]) -> tuple[dict[tuple[str, str], MemoryLimit], dict[tuple[str, str], int | None]]:
+        """What the driver has, and where that is not what is due. A pod without control groups has no process to limit."""
+        use: dict[tuple[str, str], MemoryLimit] = {}
+        wrong: dict[tuple[str, str], int | None] = {}
+        for uid, cards in due.items():
+            for group in self._groups.groups_of(uid):
+                for card, most in cards.items():
+                    try:
+                        found = self._driver.memory_limit(card, group)
+                    except NvmlError as error:
+                        log.warning("the memory limit of %s on card %s is unknown: %s", uid, card, error)
+                        continue
+                    use[uid, card] = found
+                    if found.most != most:
+                        wrong[uid, card] = found.most
+        return use, wrong
+
+    @property
+    def unlimited(self) -> int:
+        """How many pods run without their limit, because they started before there was one."""
+        return len({uid for uid, _ in self._unlimited})
