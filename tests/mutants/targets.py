@@ -53,6 +53,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/gpu/discovery.py": ("device_plugin/test_discovery.py",),
     "device_plugin/gpu/health.py": tuple(f"device_plugin/test_{name}.py" for name in ("health", "discovery", "xid_events")),
     "device_plugin/gpu/pod_limits.py": ("device_plugin/test_pod_limits.py",),
+    "device_plugin/host/cdi_specs.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/host/usage_file.py": ("device_plugin/test_usage_file.py",),
     "device_plugin/kubelet/checkpoint.py": (
         "device_plugin/test_checkpoint.py",
@@ -69,6 +70,8 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/node/local_pods.py": ("device_plugin/test_pending.py", "device_plugin/test_usage.py"),
     "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py",),
     "device_plugin/node/pending.py": ("device_plugin/test_pending.py", "device_plugin/test_requests.py"),
+    "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py",),
+    "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),
     "device_plugin/node/usage.py": ("device_plugin/test_usage.py",),
     "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py",),
     "doctor/endpoints.py": ("doctor/test_endpoints.py",),

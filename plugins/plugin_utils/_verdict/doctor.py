@@ -24,7 +24,7 @@ CODES = frozenset(
         *(f"{daemon}_{what}" for daemon in ("plugin", "extender") for what in ("missing", "older_than_file", "not_at_boot")),
         *("plugin_stopped", "plugin_not_registered", "second_plugin", "extender_down", "extender_not_synced", "runtime_differs"),
         *("token_missing", "token_expired", "token_refused", "token_not_renewed", "certificate_expired", "certificate_wrong"),
-        *("metrics_down", "metrics_open"),
+        *("metrics_down", "metrics_open", "cdi_stale"),
     ]
 )
 _MOST = 100

@@ -27,7 +27,15 @@ CONTRACTS = {
     "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
     "device_plugin.host": ("core", "daemon", "device_plugin.node"),
     "kubectl_gpushare": ("core", "kube"),
-    "doctor": ("core.protocol", "kube", "pki", "device_plugin.kubelet.checkpoint"),
+    "doctor": (
+        "core.protocol",
+        "core.inventory",
+        "kube",
+        "pki",
+        "device_plugin.host.cdi_specs",
+        "device_plugin.kubelet.checkpoint",
+        "device_plugin.node.cdi",
+    ),
 }
 PURE = {
     "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json",

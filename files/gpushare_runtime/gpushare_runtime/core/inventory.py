@@ -52,11 +52,13 @@ class Inventory:
     """All cards of one node, by NVML index ascending, and the unit that they are counted in.
 
     core: per cent of each card's compute that is shared out; 0 where the node's mode does not enforce such shares.
+    strategy: how containers get their cards (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
     """
 
     unit: Unit
     cards: tuple[Card, ...]
     core: int = 0
+    strategy: str = ""
 
     def __post_init__(self) -> None:
         indexes = [card.index for card in self.cards]
@@ -96,7 +98,8 @@ class Inventory:
             for c in self.cards
         ]
         core = {"core": self.core} if self.core else {}
-        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, "cards": cards}, separators=(",", ":"))
+        strategy = {"strategy": self.strategy} if self.strategy else {}
+        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **strategy, "cards": cards}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Inventory:
@@ -110,7 +113,8 @@ class Inventory:
         if len(cards) > MOST_CARDS:
             raise InventoryError(f"{len(cards)} cards are more than a node has; expected at most {MOST_CARDS}")
         core = _natural(data, "core", "", 100) if "core" in data else 0
-        return cls(unit=unit, cards=tuple(_card(entry, place) for place, entry in enumerate(cards)), core=core)
+        strategy = _typed(data, "strategy", str) if "strategy" in data else ""
+        return cls(unit=unit, cards=tuple(_card(entry, place) for place, entry in enumerate(cards)), core=core, strategy=strategy)
 
 
 _typed = partial(typed, error=InventoryError)

@@ -55,6 +55,7 @@ def _node(ledger: Ledger, node: NodeLedger, complete: bool) -> dict[str, Any]:
         "unit": inventory.unit.name if inventory else None,
         "unit_mib": inventory.unit.mib if inventory else None,
         "core": inventory.core if inventory else 0,
+        "strategy": inventory.strategy if inventory else "",
         "error": node.inventory_error,
         "placement": node.record.placement,
         "model": node.record.model,

@@ -54,6 +54,17 @@ UNHEALTHY_NAMESPACE: Final = "kube-system"
 UNHEALTHY_PREFIX: Final = "unhealthy-gpu-"
 UNHEALTHY_KEY: Final = "gpus"
 
+# How a container gets its cards from the device plugin, strictest first. The node annotation `gpushare/cards` publishes it.
+STRATEGY_CDI: Final = "cdi"
+STRATEGY_MOUNTS: Final = "volume-mounts"
+STRATEGY_ENVIRONMENT: Final = "envvar"
+STRATEGIES: Final = (STRATEGY_CDI, STRATEGY_MOUNTS, STRATEGY_ENVIRONMENT)
+
+# NVIDIA's names for cards in CDI, and the folder whose mounts its runtime reads.
+CDI_KIND: Final = "nvidia.com/gpu"
+CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
+MOUNTED_DEVICES: Final = "/var/run/nvidia-container-devices"
+
 # Environment of a container, from Allocate.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
@@ -71,13 +82,14 @@ KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 SOCKET_MEMORY: Final = "aliyungpushare.sock"
 SOCKET_CARDS: Final = "aliyungpushare-cards.sock"
 
-# Reasons of Events, all of them warnings on pods.
+# Reasons of Events, all of them warnings: on pods, the last one on the node.
 EVENT_TOO_LARGE: Final = "GPUShareRequestTooLarge"
 EVENT_INVALID: Final = "GPUShareRequestInvalid"
 EVENT_UNSUPPORTED: Final = "GPUShareRequestUnsupported"
 EVENT_UNMANAGED: Final = "GPUShareUnmanaged"
 EVENT_CORRECTED: Final = "GPUShareCorrected"
 EVENT_SECOND_SCHEDULER: Final = "GPUShareSecondScheduler"
+EVENT_CDI: Final = "GPUShareCDISpecUnusable"
 
 # Phases of a pod that has ended and has no cards any more.
 FINISHED_PHASES: Final = ("Succeeded", "Failed")

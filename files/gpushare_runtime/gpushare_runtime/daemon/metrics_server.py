@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""GET /metrics of a daemon over plain HTTP on one address, and nothing else; beyond loopback only with a bearer token."""
+"""GET /metrics of a daemon over plain HTTP on one address, and /healthz of one that has it; beyond loopback only with a bearer token."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ _UNVERIFIED: Final = 64
 _MOST: Final = 16
 _RETRY_SECONDS: Final = 30.0
 _LARGEST_REQUEST: Final = 16 * 1024
+_HEALTHZ: Final = "/healthz"
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,24 @@ def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
         parser.error(f"--metrics-listen: {error}")
 
 
-def parts(address: MetricsAddress | None, pieces: Callable[[], Iterable[str]]) -> list[Coroutine[Any, Any, None]]:
-    """The part of a daemon that serves its metrics; none without an address."""
-    return [MetricsServer(address, pieces).run()] if address else []
+Health = Callable[[], tuple[bool, str]]
+"""Returns whether all is well, and the state of each part in a line of its own."""
+
+
+def parts(
+    address: MetricsAddress | None, pieces: Callable[[], Iterable[str]], health: Health | None = None
+) -> list[Coroutine[Any, Any, None]]:
+    """The part of a daemon that serves its metrics; none without an address. health: for /healthz, None for a daemon without it."""
+    return [MetricsServer(address, pieces, health).run()] if address else []
 
 
 class MetricsServer:
     """pieces: the page in pieces, each made in about a millisecond; other tasks may run between two of them."""
 
-    def __init__(self, address: MetricsAddress, pieces: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, address: MetricsAddress, pieces: Callable[[], Iterable[str]], health: Health | None = None) -> None:
         self._address = address
         self._pieces = pieces
+        self._health = health
         self._answering = 0
         self.port = address.port
 
@@ -107,17 +115,22 @@ class MetricsServer:
         with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             # The listener closes a connection that sends nothing.
             request = await reader.readuntil(b"\r\n\r\n")
-            rejection = self._rejection(request.decode("latin-1"))
+            text = request.decode("latin-1")
+            rejection = self._rejection(text)
             if rejection is not None:
                 await _send(writer, *rejection)
             else:
                 listener.verified(writer.transport)
                 self._answering += 1
                 try:
-                    await _send(writer, *await self._page())
+                    await _send(writer, *(self._report() if _path(text) == _HEALTHZ else await self._page()))
                 finally:
                     self._answering -= 1
         writer.close()
+
+    def _report(self) -> tuple[str, bytes]:
+        well, text = self._health() if self._health else (True, "")
+        return "200 OK" if well else "503 Service Unavailable", f"{text}\n".encode()
 
     async def _page(self) -> tuple[str, bytes]:
         page = bytearray()
@@ -134,9 +147,9 @@ class MetricsServer:
     def _rejection(self, request: str) -> tuple[str, bytes] | None:
         """Status and body for a request that gets no metrics."""
         line, *headers = request.split("\r\n")
-        method, _, target = line.partition(" ")
-        if method != "GET" or target.split(" ")[0].partition("?")[0] != "/metrics":
-            return "404 Not Found", b"only GET /metrics is here\n"
+        pages = ["/metrics", *([_HEALTHZ] if self._health else [])]
+        if not line.startswith("GET ") or _path(request) not in pages:
+            return "404 Not Found", f"only GET {' and '.join(pages)} is here\n".encode()
         if self._address.token_file is not None:
             try:
                 token = self._address.token_file.read_text().strip()
@@ -149,6 +162,11 @@ class MetricsServer:
         if self._answering >= _MOST:
             return "503 Service Unavailable", b"too many at a time, try again later\n"
         return None
+
+
+def _path(request: str) -> str:
+    target = request.partition("\r\n")[0].partition(" ")[2]
+    return target.partition(" ")[0].partition("?")[0]
 
 
 async def _send(writer: asyncio.StreamWriter, status: str, body: bytes) -> None:

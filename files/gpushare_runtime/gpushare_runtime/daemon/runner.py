@@ -174,6 +174,12 @@ class Status:
         self._parts: dict[str, tuple[bool, str]] = {}
         self.ready = False
 
+    def report(self) -> tuple[bool, str]:
+        """Whether the daemon is ready and no part is degraded, and a line for each part, degraded ones first."""
+        parts = sorted(self._parts.items(), key=lambda item: item[1][0])
+        lines = [f"{'ok' if good else 'degraded'}: {name}: {words}" for name, (good, words) in parts]
+        return self.ready and all(good for good, _ in self._parts.values()), "\n".join(lines)
+
     def ok(self, part: str, text: str) -> None:
         self.set(part, True, text)
 

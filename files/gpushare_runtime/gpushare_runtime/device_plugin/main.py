@@ -22,6 +22,7 @@ from gpushare_runtime.device_plugin.gpu.health import CardHealth
 from gpushare_runtime.device_plugin.gpu.pod_limits import Groups, PodLimits
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
+from gpushare_runtime.device_plugin.host.cdi_specs import CdiPoller, SpecFolders
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, CheckpointReader, changed_unit
@@ -31,13 +32,14 @@ from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceServi
 from gpushare_runtime.device_plugin.metrics import Counters, families
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.strategy import changed_strategy
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
 from gpushare_runtime.kube.client import KubeClient, path
-from gpushare_runtime.kube.events import EventRecorder
+from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.kube.service_account import TokenRenewer, connect
 
@@ -71,7 +73,8 @@ class DevicePlugin:
         self._check_scale = check_scale
         self.status = Status(required=SOCKETS)
         self.counters = Counters()
-        self.node = NodeState(PodTable(lambda: self._pods.last_contact), time.monotonic, time.time, self._processes)
+        pods = PodTable(lambda: self._pods.last_contact)
+        self.node = NodeState(pods, time.monotonic, time.time, self._processes, settings.strategy)
         self._pods: Reflector[LocalPod] = Reflector(
             client,
             path("api/v1", "pods"),
@@ -92,27 +95,33 @@ class DevicePlugin:
             self.node,
             self.status,
             card_interval,
-            self._changed_unit,
+            self._unusable_settings,
         )
         self._limits = PodLimits(
             self.node, nvml, groups or HostProcesses(), self.status, settings.isolation, running=settings.limit_running_pods
         )
         self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
 
-    def _changed_unit(self) -> str:
-        uids = {uid for uid, _, resource in self.node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
-        return changed_unit(self._settings.unit, self._state.unit, uids, self._processes.pods)
+    def _unusable_settings(self) -> str:
+        """Why running pods exclude the unit or the strategy; "" if they do not."""
+        used = self.node.usage.snapshot()
+        uids = {uid for uid, _, resource in used if resource == protocol.RESOURCE_MEMORY}
+        why = changed_unit(self._settings.unit, self._state.unit, uids, self._processes.pods)
+        return why or changed_strategy(self._settings.strategy, self._state.strategy, {uid for uid, _, _ in used}, self._processes.pods)
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         events = EventRecorder(self._client, NAME, self._settings.node)
+        specs = self._cdi(events)
         assigner = Assigner(self.node, self._client, self.counters, events, time.time_ns)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
             self._reader.start()
+            if specs:
+                specs.start()
             registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
             await run_all(
                 [registration.run() for registration in registrations],
@@ -123,6 +132,7 @@ class DevicePlugin:
                     self._xids.run(),
                     self._limits.run(),
                     self._state.run(),
+                    *([specs.run()] if specs else []),
                     unhealthy.run(),
                     self._reader.run(watch),
                     cross_check.run(),
@@ -133,10 +143,19 @@ class DevicePlugin:
                     events.run(),
                     self._report_api(),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
-                    *metrics_server.parts(self._settings.metrics, self.metrics_text),
+                    *metrics_server.parts(self._settings.metrics, self.metrics_text, self.status.report),
                     keep_alive(lambda: self.status.ready),
                 ],
             )
+
+    def _cdi(self, events: EventRecorder) -> CdiPoller | None:
+        """What follows the CDI specs; None with another strategy."""
+        if self._settings.strategy != protocol.STRATEGY_CDI:
+            return None
+        # kubelet's own Events on its node have the name as UID as well.
+        node = ObjectReference("Node", self._settings.node, self._settings.node)
+        report = partial(events.emit, node, "Warning", protocol.EVENT_CDI)
+        return CdiPoller(SpecFolders(self._settings.cdi_folders), self.node, self.status, report)
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""

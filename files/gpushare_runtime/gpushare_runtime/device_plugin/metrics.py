@@ -82,6 +82,12 @@ def _cards(node: NodeState) -> Iterator[Metric]:
     def gauge(name: str, text: str, values: Mapping[str, float]) -> Metric:
         return family(f"gpushare_device_plugin_card_{name}", "gauge", text, [(value, labels[uuid]) for uuid, value in values.items()])
 
+    yield family(
+        "gpushare_device_plugin_strategy_info",
+        "gauge",
+        "How containers get their cards; the value is 1.",
+        [(1, {"strategy": node.devices.strategy})],
+    )
     yield single("gpushare_device_plugin_unit_bytes", "gauge", f"Size of one unit of {protocol.RESOURCE_MEMORY}.", unit)
     yield family(
         "gpushare_device_plugin_card_info",
@@ -96,6 +102,9 @@ def _cards(node: NodeState) -> Iterator[Metric]:
     remainder = {c.uuid: c.mib * 1024 * 1024 - c.units * unit for c in cards}
     yield gauge("remainder_bytes", "Memory that does not fill a unit and is not allocatable.", remainder)
     yield gauge("healthy", "1 if the card answers and passes its checks, else 0.", {c.uuid: c.health == HEALTHY for c in cards})
+    without_spec = node.devices.unusable_specs()
+    text = "0 if the strategy is cdi and no CDI spec fits the card, else 1."
+    yield gauge("cdi_usable", text, {c.uuid: c.uuid not in without_spec for c in cards})
     yield gauge("cordoned", "1 if an administrator cordoned the card, else 0.", {c.uuid: c.cordoned for c in cards})
 
 

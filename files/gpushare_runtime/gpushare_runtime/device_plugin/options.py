@@ -20,6 +20,7 @@ from gpushare_runtime.kube import service_account
 from gpushare_runtime.kube.service_account import TokenFiles
 
 NAME: Final = "gpushare-device-plugin"
+AUTO: Final = "auto"
 
 # Options of the original for querying pods from kubelet over HTTPS.
 _OF_KUBELET: Final = ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout")
@@ -45,6 +46,8 @@ class Settings:
     log_level: str = "info"
     isolation: str = pod_limits.AUTO  # of pod_limits.MODES
     limit_running_pods: bool = False  # also those that started before limits were possible
+    strategy: str = protocol.STRATEGY_ENVIRONMENT  # how containers get their cards, of protocol.STRATEGIES
+    cdi_folders: tuple[str, ...] = protocol.CDI_FOLDERS  # lowest priority first
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
@@ -54,6 +57,19 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--kubeconfig", help="(or KUBECONFIG); without: in-cluster")
     service_account.add_options(parser)
     parser.add_argument("--memory-unit", choices=list(UNITS), default=GIB.name, help="size of one unit of gpu-mem (default %(default)s)")
+    parser.add_argument(
+        "--device-strategy",
+        choices=(AUTO, *protocol.STRATEGIES),
+        default=protocol.STRATEGY_ENVIRONMENT,
+        help=f"how containers get their cards (default %(default)s, as the original); {AUTO}: {protocol.STRATEGY_MOUNTS}",
+    )
+    parser.add_argument(
+        "--cdi-spec-dir",
+        action="append",
+        type=_folder,
+        metavar="DIR",
+        help=f"folder of CDI specs; repeat it for others, the last one first (default {' and '.join(protocol.CDI_FOLDERS)})",
+    )
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
     parser.add_argument("--state-dir", type=Path, default=directory(), help="(or STATE_DIRECTORY) default %(default)s")
     parser.add_argument(
@@ -73,6 +89,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     return Settings(
         node=given.node_name,
         unit=parse_unit(given.memory_unit),
+        strategy=protocol.STRATEGY_MOUNTS if given.device_strategy == AUTO else given.device_strategy,
+        cdi_folders=tuple(given.cdi_spec_dir or protocol.CDI_FOLDERS),
         kubeconfig=given.kubeconfig or _kubeconfig(os.environ),
         kubelet_root=given.kubelet_root,
         state=given.state_dir,
@@ -103,6 +121,10 @@ def _add_options_of_the_original(parser: argparse.ArgumentParser) -> None:
 
 
 def _notes(given: argparse.Namespace) -> Iterator[str]:
+    if given.device_strategy == AUTO:
+        # Only the installer knows what this kubelet and the running container runtime do. A guess of CDI would leave containers without
+        # a card.
+        yield f"--device-strategy {AUTO}: using {protocol.STRATEGY_MOUNTS}, which needs no CDI in kubelet and in the container runtime"
     # --health-check needs no note: the plugin always checks the cards.
     if given.mps:
         yield "--mps: no effect, as in the original; this plugin starts no MPS daemons, and sets no limits in containers"
@@ -111,6 +133,12 @@ def _notes(given: argparse.Namespace) -> Iterator[str]:
         of_kubelet.insert(0, "--query-kubelet")
     if of_kubelet:
         yield f"{', '.join(of_kubelet)}: no effect, this plugin watches pods at the API server"
+
+
+def _folder(text: str) -> str:
+    if text.startswith("/") and "\0" not in text:
+        return text
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not an absolute path")
 
 
 def _boolean(text: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.doctor import endpoints, identity, kubelet
+from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, Host, Unit
 from gpushare_runtime.doctor.units import judge_unit
@@ -35,6 +35,7 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
     runs = _common(found, host, unit, environment)
     found.strangers = [asdict(one) for one in listening if one.name not in kubelet.SOCKETS.values()]
     found.registered = kubelet.registered(host, unit)
+    cdi.judge_cdi(found, host, unit)
     if not kubelet.judge_second_plugin(found, unit, listening) and runs:
         kubelet.judge_registration(found, unit, listening, found.registered)
 

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    sys.stdout.write(details(shown) if arguments.details else summary(shown))
+    sys.stdout.write(details(shown) if arguments.details else summary(shown, wide=arguments.output == "wide"))
     return 0
 
 
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="only this node; default: all nodes that have shared cards")
     parser.add_argument("-d", dest="details", action="store_true", help="details: the pods on every card")
+    parser.add_argument("-o", dest="output", choices=["wide"], help="wide: one column more, how containers get the node's cards")
     parser.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, or ~/.kube/config")
     parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current-context")
     parser.add_argument("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")

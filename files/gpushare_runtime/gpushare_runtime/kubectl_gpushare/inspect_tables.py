@@ -47,13 +47,14 @@ def _line(cells: Sequence[str], widths: tuple[int, ...]) -> str:
     return "".join(cell.ljust(width) for cell, width in zip(columns, widths, strict=True)) + rest + "\n"
 
 
-def summary(nodes: Sequence[NodeUsage]) -> str:
-    """One line per node, with what is allocated on each card."""
+def summary(nodes: Sequence[NodeUsage], *, wide: bool = False) -> str:
+    """One line per node, with what is allocated on each card. wide: also what the original does not print."""
     columns = max((node.columns for node in nodes), default=0)
     pending = any(node.pending for node in nodes)
-    rows = [_summary_row(node, columns, pending) for node in nodes]
+    rows = [_summary_row(node, columns, pending, wide) for node in nodes]
     header = ["NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in range(columns))]
     header += ["PENDING(Allocated)"] if pending else []
+    header += ["STRATEGY"] if wide else []
     header += [f"GPU Memory({_unit(nodes)})"]
     return align(
         "\t".join(header)
@@ -72,11 +73,13 @@ def details(nodes: Sequence[NodeUsage]) -> str:
     return align(f"{text}\n\nAllocated/Total GPU Memory In Cluster:\t{_cluster(nodes)}\t\n")
 
 
-def _summary_row(node: NodeUsage, columns: int, pending: bool) -> str:
+def _summary_row(node: NodeUsage, columns: int, pending: bool, wide: bool) -> str:
     cells = [node.name, node.address]
     cells += [f"{node.by_card.get(i, 0)}/{node.cards.get(i, 0)}" for i in range(columns)]
     if pending:
         cells.append(str(node.pending) if node.pending else "")
+    if wide:
+        cells.append(node.strategy or "unknown")
     cells.append(f"{node.allocated}/{node.total}")
     return "\t".join(cells) + "\n"
 

@@ -37,7 +37,8 @@ class PodUsage:
 @dataclass(frozen=True)
 class NodeUsage:
     """One node. unit: the name of what is counted ("GiB"); total: units of all cards; cards: units by index;
-    by_card: units allocated by index; pending: units allocated on cards that are not known."""
+    by_card: units allocated by index; pending: units allocated on cards that are not known; strategy: how containers get cards, ""
+    if the node does not publish it."""
 
     name: str
     address: str
@@ -47,6 +48,7 @@ class NodeUsage:
     by_card: Mapping[int, int]
     pods: Sequence[PodUsage]
     pending: int
+    strategy: str = ""
 
     @property
     def columns(self) -> int:
@@ -101,7 +103,8 @@ def _usage(node: NodeLedger, address: str, total: int) -> NodeUsage:
     shown = tuple(pod for pod in pods if pod.by_card or pod.pending)
     used = node.usage().used
     by_card = {index: used.get(index, 0) for index in cards}
-    return NodeUsage(node.name, address, inventory.unit.name, total, cards, by_card, shown, sum(pod.pending for pod in pods))
+    pending = sum(pod.pending for pod in pods)
+    return NodeUsage(node.name, address, inventory.unit.name, total, cards, by_card, shown, pending, inventory.strategy)
 
 
 def _pod(node: NodeLedger, pod: AllocatedPod, largest: int) -> PodUsage:

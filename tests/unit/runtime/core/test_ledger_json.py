@@ -96,6 +96,7 @@ def test_every_field_of_a_node() -> None:
         "unit": None,
         "unit_mib": None,
         "core": 0,
+        "strategy": "",
         "error": "version 2 is not known",
         "placement": "",
         "model": "",

@@ -53,6 +53,27 @@ def test_the_page_and_nothing_else() -> None:
     asyncio.run(run())
 
 
+def test_the_health_of_a_daemon_that_reports_it() -> None:
+    async def run() -> None:
+        health = [(True, "ok: cards: 2")]
+        server = MetricsServer(MetricsAddress("127.0.0.1", 0), lambda: ["a 1\n"], lambda: health[-1])
+        running = asyncio.create_task(server.run())
+        await until(lambda: server.port)
+        answer = await get(server.port, line="GET /healthz HTTP/1.1")
+        assert (answer.startswith("HTTP/1.1 200 OK\r\n"), answer.endswith("\r\n\r\nok: cards: 2\n")) == (True, True)
+        health.append((False, "degraded: CDI: stale"))
+        answer = await get(server.port, line="GET /healthz HTTP/1.1")
+        assert answer.startswith("HTTP/1.1 503 Service Unavailable\r\n")
+        assert answer.endswith("degraded: CDI: stale\n")
+        assert (await get(server.port)).endswith("a 1\n")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        async with serving(lambda: ["a 1\n"]) as other:
+            assert (await get(other.port, line="GET /healthz HTTP/1.1")).startswith("HTTP/1.1 404 ")
+
+    asyncio.run(run())
+
+
 def test_only_who_shows_the_token_as_it_is_now(tmp_path: Path) -> None:
     async def run() -> None:
         token = tmp_path / "token"

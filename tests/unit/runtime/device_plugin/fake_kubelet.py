@@ -33,6 +33,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         self.registrations: list[tuple[str, float]] = []
         self.lists: dict[str, list[dict[str, str]]] = {}
         self.options: dict[str, pb.DevicePluginOptions] = {}
+        self.responses: list[pb.ContainerAllocateResponse] = []
         self.refuse_registration = False
         self._clients: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,6 +120,7 @@ class FakeKubelet(rpc.RegistrationServicer):
             answer = await self._stub(resource).Allocate(pb.AllocateRequest(container_requests=[asked]))
         except grpc.aio.AioRpcError as error:
             raise AdmissionError(f"Allocate: {error.code().name}: {error.details()}") from None
+        self.responses.append(answer.container_responses[0])
         return dict(answer.container_responses[0].envs)
 
     async def _pre_start(self, resource: str, ids: list[str]) -> None:

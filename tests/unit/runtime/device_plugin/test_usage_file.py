@@ -96,9 +96,9 @@ def test_the_unit_and_the_cards_are_known_in_the_next_boot_too(tmp_path: Path) -
         CheckpointEntry("b", "main", "aliyun.com/gpu-count", frozenset({"GPU-2"})),
     )
     for file in (state(tmp_path, node_state()), state(tmp_path, node_state(), boot="two")):
-        assert (file.unit, file.cards) == ("", None)
+        assert (file.unit, file.strategy, file.cards) == ("", "", None)
         file.load()
-        assert (file.unit, file.cards) == ("GiB", CARDS)
+        assert (file.unit, file.strategy, file.cards) == ("GiB", "envvar", replace(CARDS, strategy="envvar"))
 
 
 def test_cards_are_remembered_as_good_ones(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
     file = state(tmp_path, held)
     file.load()
     before = file.path.stat()
-    file._write(file._render(CARDS))
+    file._write(file._render(replace(CARDS, strategy="envvar")))
     assert file.path.stat().st_ino == before.st_ino
 
 

@@ -55,6 +55,18 @@ def test_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_the_strategy_of_each_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = node("gpu2", "10.0.0.2", 16, 24)
+    cards = other["metadata"]["annotations"]
+    cards["gpushare/cards"] = cards["gpushare/cards"].replace('"cards":', '"strategy":"cdi","cards":', 1)
+
+    def change(api: FakeApi) -> None:
+        api.objects["/api/v1/nodes/gpu2"] = other
+
+    assert inspect(tmp_path, "-o", "wide", change=change)[0] == 0
+    assert [line.split()[-2:] for line in capsys.readouterr().out.splitlines()[1:3]] == [["unknown", "6/32"], ["cdi", "0/40"]]
+
+
 def test_one_node_in_detail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, api = inspect(tmp_path, "-d", "gpu1")
     out = capsys.readouterr().out

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the plugin's next process needs to know: the usage, its unit, and the cards.
+"""What the plugin's next process needs to know: the usage, its unit and strategy, and the cards.
 
 kubelet may forget a pod with live processes while no plugin runs. The usage is valid for one boot only, because no process survives
 a reboot. The cards stay valid: one may not answer just after a boot.
@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY, Inventory, InventoryError
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
@@ -40,6 +41,7 @@ class StateFile:
         self.path = path
         self.unit = ""  # name of the unit that `load` found; "" if unknown
         self.cards: Inventory | None = None  # the cards that `load` found
+        self.strategy = ""  # the device strategy that `load` found; "" if unknown
         self._node = node
         self._boot = boot()
         self._written: bytes | None = None
@@ -68,6 +70,8 @@ class StateFile:
             return
         self._written = text
         self.unit, self.cards = unit, cards
+        # A release without strategies used the original's.
+        self.strategy = (cards.strategy or protocol.STRATEGY_ENVIRONMENT) if cards else ""
         self._node.usage.restore(snapshot, names)
 
     async def run(self) -> NoReturn:
@@ -95,7 +99,7 @@ class StateFile:
             of = pods.setdefault(uid, {"name": names.get(uid, ""), "containers": {}})["containers"]
             of.setdefault(container, {})[resource] = self._texts[uid, container, resource][1]
         # The next process reads health itself; with health in it, the file would change more often.
-        cards = Inventory(inventory.unit, tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
+        cards = replace(inventory, cards=tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
         written = orjson.Fragment(cards.to_json())
         text = orjson.dumps({"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": written, "pods": pods})
         self._rendered = state, text

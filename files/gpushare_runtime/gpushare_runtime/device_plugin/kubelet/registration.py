@@ -69,6 +69,7 @@ class Registration:
         """
         try:
             await self._wait_for_cards()
+            await self._wait_for_specs()
             self._ready_ns = time.time_ns()
             while True:
                 await self._wait_for_kubelet()
@@ -85,6 +86,16 @@ class Registration:
         """A plugin that registers without a card looks healthy although it is not."""
         changes = self._node.changes
         while self._node.devices.inventory is None or not self._node.devices.inventory.cards:
+            await changes.after(changes.count)
+
+    async def _wait_for_specs(self) -> None:
+        """With CDI no container could start on a card that no spec names.
+
+        Where pods have cards already, as after a reboot, kubelet must get these ids before it admits the pods again; each start waits
+        for the spec then.
+        """
+        changes = self._node.changes
+        while self._node.devices.unusable_specs() and not self._node.usage.snapshot():
             await changes.after(changes.count)
 
     async def _wait_for_kubelet(self) -> None:

@@ -118,6 +118,7 @@ class ResourceService(DevicePluginServicer):
     """Belongs to one registration. refresh: updates the node's state from kubelet's checkpoint.
 
     before_start: prepares what a container with these ids needs before its first process; AllocationRejected if that fails.
+    dev: the folder of device nodes.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class ResourceService(DevicePluginServicer):
         refresh: Callable[[], None],
         counters: Counters,
         before_start: Callable[[str, Sequence[str]], Awaitable[None]] = _nothing_before,
+        dev: Path = Path("/dev"),
     ) -> None:
         self.resource = resource
         self.streams = 0  # open lists
@@ -137,6 +139,7 @@ class ResourceService(DevicePluginServicer):
         self._refresh = refresh
         self._counters = counters
         self._before_start = before_start
+        self._dev = dev
 
     def options(self) -> pb.DevicePluginOptions:
         """Which optional requests kubelet should send.
@@ -238,9 +241,19 @@ class ResourceService(DevicePluginServicer):
             except AllocationRejected as rejection:
                 await self._reject(context, rejection)
             self._report(result, len(of.devices_ids))
-            responses.append(pb.ContainerAllocateResponse(envs=dict(result.environment)))
+            responses.append(self._response(result))
         self._counters.observe("Allocate", time.monotonic() - started)
         return pb.AllocateResponse(container_responses=responses)
+
+    def _response(self, result: AllocateResult) -> pb.ContainerAllocateResponse:
+        access = result.access
+        nodes = [name for name in access.device_nodes if (self._dev / name).exists()]
+        return pb.ContainerAllocateResponse(
+            envs=dict(result.environment),
+            mounts=[pb.Mount(container_path=path, host_path="/dev/null", read_only=True) for path in access.mounts],
+            devices=[pb.DeviceSpec(container_path=f"/dev/{name}", host_path=f"{self._dev}/{name}", permissions="rw") for name in nodes],
+            cdi_devices=[pb.CDIDevice(name=name) for name in access.cdi_devices],
+        )
 
     def _report(self, result: AllocateResult, size: int) -> None:
         cards = ", ".join(map(card_name, result.cards))

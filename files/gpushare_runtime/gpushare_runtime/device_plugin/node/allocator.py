@@ -26,6 +26,7 @@ from gpushare_runtime.device_plugin.node.ids import DeviceKey, card_uuids_of
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
 from gpushare_runtime.device_plugin.node.messages import card_name, requested, unavailable
 from gpushare_runtime.device_plugin.node.pending import PendingContainers
+from gpushare_runtime.device_plugin.node.strategy import CardAccess, access_to
 from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 # Longer than a controller takes to create the next pod, for which the scheduler would choose the card again.
@@ -71,16 +72,23 @@ class Rejections:
 
 @dataclass(frozen=True)
 class AllocateResult:
-    """The response to Allocate."""
+    """The response to Allocate. access: what makes the container runtime hand over the cards."""
 
     environment: Mapping[str, str]
+    access: CardAccess
     cards: tuple[Card, ...]
     container: PendingContainer | None
     as_planned: bool | None  # whether these are the cards that the scheduler planned; None if it planned none
 
 
-def allocate_response(resource: str, ids: Collection[str], cards: tuple[Card, ...], container: PendingContainer | None) -> AllocateResult:
-    """cards: those of the ids, by index."""
+def allocate_response(
+    resource: str,
+    ids: Collection[str],
+    cards: tuple[Card, ...],
+    container: PendingContainer | None,
+    strategy: str = protocol.STRATEGY_ENVIRONMENT,
+) -> AllocateResult:
+    """cards: those of the ids, by index; strategy: of protocol.STRATEGIES."""
     units = len(ids) if resource == protocol.RESOURCE_MEMORY else sum(card.units for card in cards)
     pod_units, as_planned = units, None
     if container is not None:
@@ -93,14 +101,15 @@ def allocate_response(resource: str, ids: Collection[str], cards: tuple[Card, ..
         elif container.pod.request is not None and resource == protocol.RESOURCE_MEMORY:
             pod_units = container.pod.request.units
         as_planned = set(planned) == {card.index for card in cards} if planned else None
+    access = access_to(strategy, cards)
     environment = {
-        protocol.ENV_VISIBLE_DEVICES: ",".join(card.uuid for card in cards),
+        protocol.ENV_VISIBLE_DEVICES: access.visible,
         protocol.ENV_INDEX: str(cards[0].index),
         protocol.ENV_CARD_UNITS: str(cards[0].units),
         protocol.ENV_CONTAINER_UNITS: str(units),
         protocol.ENV_POD_UNITS: str(pod_units),
     }
-    return AllocateResult(environment, cards, container, as_planned)
+    return AllocateResult(environment, access, cards, container, as_planned)
 
 
 _DELETE_POD: Final = "delete the pod so that the scheduler places it again"
@@ -172,7 +181,7 @@ class Allocator:
         if conflict:
             raise self._reject(container, f"{resource}: {conflict}; {_DELETE_POD}")
         self.usage.record_grant(resource, given, container)
-        return allocate_response(resource, given, cards, container)
+        return allocate_response(resource, given, cards, container, self.devices.strategy)
 
     def _cards_of(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> tuple[Card, ...]:
         known = self.devices.card_of(resource)

@@ -8,16 +8,19 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import HEALTHY, Card, Inventory
 from gpushare_runtime.core.quantity import unit_id
+from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
 from gpushare_runtime.device_plugin.node.usage import Usage
 
 
 class Devices:
-    """inventory: None before the cards were read for the first time."""
+    """inventory: None before the cards were read for the first time; strategy: how containers get cards, of protocol.STRATEGIES."""
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: Usage, strategy: str = protocol.STRATEGY_ENVIRONMENT) -> None:
         self.inventory: Inventory | None = None
+        self.strategy = strategy
+        self.cdi = CdiSpecs()
         self._usage = usage
         self._read: Inventory | None = None
         self._cordon = ""
@@ -35,7 +38,7 @@ class Devices:
     def set_inventory(self, read: Inventory) -> bool:
         """Take the cards as read now. Returns whether they differ from before."""
         self._read = read
-        inventory = replace(read, cards=tuple(replace(c, cordoned=c.cordoned or is_cordoned(self._cordon, c)) for c in read.cards))
+        inventory = replace(read, cards=tuple(map(self._offered, read.cards)), strategy=self.strategy)
         if inventory == self.inventory:
             return False
         self.inventory = inventory
@@ -43,6 +46,26 @@ class Devices:
         self._slots = {device_id: card for card in inventory.cards for device_id in self._ids[card.uuid]}
         self._usage.changes.notify()
         return True
+
+    def _offered(self, card: Card) -> Card:
+        cordoned = card.cordoned or is_cordoned(self._cordon, card)
+        # The card's own failure says more.
+        return replace(card, cordoned=cordoned, health=self._without_spec(card) or HEALTHY if card.health == HEALTHY else card.health)
+
+    def _without_spec(self, card: Card) -> str:
+        return self.cdi.problem(card) if self.strategy == protocol.STRATEGY_CDI else ""
+
+    def set_cdi(self, specs: CdiSpecs) -> None:
+        """Take the CDI specs as read now."""
+        if specs != self.cdi:
+            self.cdi = specs
+            if self._read is not None:
+                self.set_inventory(self._read)
+
+    def unusable_specs(self) -> Mapping[str, str]:
+        """UUID → why no container can get the card through CDI, of the cards that answer; {} with another strategy."""
+        answering = [card for card in (self._read.cards if self._read else ()) if card.health == HEALTHY]
+        return {card.uuid: why for card in answering if (why := self._without_spec(card))}
 
     def set_cordon(self, text: str) -> None:
         """Take the cards that an administrator cordoned: NVML indexes or UUIDs, separated by commas; "all"."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin.node.allocator import Allocator, Rejections
 from gpushare_runtime.device_plugin.node.candidates import Candidates
 from gpushare_runtime.device_plugin.node.devices import Devices
@@ -17,14 +18,21 @@ from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 class NodeState:
     """Used from one event loop only. changes: see PodTable.
 
-    clock: monotonic seconds; now: Unix time; processes: of this host.
+    clock: monotonic seconds; now: Unix time; processes: of this host; strategy: of protocol.STRATEGIES.
     """
 
-    def __init__(self, pods: PodTable, clock: Callable[[], float], now: Callable[[], float], processes: Processes) -> None:
+    def __init__(
+        self,
+        pods: PodTable,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        processes: Processes,
+        strategy: str = protocol.STRATEGY_ENVIRONMENT,
+    ) -> None:
         self.pods = pods
         self.changes = pods.changes
         self.usage = Usage(pods, clock)
-        self.devices = Devices(self.usage)
+        self.devices = Devices(self.usage, strategy)
         self.pending = PendingContainers(pods, self.usage, processes)
         self.candidates = Candidates(pods, self.devices, self.usage, self.pending, processes)
         self.rejections = Rejections(clock, now, self.devices.users_key, self.changes)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Reads the CDI specs of this host as a container runtime does: all .yaml and .json files of the folders, a later folder first.
+
+A spec is whatever somebody has put there, so file, number of files, number of entries and depth are bounded, and YAML aliases are
+rejected: nvidia-ctk writes none, and with them a short text may be a huge one. Only what decides which card a container gets is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import yaml
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.daemon.inotify import DirectoryWatch
+from gpushare_runtime.daemon.runner import Status
+from gpushare_runtime.daemon.sync import any_after, in_thread
+from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
+from gpushare_runtime.device_plugin.node.state import NodeState
+
+MOST_BYTES: Final = 1024 * 1024
+"""Of one spec; one of 16 cards with two names each has some 100 KiB."""
+MOST_FILES: Final = 64
+"""Of one folder."""
+MOST_NODES: Final = 100_000
+"""Keys and values of one YAML document."""
+MOST_DEPTH: Final = 32
+MOST_ENTRIES: Final = 4096
+"""Devices of one spec, and paths of one device."""
+_ENDINGS: Final = (".yaml", ".json")
+_VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+")
+_CARD_NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]{1,5})")
+# Every scalar is a text: nothing is made of tags, dates and numbers. libyaml's reader is tens of times faster; its absence changes
+# no result.
+_Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_NULLS: Final = (None, "", "~", "null")
+
+
+class SpecError(ValueError):
+    """A file that is no CDI spec; says what was found and what was expected."""
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What a container gets: minors of card nodes, and paths of the host."""
+
+    minors: frozenset[int]
+    paths: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One file. devices: name → edits, with those for all of the file's devices; empty for another kind than NVIDIA's cards."""
+
+    kind: str
+    devices: Mapping[str, Edits]
+
+
+def parse_spec(text: bytes) -> Spec:
+    """One CDI spec in JSON or YAML. SpecError if it is none."""
+    data = _load(text)
+    if not isinstance(data, dict):
+        raise SpecError(f"it must be an object with cdiVersion, kind and devices, found {quote(data)}")
+    version, kind = data.get("cdiVersion"), data.get("kind")
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise SpecError(f"cdiVersion must be a version such as '0.6.0', found {quote(version)}")
+    if not isinstance(kind, str) or "/" not in kind:
+        raise SpecError(f"kind must be a text such as '{protocol.CDI_KIND}', found {quote(kind)}")
+    if kind != protocol.CDI_KIND:
+        return Spec(kind, {})
+    common = _edits(data.get("containerEdits"), "containerEdits")
+    devices: dict[str, Edits] = {}
+    for place, device in enumerate(_entries(data.get("devices"), "devices")):
+        where = f"devices[{place}]"
+        name = device.get("name")
+        if not isinstance(name, str) or not name:
+            raise SpecError(f"{where}.name must be a text, found {quote(name)}")
+        if name in devices:
+            raise SpecError(f"{where}.name is {quote(name)} a second time, each device needs its own name")
+        own = _edits(device.get("containerEdits"), f"{where}.containerEdits")
+        devices[name] = Edits(own.minors | common.minors, own.paths | common.paths)
+    return Spec(kind, devices)
+
+
+def _load(text: bytes) -> object:
+    if len(text) > MOST_BYTES:
+        raise SpecError(f"it has more than {MOST_BYTES} bytes, no spec has so many")
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"it is not UTF-8 ({error})") from None
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(decoded)
+    try:
+        _check_events(decoded)
+        return yaml.load(decoded, Loader=_Loader)
+    except yaml.YAMLError as error:
+        words = " ".join(str(error).split())
+        raise SpecError(f"it is neither JSON nor YAML ({words[:200]})") from None
+
+
+def _check_events(text: str) -> None:
+    """Before anything is built. SpecError for what could become large."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if isinstance(event, yaml.AliasEvent):
+            raise SpecError(f"it has the YAML alias *{str(event.anchor)[:40]}; write out what it stands for")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MOST_DEPTH or count > MOST_NODES:
+            raise SpecError(f"it is deeper than {MOST_DEPTH} or has more than {MOST_NODES} entries, no spec has so many")
+
+
+def _entries(value: object, where: str) -> list[dict[str, Any]]:
+    if value in _NULLS:
+        return []
+    if not isinstance(value, list) or len(value) > MOST_ENTRIES or not all(isinstance(one, dict) for one in value):
+        raise SpecError(f"{where} must be a list of at most {MOST_ENTRIES} objects, found {quote(value)}")
+    return value
+
+
+def _edits(value: object, where: str) -> Edits:
+    edits = {} if value in _NULLS else value
+    if not isinstance(edits, dict):
+        raise SpecError(f"{where} must be an object, found {quote(value)}")
+    minors, paths = set(), set()
+    for key, names in (("deviceNodes", ("hostPath", "path")), ("mounts", ("hostPath",)), ("hooks", ("path",))):
+        for place, one in enumerate(_entries(edits.get(key), f"{where}.{key}")):
+            path = next((one[name] for name in names if one.get(name)), None)
+            if not isinstance(path, str) or not path.startswith("/") or "\0" in path or len(path) > 4096:
+                raise SpecError(f"{where}.{key}[{place}].{names[0]} must be an absolute path, found {quote(path)}")
+            paths.add(path)
+            if key == "deviceNodes" and (node := _CARD_NODE.fullmatch(path)):
+                minors.add(int(node.group(1)))
+    return Edits(frozenset(minors), frozenset(paths))
+
+
+_Identity = tuple[int, int, int]
+
+
+class SpecFolders:
+    """The folders of CDI specs, lowest priority first. A file is read again only when it has changed."""
+
+    def __init__(self, folders: Iterable[str] = protocol.CDI_FOLDERS) -> None:
+        self.folders = tuple(folders)
+        self._known: dict[str, tuple[_Identity, Spec | str]] = {}
+
+    def read(self) -> CdiSpecs:
+        """The specs as they are now. Blocks. Never raises for what is in the folders."""
+        known: dict[str, tuple[_Identity, Spec | str]] = {}
+        devices: dict[str, CdiDevice] = {}
+        problems: list[str] = []
+        exists: dict[str, bool] = {}
+        for folder in self.folders:
+            in_folder: dict[str, CdiDevice] = {}
+            for path in _files(folder, problems):
+                spec = self._read(path, known)
+                if isinstance(spec, str):
+                    problems.append(f"{path}: {spec}")
+                    continue
+                for name, edits in spec.devices.items():
+                    if name in in_folder:
+                        in_folder[name] = replace(in_folder[name], conflict=path)
+                        continue
+                    in_folder[name] = CdiDevice(path, edits.minors, tuple(_missing(edits.paths, exists)))
+            devices.update(in_folder)
+        self._known = known
+        return CdiSpecs(self.folders, devices, tuple(problems))
+
+    def _read(self, path: str, known: dict[str, tuple[_Identity, Spec | str]]) -> Spec | str:
+        """The spec, or why the file has none."""
+        try:
+            # Opening must not wait: it could be a pipe.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    return "it is not a regular file"
+                identity = status.st_ino, status.st_mtime_ns, status.st_size
+                before = self._known.get(path)
+                if before is not None and before[0] == identity:
+                    known[path] = before
+                    return before[1]
+                text = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            return error.strerror or str(error)
+        result: Spec | str
+        try:
+            result = parse_spec(text)
+        except SpecError as error:
+            result = str(error)
+        known[path] = identity, result
+        return result
+
+
+def _files(folder: str, problems: list[str]) -> Sequence[str]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(_ENDINGS) and name.isprintable())
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        problems.append(f"{folder}: {error.strerror}")
+        return ()
+    if len(names) > MOST_FILES:
+        problems.append(f"{folder}: it has {len(names)} specs, only the first {MOST_FILES} are read")
+    return [str(Path(folder) / name) for name in names[:MOST_FILES]]
+
+
+def _missing(paths: Iterable[str], exists: dict[str, bool]) -> Iterator[str]:
+    for path in sorted(paths):
+        if path not in exists:
+            exists[path] = os.path.exists(path)
+        if not exists[path]:
+            yield path
+
+
+_PART: Final = "CDI"
+_POLL_SECONDS: Final = 1.0
+# Whoever writes a spec writes several times.
+_TOGETHER_SECONDS: Final = 0.05
+_SHOWN: Final = 3
+
+
+class CdiPoller:
+    """Reads the folders whenever something changes in them, and once a second, because a driver upgrade changes other folders.
+
+    report: takes what is wrong, each time that this changes.
+    """
+
+    def __init__(self, folders: SpecFolders, node: NodeState, status: Status, report: Callable[[str], None]) -> None:
+        self._folders = folders
+        self._node = node
+        self._status = status
+        self._report = report
+        self._reported = ""
+
+    def start(self) -> None:
+        """The first reading. Blocks; what it finds decides what kubelet gets first."""
+        self._node.devices.set_cdi(self._folders.read())
+
+    async def run(self) -> NoReturn:
+        """Never returns; cancel it."""
+        async with contextlib.AsyncExitStack() as stack:
+            watches = [await stack.enter_async_context(DirectoryWatch(Path(folder))) for folder in self._folders.folders]
+            changes = self._node.changes
+            while True:
+                seen = [(watch.changes, watch.changes.count) for watch in watches]
+                self._node.devices.set_cdi(await in_thread(self._folders.read))
+                self._set_status()
+                # The cards may change as well, for which the same specs mean something else.
+                await any_after(*seen, (changes, changes.count), timeout=_POLL_SECONDS)
+                await asyncio.sleep(_TOGETHER_SECONDS)
+
+    def _set_status(self) -> None:
+        devices = self._node.devices
+        if devices.inventory is None:
+            return
+        names = {card.uuid: f"card {card.index}" for card in devices.cards}
+        wrong = [f"{names.get(uuid, uuid)}: {why}" for uuid, why in devices.unusable_specs().items()]
+        text = "; ".join(wrong[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
+        if wrong:
+            self._status.degraded(_PART, text)
+        else:
+            self._status.ok(_PART, "a spec names every card")
+        if text and text != self._reported:
+            self._report(text)
+        self._reported = text

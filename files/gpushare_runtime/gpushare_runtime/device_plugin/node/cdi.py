@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Whether containers can get a card through CDI: what the specs of this host say about it. Pure; host/cdi_specs.py reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import Card
+
+REFRESH: Final = "systemctl restart nvidia-cdi-refresh, or nvidia-ctk cdi generate --device-name-strategy=uuid --output=FILE"
+"""What makes a spec that fits."""
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True)
+class CdiDevice:
+    """One device of a spec, with the edits that the spec makes for all of its devices.
+
+    file: of the spec; minors: of the device nodes /dev/nvidia<minor> that a container gets; missing: paths that the host does not
+    have, although a container would get them; conflict: a second file of the same folder with this device, "" for none.
+    """
+
+    file: str
+    minors: frozenset[int]
+    missing: tuple[str, ...] = ()
+    conflict: str = ""
+
+
+@dataclass(frozen=True)
+class CdiSpecs:
+    """The specs of all folders. devices: by name, of nvidia.com/gpu only; problems: files that cannot be used, and why."""
+
+    folders: tuple[str, ...] = protocol.CDI_FOLDERS
+    devices: Mapping[str, CdiDevice] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def problem(self, card: Card) -> str:
+        """Why no container can get this card through CDI, and what to do; "" if one can."""
+        device = self.devices.get(card.uuid)
+        if device is None:
+            why = f" ({'; '.join(self.problems[:_NAMED])})" if self.problems else ""
+            folders = " or ".join(self.folders)
+            return f"no CDI spec in {folders} names {protocol.CDI_KIND}={card.uuid}{why}: run {REFRESH}"
+        if device.conflict:
+            return f"the CDI specs {device.file} and {device.conflict} both name it, so the container runtime uses neither: remove one"
+        if device.missing:
+            more = len(device.missing) - _NAMED
+            paths = ", ".join(device.missing[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            return f"the CDI spec {device.file} is stale, the host has no {paths}: run {REFRESH}"
+        if device.minors != {card.minor}:
+            nodes = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(device.minors)[:_NAMED]) or "no device node of a card"
+            return f"the CDI spec {device.file} is stale, it has {nodes} for it instead of /dev/nvidia{card.minor}: run {REFRESH}"
+        return ""

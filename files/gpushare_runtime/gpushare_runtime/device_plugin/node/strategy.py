@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""How a container gets its cards, by strategy: what Allocate returns besides the ALIYUN_COM_* variables. Pure.
+
+cdi: kubelet hands names of CDI devices to the container runtime, which applies the CDI spec. What the container's environment says
+has no effect, as long as the default runtime is not nvidia's, or does not honour it.
+
+volume-mounts: nvidia's runtime reads the cards from mounts, which only kubelet and a pod with hostPath can make.
+
+envvar: nvidia's runtime reads NVIDIA_VISIBLE_DEVICES, as with the original. The pod's own environment precedes this answer.
+
+kubelet keeps an answer for as long as the container exists, and repeats it at each restart of the container. So another strategy
+must not be set while pods have cards: their answers would meet a host that is configured for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import Card
+
+# For nvidia's runtime: it has nothing to do. It also replaces the value that an image sets.
+_NOTHING: Final = "void"
+# Every process on a card opens these, too. A host has those of them that its driver has made.
+_CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+@dataclass(frozen=True)
+class CardAccess:
+    """visible: the value of NVIDIA_VISIBLE_DEVICES; cdi_devices: full names; mounts: paths in the container for the host's /dev/null.
+
+    device_nodes: names in the host's /dev, of which the container gets those that exist. nvidia's runtime makes them as well, in its
+    mode legacy behind runc's back: `systemctl daemon-reload` and the CPU manager then take away what the container's own list of
+    devices does not contain. CDI devices are in that list.
+    """
+
+    visible: str
+    cdi_devices: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+
+
+def access_to(strategy: str, cards: Sequence[Card]) -> CardAccess:
+    """The access to exactly these cards. strategy: of protocol.STRATEGIES."""
+    uuids = [card.uuid for card in cards]
+    if strategy == protocol.STRATEGY_CDI:
+        return CardAccess(_NOTHING, cdi_devices=tuple(f"{protocol.CDI_KIND}={uuid}" for uuid in uuids))
+    nodes = (*(f"nvidia{card.minor}" for card in cards), *_CONTROL_NODES)
+    if strategy == protocol.STRATEGY_MOUNTS:
+        mounts = tuple(f"{protocol.MOUNTED_DEVICES}/{uuid}" for uuid in uuids)
+        return CardAccess(protocol.MOUNTED_DEVICES, mounts=mounts, device_nodes=nodes)
+    return CardAccess(",".join(uuids), device_nodes=nodes)
+
+
+def changed_strategy(strategy: str, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
+    """Why the plugin cannot use this strategy now; "" if it can.
+
+    before: the strategy by which these pods got their cards, "" if unknown; live: returns those of the pods that have a process.
+    """
+    running = sorted(live(uids)) if before not in ("", strategy) and uids else []
+    if not running:
+        return ""
+    shown = ", ".join(running[:3]) + (f" and {len(running) - 3} more" if len(running) > 3 else "")
+    return (
+        f"{len(running)} pods have cards by the device strategy {before[:80]} (UID {shown}), this plugin should use {strategy}: kubelet "
+        "repeats the former answer when their containers restart, on a host that is configured for another strategy. "
+        f"Delete these pods first, or start with --device-strategy {before[:80]}"
+    )

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Whether containers can get every card of this host through CDI, where the device plugin uses it."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import Card, Inventory, InventoryError
+from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
+from gpushare_runtime.device_plugin.node.cdi import REFRESH
+from gpushare_runtime.doctor.findings import Findings
+from gpushare_runtime.doctor.host import PLUGIN, Host, Unit, shown
+
+_STATE: Final = f"/var/lib/{PLUGIN}"
+_CDI: Final = "--cdi-spec-dir"
+
+
+def judge_cdi(found: Findings, host: Host, unit: Unit) -> None:
+    """Whether a spec names every card that the plugin last had."""
+    if unit.option("device-strategy") != protocol.STRATEGY_CDI:
+        return
+    folders = [value for word, value in pairwise(unit.arguments) if word == _CDI] or protocol.CDI_FOLDERS
+    specs = SpecFolders(str(host.at(folder)) for folder in folders).read()
+    wrong = {why for card in _cards(host, unit) if (why := specs.problem(card))}
+    if wrong:
+        expected = f"a CDI spec that names every card as {protocol.CDI_KIND}=<UUID>, with files that the host has"
+        found.error("cdi_stale", shown("; ".join(sorted(wrong))), expected, REFRESH)
+
+
+def _cards(host: Host, unit: Unit) -> tuple[Card, ...]:
+    """The cards that the plugin has recorded; none before it has read them for the first time."""
+    data = host.read(f"{unit.option('state-dir') or _STATE}/held.json")
+    try:
+        cards = json.loads(data or b"{}").get("cards")
+        return Inventory.from_json(json.dumps(cards)).cards if cards is not None else ()
+    except (ValueError, AttributeError, RecursionError, InventoryError):
+        return ()

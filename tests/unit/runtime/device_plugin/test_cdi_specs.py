@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""CDI specs of a host, good ones and any others: which card a container gets through them, and why it gets none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, MOST_DEPTH, MOST_FILES, SpecError, SpecFolders, parse_spec
+from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
+from unit.runtime.pods import card
+
+# As nvidia-ctk 1.17 writes it, with less of the same.
+WRITTEN = """\
+---
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+- name: GPU-00000000
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+    hooks:
+    - hookName: createContainer
+      path: /usr/bin/nvidia-cdi-hook
+      args:
+      - nvidia-cdi-hook
+      - chmod
+- name: "0"
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+- name: all
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+    - path: /dev/nvidia1
+containerEdits:
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  deviceNodes:
+  - path: /dev/nvidiactl
+  mounts:
+  - hostPath: /usr/lib/libcuda.so.535.261.03
+    containerPath: /usr/lib/libcuda.so.535.261.03
+    options:
+    - ro
+"""
+
+
+def spec(*devices: tuple[str, list[str]], mounts: Iterable[str] = (), **fields: Any) -> dict[str, Any]:
+    """devices: name, paths of its device nodes."""
+    listed = [{"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in paths]}} for name, paths in devices]
+    edits = {"mounts": [{"hostPath": path, "containerPath": path} for path in mounts]}
+    return {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": listed, "containerEdits": edits, **fields}
+
+
+def test_what_nvidia_ctk_writes() -> None:
+    devices = parse_spec(WRITTEN.encode()).devices
+    assert {name: sorted(edits.minors) for name, edits in devices.items()} == {"GPU-00000000": [0], "0": [0], "all": [0, 1]}
+    assert devices["GPU-00000000"].paths == {
+        "/dev/nvidia0",
+        "/dev/nvidiactl",
+        "/usr/bin/nvidia-cdi-hook",
+        "/usr/lib/libcuda.so.535.261.03",
+    }
+
+
+def test_the_host_path_of_a_device_node_counts() -> None:
+    node = {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia5"}
+    data = spec() | {"devices": [{"name": "GPU-1", "containerEdits": {"deviceNodes": [node]}}]}
+    edits = parse_spec(json.dumps(data).encode()).devices["GPU-1"]
+    assert (edits.minors, edits.paths) == ({5}, {"/run/nvidia/driver/dev/nvidia5"})
+
+
+def test_other_kinds_are_not_read_any_further() -> None:
+    assert parse_spec(b'{"cdiVersion":"0.6.0","kind":"vendor.com/net","devices":[3]}').devices == {}
+
+
+DEEP = "[" * 400_000
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "must be an object with cdiVersion, kind and devices, found None"),
+        ("[]", "must be an object"),
+        ("a: b: c", "neither JSON nor YAML"),
+        ("{", "neither JSON nor YAML"),
+        ("\t", "neither JSON nor YAML"),
+        (DEEP, f"deeper than {MOST_DEPTH}"),
+        ('{"a":' + DEEP, f"deeper than {MOST_DEPTH}"),
+        ("- " * 200_000, f"deeper than {MOST_DEPTH}"),
+        ("- a\n" * 150_000, "more than 100000 entries"),
+        ("a: &x [b]\nc: *x\n", "YAML alias *x; write out"),
+        ("a: &x {b: c}\n<<: *x\n", "YAML alias *x; write out"),
+        (" " * (MOST_BYTES + 1), f"more than {MOST_BYTES} bytes"),
+        ("cdiVersion: 1\nkind: nvidia.com/gpu", "cdiVersion must be a version such as '0.6.0', found '1'"),
+        ('{"cdiVersion": "0.6.0"}', "kind must be a text such as 'nvidia.com/gpu', found None"),
+        ('{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": {}}', "devices must be a list"),
+        ('{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [1]}', "devices must be a list"),
+        (json.dumps(spec(("", []))), "devices[0].name must be a text"),
+        (json.dumps(spec(("a", []), ("a", []))), "devices[1].name is 'a' a second time"),
+        (json.dumps(spec(("a", ["dev/nvidia0"]))), "devices[0].containerEdits.deviceNodes[0].hostPath must be an absolute path"),
+        (json.dumps(spec(("a", ["/dev/\0"]))), "must be an absolute path"),
+        (json.dumps(spec(("a", [3]))), "must be an absolute path"),  # type: ignore[list-item]
+        (json.dumps(spec() | {"containerEdits": 3}), "containerEdits must be an object, found 3"),
+        (json.dumps(spec() | {"containerEdits": {"mounts": "x"}}), "containerEdits.mounts must be a list"),
+        (json.dumps(spec() | {"devices": [{"name": "x", "containerEdits": {}}] * 5000}), "must be a list of at most 4096 objects"),
+    ],
+)
+def test_no_specs(text: str, why: str) -> None:
+    with pytest.raises(SpecError) as found:
+        parse_spec(text.encode())
+    assert why in str(found.value)
+    assert len(str(found.value)) < 400
+
+
+def test_a_spec_is_text() -> None:
+    with pytest.raises(SpecError, match="not UTF-8"):
+        parse_spec(b"\xff\xfe")
+
+
+def reason(text: bytes) -> str:
+    """Why it is no spec, "" if it is one."""
+    try:
+        parse_spec(text)
+    except SpecError as error:
+        return str(error) or "none was given" * 100
+    return ""
+
+
+@given(st.binary(max_size=300) | st.text(alphabet="{}[]&*!:-,\"'\n |>%?#<a0~", max_size=120).map(str.encode))
+def test_any_bytes_are_a_spec_or_a_reason(text: bytes) -> None:
+    assert len(reason(text)) < 500
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "path", "hostPath", "hooks", "mounts"]), inner),
+    max_leaves=12,
+)
+
+
+@given(JSON, JSON)
+def test_any_devices_and_edits_are_a_spec_or_a_reason(devices: object, edits: object) -> None:
+    data = spec() | {"devices": devices, "containerEdits": edits}
+    assert len(reason(json.dumps(data).encode())) < 500
+
+
+NAMES = st.text(alphabet="GPU-0123abc~.", min_size=1, max_size=12).filter(lambda name: name != "~")
+PATHS = st.lists(st.sampled_from([f"/dev/nvidia{n}" for n in (0, 1, 17)] + ["/dev/nvidiactl", "/a b/nvidia3", "/lib/x"]), max_size=4)
+
+
+@given(st.dictionaries(NAMES, PATHS, max_size=5), PATHS)
+def test_yaml_and_json_mean_the_same(devices: dict[str, list[str]], mounts: list[str]) -> None:
+    data = spec(*devices.items(), mounts=mounts)
+    by_json = parse_spec(json.dumps(data).encode())
+    assert parse_spec(yaml.safe_dump(data).encode()) == by_json
+    assert {name: set(edits.paths) for name, edits in by_json.devices.items()} == {
+        name: {*paths, *mounts} for name, paths in devices.items()
+    }
+
+
+# Folders.
+
+FIRST = card(0, 16, uuid="GPU-a", minor=4)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    for folder in ("etc", "run", "dev"):
+        (tmp_path / folder).mkdir()
+    for node in ("nvidia4", "nvidia7"):
+        (tmp_path / "dev" / node).touch()
+    return tmp_path
+
+
+def put(path: Path, data: object) -> None:
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+
+
+def folders(host: Path) -> SpecFolders:
+    return SpecFolders((f"{host}/etc", f"{host}/run"))
+
+
+def problem(host: Path) -> str:
+    return folders(host).read().problem(FIRST)
+
+
+def test_a_card_that_a_spec_names_is_usable(host: Path) -> None:
+    put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
+    assert problem(host) == ""
+
+
+def test_a_card_that_no_spec_names(host: Path) -> None:
+    put(host / "etc/broken.yaml", "a: b: c")
+    put(host / "etc/ignored.yml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
+    put(host / "run/other.json", spec(("GPU-a", [f"{host}/dev/nvidia4"]), kind="vendor.com/gpu"))
+    why = problem(host)
+    assert why.startswith(f"no CDI spec in {host}/etc or {host}/run names nvidia.com/gpu=GPU-a ({host}/etc/broken.yaml: it is neither")
+    assert "nvidia-ctk cdi generate" in why
+    assert "no CDI spec in /etc/cdi or /var/run/cdi names" in CdiSpecs().problem(FIRST)
+
+
+def test_a_stale_spec_after_a_driver_upgrade(host: Path) -> None:
+    gone = [f"{host}/libcuda.so.{n}" for n in range(5)]
+    put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"]), mounts=gone))
+    why = problem(host)
+    assert why.startswith(f"the CDI spec {host}/run/nvidia.yaml is stale, the host has no {gone[0]}, {gone[1]}, {gone[2]} and 2 more: run")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "has"), [(["nvidia7"], "/dev/nvidia7"), (["nvidia4", "nvidia7"], "/dev/nvidia4, /dev/nvidia7"), ([], "no device")]
+)
+def test_a_spec_that_gives_another_card_than_it_names(host: Path, nodes: list[str], has: str) -> None:
+    put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/{node}" for node in nodes])))
+    assert f"is stale, it has {has}" in problem(host)
+    assert "instead of /dev/nvidia4" in problem(host)
+
+
+def test_the_later_folder_counts(host: Path) -> None:
+    put(host / "etc/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia7"])))
+    put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
+    assert problem(host) == ""
+    assert folders(host).read().devices["GPU-a"].file == f"{host}/run/nvidia.yaml"
+
+
+def test_two_files_of_one_folder_that_name_it(host: Path) -> None:
+    for name in ("a.yaml", "b.json"):
+        put(host / "run" / name, spec(("GPU-a", [f"{host}/dev/nvidia4"])))
+    assert problem(host) == (
+        f"the CDI specs {host}/run/a.yaml and {host}/run/b.json both name it, so the container runtime uses neither: remove one"
+    )
+
+
+def test_no_file_holds_up_the_reading(host: Path) -> None:
+    os.mkfifo(host / "run/a.yaml")
+    (host / "run/b.yaml").mkdir()
+    (host / "run/c.yaml").symlink_to("nowhere")
+    put(host / "run/d.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
+    specs = folders(host).read()
+    assert specs.problem(FIRST) == ""
+    assert [text.rpartition(": ")[2] for text in specs.problems] == [
+        "it is not a regular file",
+        "Is a directory",
+        "No such file or directory",
+    ]
+
+
+def test_more_files_than_any_host_has(host: Path) -> None:
+    for number in range(MOST_FILES + 1):
+        put(host / f"run/{number:03d}.json", spec((f"GPU-{number}", [])))
+    specs = folders(host).read()
+    assert (len(specs.devices), specs.problems) == (
+        MOST_FILES,
+        (f"{host}/run: it has {MOST_FILES + 1} specs, only the first {MOST_FILES} are read",),
+    )
+
+
+def test_folders_that_do_not_exist_have_nothing(tmp_path: Path) -> None:
+    read = SpecFolders((f"{tmp_path}/none",)).read()
+    assert (read.devices, read.problems) == ({}, ())
+
+
+def test_a_file_is_parsed_again_only_when_it_changed(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    from gpushare_runtime.device_plugin.host import cdi_specs
+
+    monkeypatch.setattr(cdi_specs, "parse_spec", lambda text: parsed.append(len(text)) or parse_spec(text))
+    reader = folders(host)
+    put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
+    put(host / "run/broken.yaml", "a: b: c")
+    first = reader.read()
+    assert (reader.read(), len(parsed)) == (first, 2)
+    # What it names is looked at each time.
+    (host / "dev/nvidia4").unlink()
+    assert f"the host has no {host}/dev/nvidia4" in reader.read().problem(FIRST)
+    assert len(parsed) == 2
+    put(host / "run/nvidia.yaml", spec(("GPU-b", [f"{host}/dev/nvidia7"])))
+    assert set(reader.read().devices) == {"GPU-b"}
+    (host / "run/nvidia.yaml").unlink()
+    assert reader.read().devices == {}
