@@ -30,6 +30,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "kubectl": {"type": "str", "default": "kubectl"},
     "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
     "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+    "target_kubernetes": {"type": "str", "default": ""},
     "root": {"type": "path", "default": "/"},
 }
 _UID_SHOWN = 20
@@ -67,7 +68,7 @@ class ActionModule(ActionBase):
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
             return preflight_reasons.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
-        names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit")
+        names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit", "target_kubernetes")
         judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}, expected=arguments["expected"]))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()

@@ -55,6 +55,10 @@ options:
     description: Manifest of kube-scheduler's static pod.
     type: path
     default: /etc/kubernetes/manifests/kube-scheduler.yaml
+  target_kubernetes:
+    description: Version of Kubernetes for the next upgrade. Reports the feature gates of kubelet that this version no longer takes.
+    type: str
+    default: ""
   root:
     description: Folder that stands for the host's V(/), for tests.
     type: path
@@ -110,6 +114,7 @@ def main() -> None:
             "kubectl": {"type": "str", "default": "kubectl"},
             "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
             "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+            "target_kubernetes": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,

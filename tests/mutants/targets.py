@@ -33,6 +33,7 @@ _CONTAINERD: Final = (
     "plugins/runtimes/test_default_runtime.py",
 )
 _DOCKER: Final = "plugins/runtimes/test_docker.py"
+_KUBELET: Final = ("plugins/kubelet/test_converge.py", "plugins/kubelet/test_gates.py")
 _SCHEDULER: Final = ("plugins/scheduler/test_plan.py", "plugins/scheduler/test_config_and_manifest.py")
 
 _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
@@ -96,6 +97,12 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_formats/yaml_scalars.py": ("plugins/formats/test_yaml_scalars.py",),
     "module_utils/_formats/toml.py": ("plugins/formats/test_toml.py",),
     "module_utils/_formats/toml_edit.py": ("plugins/formats/test_toml.py",),
+    "module_utils/_kubelet/arguments.py": _KUBELET,
+    "module_utils/_kubelet/config_file.py": _KUBELET,
+    "module_utils/_kubelet/converge.py": _KUBELET,
+    "module_utils/_kubelet/gates.py": _KUBELET,
+    "module_utils/_kubelet/plan.py": _KUBELET,
+    "module_utils/_kubelet/service.py": _KUBELET,
     "module_utils/_runtimes/containerd_config.py": _CONTAINERD,
     "module_utils/_runtimes/containerd_files.py": _CONTAINERD,
     "module_utils/_runtimes/containerd_service.py": _CONTAINERD,

@@ -6,7 +6,8 @@
 
 Private to this collection. Pure. The Ready condition of the moment after the restart is that of before it: kubelet asks the runtime every
 5 seconds, and tells the API server within 10 more. So what counts is the condition beside a heartbeat (kubelet's lease, renewed every 10
-seconds whatever happens) that is so much younger. Both times are of the node's own clock.
+seconds whatever happens) that is so much younger. Before Kubernetes 1.14 there is no lease, and the condition has the heartbeat. Both times
+are of the node's own clock.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def not_ready(node: Optional[Mapping[str, Any]], lease: Optional[Mapping[str, An
     if ready is None or ready.get("status") != "True":
         words = " ".join(str((ready or {}).get("message") or "kubelet has not said why").split())
         return f"its condition Ready is {(ready or {}).get('status', 'missing')}: {words[:300]}"
-    beat = unix_time(str(((lease or {}).get("spec") or {}).get("renewTime")))
+    said = ready.get("lastHeartbeatTime") if lease is None else (lease.get("spec") or {}).get("renewTime")
+    beat = unix_time(str(said))
     if beat is None:
-        return "kubelet has no lease in kube-node-lease"
+        return "kubelet has no heartbeat, neither in a lease in kube-node-lease nor in the condition Ready"
     if beat < since + SETTLED:
         return f"no heartbeat of kubelet since the restart, which it needs {SETTLED:.0f} s to judge"
     return None

@@ -244,10 +244,15 @@ def _endpoint(argv: List[str], config: Dict[str, str], version: Optional[str]) -
 
 def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:
     gates = {key[len("featureGates.") :]: value == "true" for key, value in config.items() if key.startswith("featureGates.")}
-    for pair in (flag(argv, "feature-gates") or "").split(","):
-        name, equals, value = pair.partition("=")
-        if equals:
-            gates[name.strip()] = value.strip().lower() == "true"
+    # Each flag adds to the ones before it.
+    for place, word in enumerate(argv):
+        key, given, value = word.partition("=")
+        if key not in ("--feature-gates", "-feature-gates"):
+            continue
+        for pair in (value if given else next(iter(argv[place + 1 : place + 2]), "")).split(","):
+            name, equals, setting = pair.partition("=")
+            if equals:
+                gates[name.strip()] = setting.strip().lower() == "true"
     return gates
 
 

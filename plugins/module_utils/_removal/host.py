@@ -43,7 +43,7 @@ PLUGIN_UNIT = PLUGIN + ".service"
 # The timer first: it would start the service.
 OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", PLUGIN_UNIT)
 # Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
-PROVEN_ELSEWHERE = ("scheduler", "container_runtime", "container_runtime.docker", "container_runtime.cri-o")
+PROVEN_ELSEWHERE = ("scheduler", "kubelet", "container_runtime", "container_runtime.docker", "container_runtime.cri-o")
 CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
 STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
@@ -51,12 +51,21 @@ MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contribut
 # Packages and their repositories: the module gpushare_packages puts them back, by the journal, whoever asked for them.
 PACKAGES = "packages."
 # Where files are staged that are written next to others'.
-_NEAR = (UNITS, "/etc/kubernetes/manifests", "/etc/kubernetes/gpushare", "/etc/containerd/conf.d", "/etc/docker", "/etc/crio/crio.conf.d")
+_NEAR = (
+    UNITS,
+    "/etc/kubernetes/manifests",
+    "/etc/kubernetes/gpushare",
+    "/etc/containerd/conf.d",
+    "/etc/docker",
+    "/etc/crio/crio.conf.d",
+    "/var/lib/kubelet",
+)
 _SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
 KUBECTL_PLUGIN = "kubectl-inspect-gpushare"
 _RUNTIME_CURE = "the role container_runtime with gpushare_container_runtime_state: absent"
 _CURES = {
     "scheduler": "the role scheduler with gpushare_scheduler_state: absent",
+    "kubelet": "the playbook kubelet_gates with gpushare_kubelet_state: absent",
     "container_runtime": _RUNTIME_CURE,
     "container_runtime.docker": _RUNTIME_CURE,
     "container_runtime.cri-o": _RUNTIME_CURE,

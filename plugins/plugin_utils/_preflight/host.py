@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.cards import Expected, judge_cards
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import judge_unit
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
@@ -68,6 +69,7 @@ class Wanted:
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
     memory_unit: str = "GiB"
     expected: Expected = field(default_factory=Expected)
+    target_kubernetes: str = ""
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
@@ -79,6 +81,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _memory_unit(found, facts, wanted.memory_unit)
         _driver(found, facts)
         _kubelet(found, facts)
+        _target(found, facts, wanted.target_kubernetes)
         _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
         _runtime(found, facts)
         _managers(found, facts)
@@ -217,9 +220,25 @@ def _kubelet(found: Reasons, facts: NodeFacts) -> None:
         found.warn("kubelet", "a kubelet that does not print its version", OLDEST_IN_WORDS, "run `kubelet --version` on the host")
     elif version[:2] < OLDEST_KUBERNETES:
         found.error("kubelet", f"kubelet {kubelet.version}", OLDEST_IN_WORDS, "upgrade Kubernetes on this host")
-    if kubelet.feature_gates.get("DevicePlugins") is False:
-        cure = f"remove it from {kubelet.config or 'its arguments'} and restart kubelet"
-        found.error("kubelet", "the feature gate DevicePlugins switched off", "it on", cure)
+    elif kubelet.feature_gates.get("DevicePlugins") is False:
+        cure = "nothing to do: the role kubelet switches it on and restarts kubelet"
+        found.warn("kubelet", "the feature gate DevicePlugins switched off", "DevicePlugins=true", cure)
+
+
+def _target(found: Reasons, facts: NodeFacts, target: str) -> None:
+    """What this kubelet is given that the Kubernetes of the next upgrade does not take."""
+    version = numbers(target)
+    if version is None:
+        return
+    for name, is_gone in gates.obsolete(facts.kubelet.feature_gates, (version[0], version[1])):
+        expected = f"arguments that Kubernetes {target} takes"
+        where = facts.kubelet.config or "its arguments"
+        if is_gone:
+            cure = f"take it out of {where} before the upgrade: that kubelet does not start with it"
+            found.error("kubelet", f"the feature gate {name}, which Kubernetes {target} does not know", expected, cure)
+        else:
+            cure = f"take it out of {where}: a later kubelet does not start with it"
+            found.warn("kubelet", f"the feature gate {name}, which is locked in Kubernetes {target}", expected, cure)
 
 
 def _runtime(found: Reasons, facts: NodeFacts) -> None:

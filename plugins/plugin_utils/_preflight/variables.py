@@ -56,6 +56,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_scheduler_config": CONTROL_PLANES,
     "gpushare_scheduler_lease": CLUSTER,
     "gpushare_serial": GPU_NODES,
+    "gpushare_target_kubernetes": CLUSTER,
     "gpushare_token_seconds": CLUSTER,
     "gpushare_uninstall_force": CLUSTER,
     "gpushare_uninstall_wait": CLUSTER,
@@ -222,6 +223,11 @@ def _url(value: Any) -> tuple[str, str] | None:
     return None if value == "" or re.match(r"https://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
 
 
+def _release(value: Any) -> tuple[str, str] | None:
+    good = re.fullmatch(r"v?1\.[0-9]{1,3}(\.[0-9]{1,3})?", str(value)) or value == ""
+    return None if good else ("a version of Kubernetes such as 1.37, in quotes, or nothing", ERROR)
+
+
 def _serial(value: Any) -> tuple[str, str] | None:
     batches = value if isinstance(value, list) else [value]
     good = batches and all(re.fullmatch(r"0*[1-9][0-9]*|0*(?:100|[1-9][0-9]?)%", str(batch)) for batch in batches)
@@ -267,6 +273,7 @@ _RULES: dict[str, Rule] = {
     "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
     "gpushare_scheduler_lease": _lease,
     "gpushare_serial": _serial,
+    "gpushare_target_kubernetes": _release,
     "gpushare_token_seconds": _between(600, 2**32),
     "gpushare_max_fail_percentage": _between(0, 100),
     "gpushare_most_nodes": _between(0, 100000),

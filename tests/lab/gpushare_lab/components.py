@@ -90,6 +90,28 @@ def kubernetes(cache: Cache, version: str) -> Path:
     return releases.kubernetes(cache, version, KUBERNETES_PROGRAMS) or cache.entry("kubernetes-built", version, recipe, build, turns=GO)
 
 
+def kube_scheduler(cache: Cache, version: str) -> Path:
+    """A folder with the kube-scheduler of this version alone, for the generations that no cluster of the lab has."""
+    if folder := given(["kube-scheduler"], {"GPUSHARE_LAB_BIN": os.environ.get(f"GPUSHARE_LAB_BIN_{version}", "")}):
+        return folder
+    stamp = "k8s.io/component-base/version.git"
+    major, minor, _ = version.split(".")
+    flags = f"-s -w -X {stamp}Version=v{version} -X {stamp}Major={major} -X {stamp}Minor={minor}"
+
+    def build(folder: Path) -> None:
+        go, env = go_command(cache), go_environment(cache, cgo=False)
+        work = folder / ".work"
+        work.mkdir()
+        module = json.loads(run([go, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], env=env, timeout_s=None).stdout)
+        (work / "go.mod").write_text(kubernetes_go_mod(Path(module["GoMod"]).read_text(), version))
+        program = "k8s.io/kubernetes/cmd/kube-scheduler"
+        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", flags, "-o", folder / "kube-scheduler", program]
+        run_logged(f"building kube-scheduler {version}", argv, cache.log(f"kube-scheduler-{version}"), env=env, cwd=work)
+        shutil.rmtree(work)
+
+    return cache.entry("kube-scheduler-built", version, {"flags": flags}, build, turns=GO)
+
+
 def kubernetes_go_mod(upstream: str, version: str) -> str:
     """The go.mod of a module that builds Kubernetes, from the go.mod of k8s.io/kubernetes itself.
 

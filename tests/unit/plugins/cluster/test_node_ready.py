@@ -41,8 +41,9 @@ def test_a_node_that_is_not_ready_says_why(status: str) -> None:
 def test_what_is_missing_is_said() -> None:
     assert not_ready(None, None, RESTART) == "the cluster has no such node"
     assert "Ready is missing" in str(not_ready({}, lease(RESTART + 99), RESTART))
-    assert not_ready(node(), None, RESTART) == "kubelet has no lease in kube-node-lease"
-    assert not_ready(node(), {"spec": {"renewTime": "soon"}}, RESTART) == "kubelet has no lease in kube-node-lease"
+    nothing = "kubelet has no heartbeat, neither in a lease in kube-node-lease nor in the condition Ready"
+    assert not_ready(node(), None, RESTART) == nothing
+    assert not_ready(node(), {"spec": {"renewTime": "soon"}}, RESTART) == nothing
 
 
 @pytest.mark.parametrize(

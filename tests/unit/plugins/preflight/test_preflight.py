@@ -136,7 +136,7 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     (
         "gate off",
         lambda r: overwrite(r, "/var/lib/kubelet/config.yaml", "featureGates:\n  DevicePlugins: false\n"),
-        [("kubelet", "error")],
+        [("kubelet", "warning")],
     ),
     ("dead containerd", lambda r: r.at("/proc/20/cmdline").unlink(), [("runtime", "error")]),
     (
@@ -527,3 +527,14 @@ def test_a_gpu_node_of_another_distribution_is_refused_before_its_containerd_is_
     assert ("distribution", "error") in found(root)
     both = replace(GPU_NODE, control_plane=True)
     assert [check for check, _severity in found(root, both)].count("distribution") == 1
+
+
+def test_gates_that_the_next_kubernetes_does_not_take_are_reported_when_it_is_named(node: FakeRoot) -> None:
+    gates = "kind: KubeletConfiguration\nfeatureGates:\n  DevicePlugins: true\n  DynamicResourceAllocation: true\n"
+    overwrite(node, "/var/lib/kubelet/config.yaml", gates)
+    assert found(node) == []
+    for target, expected in (("1.26", ["warning"]), ("v1.37.1", ["error", "warning"])):
+        said = [one for one in reasons(node, replace(GPU_NODE, target_kubernetes=target)) if one.check == "kubelet"]
+        assert [one.severity for one in said] == expected
+        assert "DevicePlugins" in said[0].found
+        assert target in said[0].found

@@ -1,0 +1,176 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which file of a host gets kubelet's feature gates, and what it becomes. No Ansible, no writing here.
+
+Gates go where the host keeps them already: a --feature-gates that is there gets them, because a flag wins over the configuration file.
+Without one: kubelet's configuration file, then an environment file, and a drop-in of systemd only where there is neither, because that
+needs a daemon-reload.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import config_file, gates
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
+    EXTRA,
+    FLAG,
+    ArgumentsError,
+    Start,
+    gates_in_text,
+    variables_in,
+    with_argument,
+    with_gates,
+    with_unit_argument,
+)
+
+#: The first release whose kubelet takes featureGates from its configuration file.
+CONFIG_FILE_SINCE = (1, 10)
+DROP_IN = "/etc/systemd/system/kubelet.service.d/90-gpushare.conf"
+_HEADER = "# SPDX-License-Identifier: Apache-2.0\n# Made by gpushare.kubernetes: feature gates of kubelet.\n"
+# Files of packages: the next update would bring them back.
+_OF_PACKAGES = ("/usr/lib/", "/lib/", "/run/")
+_OF_ADMINISTRATORS = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
+
+
+class Refused(Exception):
+    """Nothing was changed; says what was found, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The host's kubelet as its next start has it. config: its configuration file's path and text, None without one.
+
+    texts: every file that the start comes from, by path; units: those that systemd reads at a daemon-reload only.
+    """
+
+    release: gates.Release
+    start: Start
+    config: Optional[Tuple[str, str]]
+    texts: Mapping[str, str]
+    units: Sequence[str]
+
+    def given(self) -> Dict[str, bool]:
+        """The gates of the next start. Refused if they cannot be read."""
+        try:
+            found = config_file.gates_of(self.config[1]) if self.config is not None else {}
+            return {**found, **gates.from_words(self.start.argv)}
+        except config_file.ConfigError as error:
+            assert self.config is not None
+            raise Refused(f"{self.config[0]}: {error}; nothing was changed: correct it, and run again") from error
+        except gates.GateError as error:
+            raise Refused(f"kubelet's arguments: {error}; nothing was changed: correct them, and run again") from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """files: path to new text, None to remove it. notes: what a person should know."""
+
+    files: Dict[str, Optional[str]]
+    notes: List[str]
+
+
+def plan_present(found: Found, wanted: Sequence[str]) -> Plan:
+    """What to write so that these gates are on. Refused if that cannot be."""
+    given = found.given()
+    missing = gates.needed(found.release, given, wanted)
+    if not missing:
+        return Plan({}, [])
+    changes: Dict[str, Optional[bool]] = dict.fromkeys(missing, True)
+    notes = [f"the feature gate {name} was switched off: it is switched on" for name in missing if given.get(name) is False]
+    flags = found.start.gate_words()
+    if flags:
+        last = flags[-1]
+        path = last.path
+        _check_ours(path, f"{FLAG} stands in {path}")
+        return Plan({path: _edited(path, lambda: with_gates(found.texts[path], last.variable, changes))}, notes)
+    if found.config is not None and found.release >= CONFIG_FILE_SINCE:
+        path, text = found.config
+        return Plan({path: _edited(path, lambda: config_file.with_gates(text, changes))}, notes)
+    return Plan(_argument(found, f"{FLAG}={gates.merged('', changes)}"), notes)
+
+
+def plan_absent(found: Found, entries: Sequence[Entry], contents: Mapping[str, Optional[bytes]]) -> Plan:
+    """What to write so that nothing of ours is left in the files of these journal entries. contents: their bytes, None: no file."""
+    files: Dict[str, Optional[str]] = {}
+    notes: List[str] = []
+    for entry in entries:
+        now = contents[entry.path]
+        original = None if entry.original is None else entry.original.content.decode("utf-8", "replace")
+        if now is None:
+            notes.append(f"{entry.path} is gone, so there was nothing to take out")
+        elif entry.untouched(now):
+            files[entry.path] = original
+        else:
+            text = now.decode("utf-8", "replace")
+            files[entry.path] = _edited(entry.path, lambda: _without(entry.path, text, original or ""))  # noqa: B023 (called at once)
+            notes.append(f"{entry.path} was changed by somebody else since: only our part is taken out")
+    return Plan(files, notes)
+
+
+def _argument(found: Found, argument: str) -> Dict[str, Optional[str]]:
+    """A new --feature-gates, in the best place that the unit has for arguments of administrators."""
+    start = found.start
+    variable = next((name for name in EXTRA if name in start.used), None)
+    if variable is None:
+        raise Refused(
+            f"kubelet's ExecStart uses none of {', '.join(f'${name}' for name in EXTRA)}, and it has no configuration file; nothing was "
+            f"changed: add {argument} to its arguments, call systemctl daemon-reload, restart kubelet, and run again"
+        )
+    by = start.defined.get(variable)
+    if by is not None and by in found.units:
+        if by.startswith(_OF_PACKAGES):
+            value = " ".join(word.text for word in start.words if word.variable == variable)
+            return {DROP_IN: _drop_in(variable, f"{value} {argument}".strip())}
+        return {by: _edited(by, lambda: with_unit_argument(found.texts[by], variable, argument))}
+    files = {source.path: source for source in start.environment_files}
+    path = by or next((one for one in _OF_ADMINISTRATORS if one in files), None)
+    if path is None:
+        return {DROP_IN: _drop_in(variable, argument)}
+    return {path: _edited(path, lambda: with_argument(found.texts.get(path, ""), variable, argument))}
+
+
+def _drop_in(variable: str, value: str) -> str:
+    if '"' in value or "\n" in value:
+        raise Refused(f"{variable} has quotes in its value; nothing was changed: add the gates there by hand, and run again")
+    return f'{_HEADER}[Service]\nEnvironment="{variable}={value}"\n'
+
+
+def _without(path: str, text: str, original: str) -> str:
+    """The text without the gates that the original does not have, or with the original's value."""
+    is_config = config_file.KIND in text
+    read = config_file.gates_of if is_config else gates_in_text
+    before = read(original) if original else {}
+    changes: Dict[str, Optional[bool]] = {
+        name: before.get(name) for name, value in read(text).items() if value and name in gates.TABLE and not before.get(name)
+    }
+    if not changes:
+        return text
+    if is_config:
+        return config_file.with_gates(text, changes)
+    for variable in (*variables_in(text), ""):
+        try:
+            return with_gates(text, variable, changes)
+        except ArgumentsError:
+            continue
+    raise ArgumentsError(f"{FLAG} stands in a form that is not edited")
+
+
+def _check_ours(path: str, found: str) -> None:
+    if not path or path.startswith(_OF_PACKAGES):
+        raise Refused(
+            f"{found}, which a package owns; nothing was changed: move the flag to a drop-in below {posixpath.dirname(DROP_IN)}, and "
+            "run again"
+        )
+
+
+def _edited(path: str, edit: Callable[[], str]) -> str:
+    try:
+        return edit()
+    except (ArgumentsError, config_file.ConfigError, gates.GateError) as error:
+        raise Refused(f"{path}: {error}; nothing was changed: add the gates there by hand, and run again") from error
