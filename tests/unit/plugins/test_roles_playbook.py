@@ -92,7 +92,7 @@ def labelled(folder: Path, hosts: dict[str, dict[str, dict[str, Any]]], **variab
 
 def test_the_cluster_is_asked_as_the_control_planes_variables_say(tmp_path: Path) -> None:
     mine, wrong = make_kubectl(tmp_path / "cp/kubectl"), make_kubectl(tmp_path / "gpu/kubectl")
-    node: dict[str, Any] = {"__gpushare_node": {"node_name": "gpu1"}, "gpushare_kubectl": str(wrong)}
+    node: dict[str, Any] = {"__gpushare_node": {"node_name": "gpu1", "kubelet": {"version": "v1.36.3"}}, "gpushare_kubectl": str(wrong)}
     planes = {"cp1": {"gpushare_kubectl": str(mine), "gpushare_admin_kubeconfig": "/root/admin.conf"}}
     done = labelled(tmp_path, {"kube_control_plane": planes, "gpu_nodes": {"gpu1": node}})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -102,7 +102,7 @@ def test_the_cluster_is_asked_as_the_control_planes_variables_say(tmp_path: Path
 
 def test_a_node_that_the_cluster_does_not_have_fails_alone(tmp_path: Path) -> None:
     kubectl = make_kubectl(tmp_path / "kubectl", missing=["gpu2"])
-    nodes = {name: {"__gpushare_node": {"node_name": name}} for name in ("gpu1", "gpu2", "gpu3")}
+    nodes = {name: {"__gpushare_node": {"node_name": name, "kubelet": {"version": "v1.36.3"}}} for name in ("gpu1", "gpu2", "gpu3")}
     done = labelled(tmp_path, {"kube_control_plane": {"cp1": {}}, "gpu_nodes": nodes}, gpushare_kubectl=str(kubectl))
     assert done.returncode == 2, done.stdout + done.stderr
     assert "has no node gpu2. Join gpu2" in " ".join(done.stdout.split())
