@@ -23,7 +23,7 @@ PLACEMENTS: Final = ("binpack", "spread", "fgd")
 @dataclass(frozen=True)
 class Rules:
     """models, models_refused: names of card models; card_uuids, cards_refused: UUIDs; the two selectors: labels of pods in the
-    same namespace; placement: a policy's name. Empty means no such rule."""
+    same namespace; placement: a policy's name; isolation: what must keep the pod to its units. Empty means no such rule."""
 
     models: tuple[str, ...] = ()
     models_refused: tuple[str, ...] = ()
@@ -32,6 +32,7 @@ class Rules:
     same_card_as: Labels = ()
     not_with: Labels = ()
     placement: str = ""
+    isolation: str = ""
 
     @cached_property
     def about_cards(self) -> bool:
@@ -92,6 +93,9 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
     placement = annotations.get(protocol.ASK_PLACEMENT, "")
     if placement and placement not in PLACEMENTS:
         raise ValueError(f"annotation {protocol.ASK_PLACEMENT}: {quote(placement)} is no policy; write one of {', '.join(PLACEMENTS)}")
+    isolation = annotations.get(protocol.ASK_ISOLATION, "")
+    if isolation and isolation != protocol.ISOLATION_DRIVER:
+        raise ValueError(f"annotation {protocol.ASK_ISOLATION}: {quote(isolation)} is not known; write {protocol.ISOLATION_DRIVER}")
     unknown = min((key for key in annotations if key.startswith(_PREFIX) and key not in protocol.ASKS), default=None)
     if unknown is not None:
         raise ValueError(f"annotation {_name(unknown)} is not known; those that are: {', '.join(sorted(protocol.ASKS))}")
@@ -103,6 +107,7 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
         same_card_as=_selector(annotations, protocol.ASK_SAME_CARD_AS),
         not_with=_selector(annotations, protocol.ASK_NOT_WITH),
         placement=placement,
+        isolation=isolation,
     )
 
 

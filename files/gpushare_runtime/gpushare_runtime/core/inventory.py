@@ -53,12 +53,14 @@ class Inventory:
 
     core: per cent of each card's compute that is shared out; 0 where the node's mode does not enforce such shares.
     strategy: how containers get their cards (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
+    isolation: what keeps a pod to its units (protocol.ISOLATION_DRIVER); "" if nothing does.
     """
 
     unit: Unit
     cards: tuple[Card, ...]
     core: int = 0
     strategy: str = ""
+    isolation: str = ""
 
     def __post_init__(self) -> None:
         indexes = [card.index for card in self.cards]
@@ -98,8 +100,8 @@ class Inventory:
             for c in self.cards
         ]
         core = {"core": self.core} if self.core else {}
-        strategy = {"strategy": self.strategy} if self.strategy else {}
-        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **strategy, "cards": cards}, separators=(",", ":"))
+        ways = {name: value for name, value in (("strategy", self.strategy), ("isolation", self.isolation)) if value}
+        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **ways, "cards": cards}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Inventory:
@@ -113,8 +115,8 @@ class Inventory:
         if len(cards) > MOST_CARDS:
             raise InventoryError(f"{len(cards)} cards are more than a node has; expected at most {MOST_CARDS}")
         core = _natural(data, "core", "", 100) if "core" in data else 0
-        strategy = _typed(data, "strategy", str) if "strategy" in data else ""
-        return cls(unit=unit, cards=tuple(_card(entry, place) for place, entry in enumerate(cards)), core=core, strategy=strategy)
+        strategy, isolation = (_typed(data, name, str) if name in data else "" for name in ("strategy", "isolation"))
+        return cls(unit, tuple(_card(entry, place) for place, entry in enumerate(cards)), core, strategy, isolation)
 
 
 _typed = partial(typed, error=InventoryError)

@@ -56,6 +56,7 @@ def _node(ledger: Ledger, node: NodeLedger, complete: bool) -> dict[str, Any]:
         "unit_mib": inventory.unit.mib if inventory else None,
         "core": inventory.core if inventory else 0,
         "strategy": inventory.strategy if inventory else "",
+        "isolation": inventory.isolation if inventory else "",
         "error": node.inventory_error,
         "placement": node.record.placement,
         "model": node.record.model,

@@ -227,6 +227,8 @@ class NodeLedger:
     def _fits_when_empty(self, request: Request) -> bool:
         if self.inventory is None or request.core > self.inventory.core:
             return False
+        if not self._isolates(request):
+            return False
         cards = [state.card for state in self.usable if state.card.units >= request.per_card]
         suitable = sum(request.rules.accept(card.uuid, self._models(card)) for card in cards)
         return suitable >= (request.whole_cards or request.cards_per_pod)
@@ -235,6 +237,8 @@ class NodeLedger:
         """Why a card of this node does not take (its part of) a request, in a word; "" if it does."""
         if not state.card.usable:
             return "unusable"
+        if not self._isolates(request):
+            return "isolation"
         if request.rules.about_cards and not request.rules.accept(state.card.uuid, self._models(state.card)):
             return "incompatible"
         if not state.empty if request.whole_cards else state.free < request.per_card or state.core < request.core:
@@ -244,6 +248,11 @@ class NodeLedger:
         if (self._with_rules or request.rules.about_pods) and not self._affinity_allows(request, state.card):
             return "affinity"
         return ""
+
+    def _isolates(self, request: Request) -> bool:
+        """Whether something keeps the pod to its units, if it requires that. Nobody else is on whole cards."""
+        wanted = request.rules.isolation
+        return not wanted or bool(request.whole_cards) or (self.inventory is not None and self.inventory.isolation == wanted)
 
     def _models(self, card: Card) -> list[str]:
         """The node's label speaks for its cards only where they are all alike."""

@@ -37,7 +37,13 @@ ASK_CARDS_REFUSED: Final = "gpushare.request/cards-refused"
 ASK_SAME_CARD_AS: Final = "gpushare.request/same-card-as"
 ASK_NOT_WITH: Final = "gpushare.request/not-with"
 ASK_PLACEMENT: Final = "gpushare.request/placement"
-ASKS: Final = frozenset((ASK_MODELS, ASK_MODELS_REFUSED, ASK_CARDS, ASK_CARDS_REFUSED, ASK_SAME_CARD_AS, ASK_NOT_WITH, ASK_PLACEMENT))
+ASK_ISOLATION: Final = "gpushare.request/isolation"
+ASKS: Final = frozenset(
+    (ASK_MODELS, ASK_MODELS_REFUSED, ASK_CARDS, ASK_CARDS_REFUSED, ASK_SAME_CARD_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION)
+)
+
+# What keeps a pod to its units. The node annotation `gpushare/cards` publishes it; without it nothing does.
+ISOLATION_DRIVER: Final = "driver"
 
 # Node labels, of ACK.
 LABEL_PLACEMENT: Final = "ack.node.gpu.placement"

@@ -40,6 +40,7 @@ def test_all_of_them() -> None:
             "gpushare.request/same-card-as": "app=encoder, tier = web",
             "gpushare.request/not-with": "example.com/noisy==true",
             "gpushare.request/placement": "spread",
+            "gpushare.request/isolation": "driver",
         }
     )
     assert rules == Rules(
@@ -50,6 +51,7 @@ def test_all_of_them() -> None:
         same_card_as=(("app", "encoder"), ("tier", "web")),
         not_with=(("example.com/noisy", "true"),),
         placement="spread",
+        isolation="driver",
     )
 
 
@@ -134,6 +136,7 @@ def test_labels_are_sorted_and_may_be_missing() -> None:
         ("not-with", "app!=a", "gpushare.request/not-with must be pod labels"),
         ("not-with", "=a", "gpushare.request/not-with must be pod labels"),
         ("placement", "best", "gpushare.request/placement: 'best' is no policy; write one of binpack, spread, fgd"),
+        ("isolation", "mps", "gpushare.request/isolation: 'mps' is not known; write driver"),
         ("placements", "fgd", "gpushare.request/placements is not known"),
         ("Models", "T4", "gpushare.request/Models is not known"),
         ("", "T4", "gpushare.request/ is not known"),
@@ -149,7 +152,7 @@ def test_a_label_may_have_an_empty_value() -> None:
 
 
 def test_a_name_that_is_not_known_is_answered_with_those_that_are() -> None:
-    names = ["cards", "cards-refused", "models", "models-refused", "not-with", "placement", "same-card-as"]
+    names = ["cards", "cards-refused", "isolation", "models", "models-refused", "not-with", "placement", "same-card-as"]
     with pytest.raises(ValueError, match=r"^annotation") as error:
         parse_rules({"gpushare.request/b": "", "gpushare.request/a": "", "gpushare/cordon": "0"})
     known = ", ".join(f"gpushare.request/{name}" for name in names)

@@ -97,6 +97,7 @@ def test_every_field_of_a_node() -> None:
         "unit_mib": None,
         "core": 0,
         "strategy": "",
+        "isolation": "",
         "error": "version 2 is not known",
         "placement": "",
         "model": "",

@@ -15,8 +15,9 @@ from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.pod_limits import enable_dmem
+from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import World, path_of, world
+from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
 from unit.runtime.device_plugin.test_plugin import running
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import container
@@ -71,6 +72,40 @@ async def test_a_pod_is_limited_to_its_units_before_its_first_container_starts()
         await until(lambda: [float(line.rpartition(" ")[2]) for line in metric(it, "pod_memory_used_bytes")] == [3 * BYTES])
         assert metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"]
         assert metric(it, "pods_unlimited") == ["gpushare_device_plugin_pods_unlimited 0.0"]
+
+
+@running
+async def test_the_node_publishes_whether_it_limits_pods() -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+
+        def published() -> bool:
+            return '"isolation":"driver"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", "")
+
+        await until(published)
+        it.nvml.cards.append(facts(1, 16 * GIB))
+        it.nvml.unlimited = NvmlError("not this card")
+        await until(lambda: len(it.inventory.cards) == 2 and not published())
+        it.nvml.unlimited = None
+        await until(published)
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
+def test_a_pod_that_requires_a_limit_does_not_start_without(mode: str) -> None:
+    asyncio.run(requires_a_limit(mode))
+
+
+async def requires_a_limit(mode: str) -> None:
+    async with world(16 * GIB, isolation=mode) as it:
+        it.nvml.unlimited = NvmlError("the driver has no such call")
+        await it.registered()
+        strict = memory(it.inventory, 0, 6, annotations={"gpushare.request/isolation": "driver"})
+        await admitted(it, strict)
+        with pytest.raises(Exception, match=r"requires gpushare.request/isolation: driver, and this node's driver does not limit it"):
+            await start(it, strict)
+        easy = memory(it.inventory, 0, 6)
+        await admitted(it, easy)
+        await start(it, easy)
 
 
 @running

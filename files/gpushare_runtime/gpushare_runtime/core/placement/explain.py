@@ -108,6 +108,7 @@ def _kept_back(request: Request, node: NodeLedger) -> str:
 
 
 _KEPT_BACK: Final = {
+    "isolation": f"on a node whose driver does not limit pods, which {protocol.ASK_ISOLATION} requires",
     "incompatible": "not of a model or UUID that the pod accepts",
     "affinity": "with other pods than the pods' rules allow",
     "held back": "held back because the node rejected a pod of this size there",

@@ -102,13 +102,16 @@ class PodLimits:
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
         """Limit the pod of these ids, of which a container is about to start. AllocationRejected if it would start without its limit."""
-        if self._mode == NONE or resource != protocol.RESOURCE_MEMORY:
+        if resource != protocol.RESOURCE_MEMORY:
             return
         cards = sorted({card_of_unit(i) for i in ids})
-        await self._probe(cards)
+        await self._probe([card for card in cards if card not in self._able])
+        uids = {uid for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)) if not self._node.usage.released(uid)}
+        unable = next((self._able[card] for card in cards if self._able[card]), "")
+        for uid in uids if unable else ():
+            self._reject_without(uid, unable)
         if all(self._able[card] for card in cards):
             return
-        uids = {uid for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)) if not self._node.usage.released(uid)}
         if len(uids) != 1:
             raise AllocationRejected(
                 f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set, because kubelet's checkpoint lists "
@@ -125,18 +128,29 @@ class PodLimits:
             ) from None
         self._limited |= {(uid, card) for card in due}
 
+    def _reject_without(self, uid: str, why: str) -> None:
+        pod = self._node.pods.get(uid)
+        if pod is not None and pod.request is not None and pod.request.rules.isolation == protocol.ISOLATION_DRIVER:
+            raise AllocationRejected(
+                f"{self._node.usage.pod_name(uid)} requires {protocol.ASK_ISOLATION}: {protocol.ISOLATION_DRIVER}, "
+                f"and this node's driver does not limit it ({why}); delete the pod so that the scheduler places it again"
+            )
+
     async def run(self) -> NoReturn:
         """Compare the limits every minute. FatalError where the mode requires limits that the driver does not have."""
         while True:
             if self._mode != NONE and self._node.devices.inventory is not None:
                 await self._probe([card.uuid for card in self._node.devices.cards if card.health == HEALTHY])
+                self._node.devices.set_isolation(protocol.ISOLATION_DRIVER if self.active else "")
                 await self._compare()
             await asyncio.sleep(INTERVAL_SECONDS if self._mode == NONE or self._able else 1.0)
 
     async def _probe(self, cards: Sequence[str]) -> None:
         """Find out for which cards the driver has limits. What it can, it can until this process ends; else it is asked again."""
         for card in cards:
-            if self._able.get(card) != "":
+            if self._mode == NONE:
+                self._able[card] = f"--isolation {NONE}"
+            elif self._able.get(card) != "":
                 self._able[card] = await in_thread(partial(self._why_not, card))
         lacking = {why for why in self._able.values() if why}
         if self._mode == DRIVER and lacking:

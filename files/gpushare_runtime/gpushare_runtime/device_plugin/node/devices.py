@@ -24,6 +24,7 @@ class Devices:
         self._usage = usage
         self._read: Inventory | None = None
         self._cordon = ""
+        self._isolation = ""
         self._slots: dict[str, Card] = {}
         self._ids: dict[str, list[str]] = {}
 
@@ -38,7 +39,7 @@ class Devices:
     def set_inventory(self, read: Inventory) -> bool:
         """Take the cards as read now. Returns whether they differ from before."""
         self._read = read
-        inventory = replace(read, cards=tuple(map(self._offered, read.cards)), strategy=self.strategy)
+        inventory = replace(read, cards=tuple(map(self._offered, read.cards)), strategy=self.strategy, isolation=self._isolation)
         if inventory == self.inventory:
             return False
         self.inventory = inventory
@@ -66,6 +67,13 @@ class Devices:
         """UUID → why no container can get the card through CDI, of the cards that answer; {} with another strategy."""
         answering = [card for card in (self._read.cards if self._read else ()) if card.health == HEALTHY]
         return {card.uuid: why for card in answering if (why := self._without_spec(card))}
+
+    def set_isolation(self, isolation: str) -> None:
+        """Take what keeps pods to their units now (protocol.ISOLATION_DRIVER); "" for nothing."""
+        if isolation != self._isolation:
+            self._isolation = isolation
+            if self._read is not None:
+                self.set_inventory(self._read)
 
     def set_cordon(self, text: str) -> None:
         """Take the cards that an administrator cordoned: NVML indexes or UUIDs, separated by commas; "all"."""

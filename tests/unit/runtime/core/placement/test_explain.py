@@ -246,3 +246,17 @@ def test_never_more_than_ten_wordings_for_any_request(nodes: list[tuple[list[int
 def test_a_request_too_large_for_every_card_is_explained(written: str, units: int, unit: str, advice: str | None) -> None:
     asked = ContainerRequest(Kind.APP, 0, "main", units=units, written=written)
     assert explain.explain_size(asked, parse_unit(unit), 24) == advice
+
+
+def test_a_pod_that_requires_a_limit_fits_where_the_driver_sets_one() -> None:
+    strict = replace(memory(4), rules=Rules(isolation="driver"))
+    ledger, request = Ledger(), strict
+    ledger.set_inventory("open", inventory(16, 16))
+    ledger.set_inventory("limits", replace(inventory(16), isolation="driver"))
+    open_, limits = ledger.nodes["open"], ledger.nodes["limits"]
+    assert (open_.remaining_after(request), limits.remaining_after(request)) == (None, 12)
+    assert (open_.fits_when_empty(request), limits.fits_when_empty(request)) == (False, True)
+    assert open_.remaining_after(memory(4)) == 12
+    assert "2 cards on a node whose driver does not limit pods, which gpushare.request/isolation requires" in explain.exact(request, open_)
+    alone = replace(whole(1), rules=request.rules)
+    assert open_.remaining_after(alone) == 1, "nobody else is on whole cards"
