@@ -55,6 +55,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/gpu/health.py": tuple(f"device_plugin/test_{name}.py" for name in ("health", "discovery", "xid_events")),
     "device_plugin/gpu/pod_limits.py": ("device_plugin/test_pod_limits.py",),
     "device_plugin/host/cdi_specs.py": ("device_plugin/test_cdi_specs.py",),
+    "device_plugin/gpu/pod_memory.py": ("device_plugin/test_pod_memory.py",),
     "device_plugin/host/usage_file.py": ("device_plugin/test_usage_file.py",),
     "device_plugin/kubelet/checkpoint.py": (
         "device_plugin/test_checkpoint.py",

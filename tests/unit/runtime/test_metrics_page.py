@@ -10,6 +10,8 @@ from pathlib import Path
 
 import aiohttp
 
+from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit
+from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse
 from unit.runtime.device_plugin.plugin import world
 from unit.runtime.device_plugin.test_plugin import GIB
 from unit.runtime.exposition import Read, read
@@ -72,6 +74,9 @@ def test_the_device_plugin() -> None:
             # What labels these have shows only once they have happened.
             it.plugin.counters.xids[it.inventory.cards[0].uuid, 79] += 1
             it.plugin.counters.observe("Allocate", 0.001)
+            uuid = it.inventory.cards[0].uuid
+            it.plugin._limits.use = {("uid", uuid): MemoryLimit(1, 1)}
+            it.plugin._memory.use = MemoryUse({}, {uuid: 1})
             return "".join(it.plugin.metrics_text())
 
     check(asyncio.run(scraped()), "The device plugin", "Both")

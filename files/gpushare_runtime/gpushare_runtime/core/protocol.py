@@ -95,6 +95,7 @@ EVENT_UNSUPPORTED: Final = "GPUShareRequestUnsupported"
 EVENT_UNMANAGED: Final = "GPUShareUnmanaged"
 EVENT_CORRECTED: Final = "GPUShareCorrected"
 EVENT_SECOND_SCHEDULER: Final = "GPUShareSecondScheduler"
+EVENT_EXCEEDED: Final = "GPUShareMemoryExceeded"
 EVENT_CDI: Final = "GPUShareCDISpecUnusable"
 
 # Phases of a pod that has ended and has no cards any more.

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon import metrics, metrics_server
@@ -20,6 +20,7 @@ from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run
 from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardPoller, CardReader, Nvml
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
 from gpushare_runtime.device_plugin.gpu.pod_limits import Groups, PodLimits
+from gpushare_runtime.device_plugin.gpu.pod_memory import Identities, MemoryWatch
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.host.cdi_specs import CdiPoller, SpecFolders
@@ -51,6 +52,10 @@ _API_SILENCE_SECONDS: Final = 150.0
 _API_FIRST_SECONDS: Final = 3.0
 
 
+class Host(Groups, Identities, Protocol):
+    """What the plugin asks about this host's control groups and processes."""
+
+
 class DevicePlugin:
     """The whole plugin; its dependencies are arguments."""
 
@@ -64,7 +69,7 @@ class DevicePlugin:
         card_interval: float = INTERVAL_SECONDS,  # between two readings of the cards
         check_scale: float = 1.0,  # factor of the pauses between two comparisons with podresources
         processes: Processes | None = None,  # None for those of this host
-        groups: Groups | None = None,  # None for those of this host
+        host: Host | None = None,  # its control groups and processes; None for those of this host
     ) -> None:
         self._client = client
         self._renewer = renewer
@@ -97,9 +102,10 @@ class DevicePlugin:
             card_interval,
             self._unusable_settings,
         )
-        self._limits = PodLimits(
-            self.node, nvml, groups or HostProcesses(), self.status, settings.isolation, running=settings.limit_running_pods
-        )
+        host = host or HostProcesses()
+        self._limits = PodLimits(self.node, nvml, host, self.status, settings.isolation, running=settings.limit_running_pods)
+        self._events = EventRecorder(client, NAME, settings.node)
+        self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded)
         self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
 
     def _unusable_settings(self) -> str:
@@ -113,9 +119,8 @@ class DevicePlugin:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
-        events = EventRecorder(self._client, NAME, self._settings.node)
-        specs = self._cdi(events)
-        assigner = Assigner(self.node, self._client, self.counters, events, time.time_ns)
+        specs = self._cdi(self._events)
+        assigner = Assigner(self.node, self._client, self.counters, self._events, time.time_ns)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
@@ -131,6 +136,7 @@ class DevicePlugin:
                     self._cards.run(),
                     self._xids.run(),
                     self._limits.run(),
+                    self._memory.run(),
                     self._state.run(),
                     *([specs.run()] if specs else []),
                     unhealthy.run(),
@@ -140,13 +146,17 @@ class DevicePlugin:
                     publisher.reflector().run(),
                     publisher.run(),
                     assigner.run(),
-                    events.run(),
+                    self._events.run(),
                     self._report_api(),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
                     *metrics_server.parts(self._settings.metrics, self.metrics_text, self.status.report),
                     keep_alive(lambda: self.status.ready),
                 ],
             )
+
+    def _report_exceeded(self, pod: LocalPod, text: str) -> None:
+        about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
+        self._events.emit(about, "Warning", protocol.EVENT_EXCEEDED, text)
 
     def _cdi(self, events: EventRecorder) -> CdiPoller | None:
         """What follows the CDI specs; None with another strategy."""
@@ -159,7 +169,7 @@ class DevicePlugin:
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
-        return metrics.render(families(self.node, self.counters, self._limits))
+        return metrics.render(families(self.node, self.counters, self._limits, self._memory))
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
         return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._limits.before_start)

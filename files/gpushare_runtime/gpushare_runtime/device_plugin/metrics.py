@@ -45,6 +45,26 @@ class Limits(Protocol):
     def corrections(self) -> int: ...
 
 
+class MemoryUse(Protocol):
+    """See gpu/pod_memory.py."""
+
+    @property
+    def by_pod(self) -> Mapping[tuple[str, str], int]: ...
+
+    @property
+    def by_card(self) -> Mapping[str, int]: ...
+
+
+class Memory(Protocol):
+    """The use of the cards' memory, see gpu/pod_memory.py."""
+
+    @property
+    def use(self) -> MemoryUse: ...
+
+    @property
+    def over(self) -> int: ...
+
+
 @dataclass
 class Counters:
     """Counts since the start; the metrics below have the same names."""
@@ -66,10 +86,10 @@ class Counters:
         self.seconds.labels(method).observe(seconds)
 
 
-def families(node: NodeState, counters: Counters, limits: Limits) -> Iterator[Metric]:
+def families(node: NodeState, counters: Counters, limits: Limits, memory: Memory) -> Iterator[Metric]:
     """All metrics of the device plugin."""
     yield from _cards(node)
-    yield from _limits(node, limits)
+    yield from _memory(node, limits, memory)
     yield from _events(counters)
     yield from metrics.of_process("gpushare_device_plugin")
 
@@ -108,7 +128,7 @@ def _cards(node: NodeState) -> Iterator[Metric]:
     yield gauge("cordoned", "1 if an administrator cordoned the card, else 0.", {c.uuid: c.cordoned for c in cards})
 
 
-def _limits(node: NodeState, limits: Limits) -> Iterator[Metric]:
+def _memory(node: NodeState, limits: Limits, memory: Memory) -> Iterator[Metric]:
     def gauge(name: str, text: str, values: Iterable[tuple[float, tuple[str, str]]]) -> Metric:
         samples = []
         for value, (uid, card) in values:
@@ -118,8 +138,14 @@ def _limits(node: NodeState, limits: Limits) -> Iterator[Metric]:
 
     yield single("gpushare_device_plugin_memory_limits", "gauge", "1 if the driver limits each pod to its units, else 0.", limits.active)
     known = sorted(limits.use.items())
+    # The driver's own figure where it has one: NVML's list leaves out processes that are in doubt.
+    used = {**{key: size for key, size in memory.use.by_pod.items() if node.usage.name(key[0])}, **{key: use.used for key, use in known}}
     yield gauge("memory_limit_bytes", "Limit of the pod on the card.", ((use.most, key) for key, use in known if use.most is not None))
-    yield gauge("memory_used_bytes", "Memory of the card that the pod uses, by the driver.", ((use.used, key) for key, use in known))
+    yield gauge("memory_used_bytes", "Memory of the card that the pod uses.", ((size, key) for key, size in sorted(used.items())))
+    labels = {card.uuid: {"card": str(card.index), "uuid": card.uuid} for card in node.devices.cards}
+    of_cards = [(size, labels[uuid]) for uuid, size in memory.use.by_card.items() if uuid in labels]
+    yield family("gpushare_device_plugin_card_memory_used_bytes", "gauge", "Memory of the card that is in use.", of_cards)
+    yield single("gpushare_device_plugin_pods_exceeding", "gauge", "Pods that use more memory than their units.", memory.over)
     text = "Pods without a limit, because they started before there was one."
     yield single("gpushare_device_plugin_pods_unlimited", "gauge", text, limits.unlimited)
     text = "Memory limits that differed from the pod's units and were set again."

@@ -44,6 +44,8 @@ for line in sys.stdin:
             answer, device_plugin_nvml._DEVICES = None, pathlib.Path(arguments[0])
         elif name == "limit":
             answer = nvml.limit_memory(arguments[0], arguments[1], json.loads(arguments[2]))
+        elif name == "processes":
+            answer = [nvml.processes(arguments[0]), nvml.memory_used(arguments[0])]
         elif name == "limited":
             found = nvml.memory_limit(*arguments)
             answer = [found.most, found.used]
@@ -253,3 +255,13 @@ def test_what_a_driver_does_not_limit(machine: Any, card: Any) -> None:
     assert answer(1, pod) == ""
     machine.command("limits", "any-hierarchy")
     assert answer(1, older) == ""
+
+
+def test_processes_are_listed_with_their_memory(machine: Any, card: Any) -> None:
+    machine.write(card(0))
+    machine.command("process", 0, 4242, 512, "python")
+    machine.command("process", 0, 4243, 256, "python")
+    machine.command("used", 0, 100)
+    mib = 1024 * 1024
+    reserved = card(0).reserved_mib
+    assert Child(machine)(f"processes {card(0).uuid}") == [[[4242, 512 * mib], [4243, 256 * mib]], (868 + reserved) * mib]

@@ -42,7 +42,7 @@ class FakeNvml:
     """cards: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls.
 
     unlimited: why the driver does not limit memory; limits: (card UUID, control group) → bytes; ignored: it answers with success and
-    sets nothing; used: what each group uses.
+    sets nothing; used: what each group uses; using: card UUID → PID and bytes of its processes.
     """
 
     def __init__(self, *mib: int) -> None:
@@ -55,6 +55,7 @@ class FakeNvml:
         self.limits: dict[tuple[str, str], int] = {}
         self.used: dict[tuple[str, str], int] = {}
         self.ignored = False
+        self.using: dict[str, list[tuple[int, int | None]]] = {}
 
     def start(self) -> None:
         self.starts += 1
@@ -75,6 +76,13 @@ class FakeNvml:
     def xid_events(self) -> FakeXids:
         self._check()
         return FakeXids(self.xids)
+
+    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        self._check()
+        return list(self.using.get(uuid, ()))
+
+    def memory_used(self, uuid: str) -> int:
+        return sum(size or 0 for _, size in self.processes(uuid))
 
     def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
         self._check_limits()

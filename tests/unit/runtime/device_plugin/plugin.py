@@ -26,12 +26,16 @@ NODE = "/api/v1/nodes/gpu1"
 RESOURCES = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
 
 
-class FakeGroups:
-    """A folder for each pod's control group, below one for all. pods: UIDs of those that have one."""
+class FakeHost:
+    """A folder for each pod's control group, below one for all. pods: UIDs of those that have one; processes: PID → start, pod's UID."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.pods: set[str] = set()
+        self.processes: dict[int, tuple[int, str]] = {}
+
+    def identify(self, pid: int) -> tuple[int, str] | None:
+        return self.processes.get(pid)
 
     def groups_of(self, uid: str) -> list[str]:
         return [f"{self.root}/kubepods/pod{uid}"] if uid in self.pods else []
@@ -50,7 +54,7 @@ class World:
     plugin: DevicePlugin
     task: asyncio.Task[Any]
     processes: FakeProcesses
-    groups: FakeGroups
+    host: FakeHost
 
     @property
     def live(self) -> set[str]:
@@ -105,13 +109,13 @@ async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = 
             fake_kubelet = FakeKubelet(root)
             if kubelet:
                 await fake_kubelet.start()
-            nvml, groups = FakeNvml(*mib), FakeGroups(root)
+            nvml, host = FakeNvml(*mib), FakeHost(root)
             if "isolation" in settings:
                 nvml.unlimited = None
             processes = FakeProcesses()
             known = Settings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
-            plugin = DevicePlugin(known, nvml, client, card_interval=0.05, check_scale=0.01, processes=processes, groups=groups)
-            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, groups)
+            plugin = DevicePlugin(known, nvml, client, card_interval=0.05, check_scale=0.01, processes=processes, host=host)
+            made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, host)
             try:
                 yield made
             finally:

@@ -37,7 +37,7 @@ async def admitted(it: World, pod: dict[str, Any]) -> str:
     uid: str = pod["metadata"]["uid"]
     await until(lambda: it.plugin.node.pods.get(uid))
     await it.kubelet.manager.admit(pod)
-    it.groups.pods.add(uid)
+    it.host.pods.add(uid)
     return uid
 
 
@@ -46,7 +46,7 @@ async def start(it: World, pod: dict[str, Any], index: int = 0) -> None:
 
 
 def group(it: World, uid: str) -> str:
-    return f"{it.groups.root}/kubepods/pod{uid}"
+    return f"{it.host.root}/kubepods/pod{uid}"
 
 
 def limits(it: World, uid: str) -> dict[int, int]:
@@ -150,11 +150,11 @@ async def starts_after(fault: str, words: str) -> None:
         it.nvml.ignored = fault == "ignored"
         it.nvml.unlimited = NvmlError("out of handles") if fault == "failure" else None
         if fault == "group":
-            it.groups.pods.clear()
+            it.host.pods.clear()
         with pytest.raises(Exception, match=words):
             await start(it, pod)
         it.nvml.ignored, it.nvml.unlimited = False, None
-        it.groups.pods.add(uid)
+        it.host.pods.add(uid)
         await start(it, pod)
         assert limits(it, uid) == {0: 6}
 

@@ -171,3 +171,24 @@ def test_a_process_that_proc_hides_lives(tmp_path: Path) -> None:
 
 def test_this_machine_can_be_looked_at() -> None:
     assert HostProcesses().pods(frozenset({UID})) <= {UID}
+
+
+@pytest.mark.parametrize(
+    ("groups", "uid"),
+    [
+        (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-ab.scope\n", UID),
+        (f"4:memory:/kubepods/pod{UID}/0123abc\n3:pids:/kubepods/pod{UID}/0123abc\n0::/init.scope\n", UID),
+        ("0::/system.slice/xorg.service\n", ""),
+        (f"4:memory:/kubepods/pod{UID}/a\n3:pids:/kubepods/pod{OTHER}/a\n", ""),
+    ],
+    ids=["version 2", "version 1", "no pod", "two pods"],
+)
+def test_a_process_is_known_by_its_start_and_belongs_to_one_pod(tmp_path: Path, groups: str, uid: str) -> None:
+    host, process = Host(tmp_path), tmp_path / "proc/7"
+    assert HostProcesses(host.proc).identify(7) is None
+    process.mkdir()
+    (process / "cgroup").write_text(groups)
+    (process / "stat").write_text("7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 2 3 0 0 20 0 1 0 4711 1000 10 18446744073709551615")
+    assert HostProcesses(host.proc).identify(7) == (4711, uid)
+    (process / "stat").write_text("7 (a")
+    assert HostProcesses(host.proc).identify(7) is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Protocol
 
@@ -83,6 +83,12 @@ class Nvml(Protocol):
 
     def xid_events(self) -> XidEvents:
         """A new subscription; independent of start and stop."""
+
+    def processes(self, uuid: str) -> Sequence[tuple[int, int | None]]:
+        """The processes that use a card: number, and bytes (None if the driver does not report them)."""
+
+    def memory_used(self, uuid: str) -> int:
+        """The bytes in use on a card."""
 
     def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
         """The limit of a control group (folder) on a card, or that of the nearest group above it, and its use."""

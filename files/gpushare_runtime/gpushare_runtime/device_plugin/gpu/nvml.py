@@ -87,6 +87,16 @@ class Pynvml:
     def xid_events(self) -> PynvmlEvents:
         return PynvmlEvents()
 
+    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        handle = _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        # Clients of MPS are listed apart.
+        lists = (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses, _mps_clients)
+        found = {int(process.pid): process.usedGpuMemory for query in lists for process in _call(query, handle)}
+        return [(pid, None if size is None else int(size)) for pid, size in found.items()]
+
+    def memory_used(self, uuid: str) -> int:
+        return int(_call(pynvml.nvmlDeviceGetMemoryInfo, _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)).used)
+
     def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
         _call(pynvml.nvmlDeviceGetMemoryLimits_v1, _call(pynvml.nvmlDeviceGetHandleByUUID, uuid), limits)
@@ -146,6 +156,14 @@ class PynvmlEvents:
             if self._set is not None:
                 pynvml.nvmlEventSetFree(self._set)
             pynvml.nvmlShutdown()
+
+
+def _mps_clients(handle: object) -> list[Any]:
+    """None with a driver that does not list them apart."""
+    try:
+        return list(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+        return []
 
 
 def _address(handle: Any) -> int | None:

@@ -59,6 +59,16 @@ class HostProcesses:
                 found |= names
         return found
 
+    def identify(self, pid: int) -> tuple[int, str] | None:
+        """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
+        # The name in it may have spaces and brackets. Field 22 is the start.
+        stat, groups = _read(f"{self._proc}/{pid}/stat"), _read(f"{self._proc}/{pid}/cgroup").decode(errors="replace")
+        fields = stat.rpartition(b")")[2].split()
+        if len(fields) < 20 or not groups:
+            return None
+        uids = {match.group(1).replace("_", "-") for line in groups.splitlines() for match in map(_POD.search, line.split("/")) if match}
+        return int(fields[19]), uids.pop() if len(uids) == 1 else ""
+
     def groups_of(self, uid: str) -> list[str]:
         """The folders of this pod's control groups; none if it has none, or if this process cannot see them."""
         return (self._groups({uid}) or {}).get(uid, [])

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""How much of each card's memory each pod uses, by NVML's processes, and which pods use more than their units.
+
+A process counts only if it is certainly the one that NVML means: its number may belong to another process a moment later. So NVML is
+asked twice, and the process must be the same before and after the second answer. What is in doubt counts for nobody: a pod that
+seems to use too much does use too much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NoReturn, Protocol
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import HEALTHY, Card
+from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError
+from gpushare_runtime.device_plugin.gpu.pod_limits import limits_due
+from gpushare_runtime.device_plugin.node.local_pods import LocalPod
+from gpushare_runtime.device_plugin.node.state import NodeState
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS: Final = 2.0
+# So often in a row more than its units, then it is reported; it ends below this part of them.
+_READINGS: Final = 2
+_ENDS_BELOW: Final = 0.95
+_MIB: Final = 1024 * 1024
+
+
+class Identities(Protocol):
+    """The processes of this host."""
+
+    def identify(self, pid: int) -> tuple[int, str] | None:
+        """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes. by_pod: (pod UID, card UUID); by_card: all that is in use there, of cards that answer."""
+
+    by_pod: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    by_card: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_use(nvml: Nvml, identities: Identities, cards: Sequence[Card]) -> MemoryUse:
+    """The use of these cards. Blocks. A card that does not answer is not in it."""
+    by_pod: Counter[tuple[str, str]] = Counter()
+    by_card: dict[str, int] = {}
+    for card in cards:
+        try:
+            before = {pid: identities.identify(pid) for pid, _ in nvml.processes(card.uuid)}
+            processes = nvml.processes(card.uuid)
+            used = nvml.memory_used(card.uuid)
+        except NvmlError as error:
+            log.debug("the memory use of card %s is unknown: %s", card.uuid, error)
+            continue
+        by_card[card.uuid] = used
+        for pid, size in processes:
+            known = before.get(pid)
+            if size is not None and known is not None and known[1] and identities.identify(pid) == known:
+                by_pod[known[1], card.uuid] += size
+    return MemoryUse(by_pod, by_card)
+
+
+class MemoryWatch:
+    """Reads the use every few seconds. Used from one event loop only. exceeded: reports a pod that uses too much, with a message."""
+
+    def __init__(self, node: NodeState, nvml: Nvml, identities: Identities, exceeded: Callable[[LocalPod, str], None]) -> None:
+        self.use = MemoryUse()
+        self._node = node
+        self._nvml = nvml
+        self._identities = identities
+        self._exceeded = exceeded
+        self._over: Counter[tuple[str, str]] = Counter()
+        """(pod UID, card UUID) → readings in a row with more than its units."""
+
+    @property
+    def over(self) -> int:
+        """How many pods use more than their units."""
+        return len({uid for (uid, _), readings in self._over.items() if readings >= _READINGS})
+
+    async def run(self) -> NoReturn:
+        """Never returns; cancel it."""
+        while True:
+            cards = [card for card in self._node.devices.cards if card.health == HEALTHY]
+            if cards:
+                self.use = await in_thread(partial(read_use, self._nvml, self._identities, cards))
+                self._compare()
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    def _compare(self) -> None:
+        found: Counter[tuple[str, str]] = Counter()
+        for uid in {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}:
+            for card, due in limits_due(self._node, uid).items():
+                key, used = (uid, card), self.use.by_pod.get((uid, card), 0)
+                reported = self._over[key] >= _READINGS
+                if used > due or (reported and used > due * _ENDS_BELOW):
+                    found[key] = self._over[key] + 1
+                    if found[key] == _READINGS:
+                        self._report(uid, card, used, due)
+                elif reported:
+                    log.info("%s uses no more than its units of card %s again", self._node.usage.pod_name(uid), card)
+        self._over = found
+
+    def _report(self, uid: str, card: str, used: int, due: int) -> None:
+        pod, known = self._node.pods.get(uid), self._node.devices.by_uuid.get(card)
+        index = known.index if known else card
+        text = (
+            f"It uses {used // _MIB} MiB of card {index} and requested {due // _MIB} MiB there: other pods of the card may run out of "
+            "memory; reduce its use, or request more"
+        )
+        log.warning("%s: %s", self._node.usage.pod_name(uid), text)
+        if pod is not None:
+            self._exceeded(pod, text)

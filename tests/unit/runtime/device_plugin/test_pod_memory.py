@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Memory in use is that of the right pod or of nobody; a pod that uses more than its units is reported once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpushare_runtime.device_plugin.gpu import pod_memory
+from gpushare_runtime.device_plugin.gpu.pod_memory import read_use
+from unit.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.runtime.device_plugin.local_pods import memory, whole
+from unit.runtime.device_plugin.plugin import World, path_of, world
+from unit.runtime.device_plugin.test_plugin import running
+from unit.runtime.device_plugin.test_pod_limits import admitted, metric
+from unit.runtime.kube.fake_api import until
+from unit.runtime.pods import card
+
+GIB = 1024
+BYTES = 1024**3
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.02)
+
+
+class Kernel:
+    """Processes that come and go between any two questions; a PID is given again at once. pods: PID → UID, now."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.started = 0
+        self.processes: dict[int, tuple[int, str]] = {}
+        self.sizes: dict[int, int] = {}
+
+    def live(self) -> None:
+        for _ in range(self._random.randint(0, 3)):
+            pid = self._random.randint(1, 12)
+            self.started += 1
+            if self._random.random() < 0.3:
+                self.processes.pop(pid, None)
+            else:
+                self.processes[pid] = self.started, self._random.choice(["", "a", "b", "c"])
+                # Its size tells whose it is.
+                self.sizes[pid] = {"": 1, "a": 100, "b": 10_000, "c": 1_000_000}[self.processes[pid][1]]
+
+    def identify(self, pid: int) -> tuple[int, str] | None:
+        self.live()
+        return self.processes.get(pid)
+
+
+class Driver(FakeNvml):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(16 * GIB)
+        self.kernel = kernel
+
+    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        self.kernel.live()
+        return [(pid, self.kernel.sizes[pid]) for pid in self.kernel.processes]
+
+
+def test_no_byte_is_ever_attributed_to_a_wrong_pod() -> None:
+    """A thousand courses of events: what a pod is said to use is of its own processes alone."""
+    attributed = 0
+    for seed in range(1000):
+        kernel = Kernel(seed)
+        for _ in range(12):
+            kernel.live()
+        found = read_use(Driver(kernel), kernel, [card(0, 16)]).by_pod
+        for (uid, _), size in found.items():
+            assert size % {"a": 100, "b": 10_000, "c": 1_000_000}[uid] == 0, (seed, found)
+            assert size < {"a": 10_000, "b": 1_000_000, "c": 10**9}[uid], (seed, found)
+            attributed += 1
+    assert attributed > 300, "most processes live for longer than a reading"
+
+
+async def uses(it: World, uid: str, mib: int, pid: int = 7) -> None:
+    it.host.processes[pid] = pid, uid
+    of = it.nvml.using.setdefault(it.inventory.by_index[0].uuid, [])
+    of[:] = [one for one in of if one[0] != pid] + [(pid, mib * 1024 * 1024)]
+
+
+def reported(it: World) -> list[str]:
+    events = [thing for path, thing in it.api.objects.items() if "/events/" in path]
+    return [event["note"] if "note" in event else event["message"] for event in events if event["reason"] == "GPUShareMemoryExceeded"]
+
+
+def values(it: World, name: str) -> list[float]:
+    return [float(line.rpartition(" ")[2]) for line in metric(it, name)]
+
+
+@running
+async def test_a_pod_that_uses_more_than_its_units_is_reported_once_until_it_ends() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        pod, beside = memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)
+        uid, other = await admitted(it, pod), await admitted(it, beside)
+        await uses(it, uid, 4096)
+        await uses(it, other, 2048, pid=8)
+        await until(lambda: values(it, "pod_memory_used_bytes") == [4 * BYTES, 2 * BYTES])
+        assert (values(it, "pods_exceeding"), values(it, "card_memory_used_bytes")) == ([0], [6 * BYTES])
+        await uses(it, uid, 4097)
+        await until(lambda: values(it, "pods_exceeding") == [1] and reported(it))
+        assert reported(it) == [
+            "It uses 4097 MiB of card 0 and requested 4096 MiB there: other pods of the card may run out of memory; reduce its use, "
+            "or request more"
+        ]
+        await uses(it, uid, 4000)
+        await until(lambda: it.plugin._memory.use.by_pod[uid, it.inventory.by_index[0].uuid] == 4000 * 1024 * 1024)
+        assert values(it, "pods_exceeding") == [1], "a little below its units it may be above them at the next reading"
+        await uses(it, uid, 3000)
+        await until(lambda: values(it, "pods_exceeding") == [0])
+        await it.api.remove(path_of(pod))
+
+
+@running
+async def test_whole_cards_and_processes_that_are_nobodys_are_no_excess() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        uid = await admitted(it, whole(it.inventory, 0))
+        await uses(it, uid, 15 * GIB)
+        await uses(it, "", 512, pid=9)
+        await until(lambda: values(it, "card_memory_used_bytes") == [15.5 * BYTES])
+        await until(lambda: values(it, "pod_memory_used_bytes") == [15 * BYTES])
+        assert values(it, "pods_exceeding") == [0]
+
+
+@running
+async def test_a_size_that_the_driver_does_not_report_is_nobodys() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        uid = await admitted(it, memory(it.inventory, 0, 4))
+        it.host.processes[7] = 7, uid
+        it.nvml.using[it.inventory.by_index[0].uuid] = [(7, None)]
+        await until(lambda: values(it, "card_memory_used_bytes") == [0])
+        assert values(it, "pod_memory_used_bytes") == []
