@@ -86,6 +86,9 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "extender/inspect_api.py": ("extender/test_inspect_api.py",),
     "extender/leadership.py": ("extender/test_leadership.py",),
     "extender/requeue.py": ("extender/test_requeue.py", _RESERVED),
+    "kubectl_gpushare/cluster.py": ("kubectl_gpushare/test_views.py", "kubectl_gpushare/test_inspect_usage.py"),
+    "kubectl_gpushare/selectors.py": ("kubectl_gpushare/test_selectors.py",),
+    "kubectl_gpushare/views.py": ("kubectl_gpushare/test_views.py",),
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {

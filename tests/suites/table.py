@@ -322,9 +322,16 @@ SUITES = (
     ),
     Suite(
         "scale",
-        "the worst pods on 5000 nodes, and binds in virtual time",
+        "the worst pods on 5000 nodes, binds in virtual time, and kubectl gpushare on 50,000 pods",
         tests=("tests/scale",),
-        paths=(CORE, f"{RUNTIME}/extender/*", "tests/scale/*", "tests/bench/binds/*", "tests/unit/runtime/extender/test_hostile.py"),
+        paths=(
+            CORE,
+            f"{RUNTIME}/extender/*",
+            f"{RUNTIME}/kubectl_gpushare/*",
+            "tests/scale/*",
+            "tests/bench/binds/*",
+            "tests/unit/runtime/extender/test_hostile.py",
+        ),
         seconds=200,
     ),
     Suite(

@@ -60,6 +60,7 @@ def parse_unit_id(device_id: str) -> tuple[str, int]:
 _QUANTITY: Final = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?")
 # Kubernetes itself writes at most some twenty.
 _DIGITS: Final = 64
+_PLAIN: Final = 18
 _SUFFIX: Final = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -78,6 +79,9 @@ def parse_quantity(value: object) -> int:
         raise ValueError(f"{quote(value)} is not a quantity; write a whole number such as 8")
     if isinstance(value, int):
         return value
+    if len(value) <= _PLAIN and value.isascii() and value.isdigit():
+        # Nearly all: no fractions are needed.
+        return int(value)
     match = _QUANTITY.fullmatch(value) if len(value) <= _DIGITS else None
     if match is None:
         raise ValueError(f"{quote(value)} is not a quantity; write a whole number such as 8")

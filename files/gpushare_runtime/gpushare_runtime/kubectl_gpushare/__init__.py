@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The kubectl plugin `kubectl inspect gpushare`: which pod has how much of which card."""
+"""The kubectl plugins: `kubectl gpushare`, and `kubectl inspect gpushare` as the original prints it."""

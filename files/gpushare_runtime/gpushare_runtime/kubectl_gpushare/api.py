@@ -1,28 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Reads the nodes and pods of a cluster once, as raw JSON."""
+"""Reads nodes and pods: of a cluster, as far as the reader may, or from files; as raw JSON, or into a `Cluster` page by page."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from gpushare_runtime.core import protocol
-from gpushare_runtime.kube.client import KubeClient, KubeError
+from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.kube.client import UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 
 Objects = list[dict[str, Any]]
 
-_TIMEOUT_SECONDS: Final = 15.0
+NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
+TIMEOUT_SECONDS: Final = 15.0
+MOST_OBJECTS: Final = 1_000_000
+"""Nodes and pods of one cluster; Kubernetes is built for 5000 and 150,000."""
+MOST_FILE_BYTES: Final = 2 * 1024**3
 _EXPIRED: Final = 410
+_FORBIDDEN: Final = 403
+
+
+class InputError(Exception):
+    """What was found, what was expected, what to do."""
 
 
 async def read_cluster(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
     """(all nodes, the unfinished bound pods: of the node if `names` has one, else of all). KubeError if that fails."""
     bound = f"spec.nodeName={names[0]}" if len(names) == 1 else "spec.nodeName!="
-    async with KubeClient(credentials, user_agent="kubectl-inspect-gpushare", timeout=_TIMEOUT_SECONDS) as client:
-        nodes, pods = await asyncio.gather(_list(client, "/api/v1/nodes"), _list(client, "/api/v1/pods", f"{protocol.UNFINISHED},{bound}"))
+    async with KubeClient(credentials, user_agent="kubectl-inspect-gpushare", timeout=TIMEOUT_SECONDS) as client:
+        nodes, pods = await asyncio.gather(_list(client, NODES), _list(client, PODS, f"{protocol.UNFINISHED},{bound}"))
     return nodes, pods
 
 
@@ -34,3 +50,109 @@ async def _list(client: KubeClient, path: str, selector: str = "") -> Objects:
         if error.status != _EXPIRED:
             raise
     return (await client.get(path, fieldSelector=selector)).get("items") or []
+
+
+def pods_path(namespace: str) -> str:
+    """Where the pods of a namespace are listed; of all for ""."""
+    return path("api/v1", "namespaces", namespace, "pods") if namespace else PODS
+
+
+async def fill(client: KubeClient, cluster: Cluster, namespace: str, own: str) -> str:
+    """Read nodes, and the pods of a namespace ("": all). The namespace that was read, which is `own` where others are forbidden.
+
+    Without the right to list nodes, or all pods, the cluster is not complete, and says so among its warnings.
+    """
+    try:
+        await _read_into(client, NODES, "", cluster.set_node, cluster.remove_node)
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        cluster.knows_nodes = cluster.complete = False
+        cluster.warnings.append("you may not list nodes, so their cards are not known")
+    try:
+        await _read_into(client, pods_path(namespace), protocol.UNFINISHED, cluster.set_pod, cluster.remove_pod)
+    except KubeError as error:
+        if error.status != _FORBIDDEN or namespace:
+            raise
+        namespace = own
+        cluster.warnings.append(f"you may not list the pods of all namespaces, so only those of namespace {quote(own)} are known")
+        await _read_into(client, pods_path(own), protocol.UNFINISHED, cluster.set_pod, cluster.remove_pod)
+    if namespace:
+        cluster.complete = False
+    cluster.settle()
+    return namespace
+
+
+async def _read_into(
+    client: KubeClient, path: str, selector: str, put: Callable[[Mapping[str, Any]], str], remove: Callable[[str], None]
+) -> None:
+    """As `_list`, without ever having all raw objects at once."""
+    keys: set[str] = set()
+    try:
+        async for page in client.list_pages(path, fieldSelector=selector):
+            _put(page.get("items") or (), keys, put)
+        return
+    except KubeError as error:
+        if error.status != _EXPIRED:
+            raise
+    before, keys = keys, set()
+    _put((await client.get(path, fieldSelector=selector)).get("items") or (), keys, put)
+    for gone in before - keys:
+        remove(gone)
+
+
+def _put(items: Sequence[Mapping[str, Any]], keys: set[str], put: Callable[[Mapping[str, Any]], str]) -> None:
+    keys.update(put(item) for item in items)
+    if len(keys) > MOST_OBJECTS:
+        raise InputError(f"found more than {MOST_OBJECTS} objects in one list; no cluster has so many. Choose a namespace with -n")
+
+
+def fill_from_files(cluster: Cluster, files: Sequence[str]) -> None:
+    """From what `kubectl get nodes -o json` and `kubectl get pods -A -o json` have written; "-" is the standard input."""
+    found = {"Node": 0, "Pod": 0}
+    for file in files:
+        for kind, item in _items(file):
+            if kind in found:
+                found[kind] += 1
+                if found[kind] > MOST_OBJECTS:
+                    raise InputError(f"{file}: found more than {MOST_OBJECTS} objects of kind {kind}; no cluster has so many")
+                try:
+                    _ = cluster.set_node(item) if kind == "Node" else cluster.set_pod(item)
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    raise InputError(
+                        f"{file}: found a {kind} that cannot be read ({error!r:.80}); expected it as kubectl writes it"
+                    ) from None
+    for kind, count in found.items():
+        if not count:
+            raise InputError(f"found no {kind} in {', '.join(files)[:80]}; expected nodes and pods: kubectl get nodes,pods -A -o json")
+    cluster.settle()
+
+
+def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, object) of each in a v1 list, or of the only one."""
+    try:
+        if file != "-" and Path(file).stat().st_size > MOST_FILE_BYTES:
+            raise InputError(f"{file}: found more than {MOST_FILE_BYTES} bytes; expected less. Write it in several files")
+        data = sys.stdin.buffer.read(MOST_FILE_BYTES) if file == "-" else Path(file).read_bytes()
+        value = orjson.loads(data)
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{file}: found no JSON ({error}); expected the output of kubectl get nodes,pods -A -o json") from None
+    items = value.get("items") if isinstance(value, dict) and "items" in value else [value]
+    of_list = str(value.get("kind") or "").removesuffix("List") if isinstance(value, dict) else ""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InputError(f"{file}: found JSON that is no Kubernetes list; expected the output of kubectl get nodes,pods -A -o json")
+    for item in items:
+        yield str(item.get("kind") or of_list), item
+
+
+def explain_error(error: KubeError, server: str, needs: str) -> str:
+    """For the person who reads it. needs: what the command lists."""
+    if error.status == _FORBIDDEN:
+        return f"{error.message}\n  It needs to list {needs}: choose another user with --context, or have those rights granted"
+    if error.status == 401:
+        return f"{server} does not accept these credentials ({error.message}): renew them, or choose others with --context or --kubeconfig"
+    if error.status == 0 and error.reason == UNREACHABLE:
+        return f"cannot reach the API server: {error.message}\n  Is {server} right? The kubeconfig says so (--kubeconfig, --context)"
+    return f"the API server at {server} gave no list: {error}"

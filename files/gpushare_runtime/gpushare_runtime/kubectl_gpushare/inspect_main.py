@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
-from gpushare_runtime.kube.client import UNREACHABLE, KubeError
+from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError
-from gpushare_runtime.kubectl_gpushare.api import Objects, read_cluster
+from gpushare_runtime.kubectl_gpushare.api import Objects, explain_error, read_cluster
 from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
 from gpushare_runtime.kubectl_gpushare.inspect_usage import NodeUsage, Usage, read_usage
-from gpushare_runtime.kubectl_gpushare.kubeconfig import load_kubeconfig
+from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, find_kubeconfig, load_kubeconfig
 
 
 class InspectError(Exception):
@@ -28,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0, 1 after an error that was explained on standard error, 2 for a wrong command line."""
     arguments = _parser().parse_args(argv)
     try:
-        credentials = load_kubeconfig(_kubeconfig(arguments.kubeconfig), context=arguments.context)
+        credentials = load_kubeconfig(find_kubeconfig(arguments.kubeconfig), context=arguments.context)
         nodes, pods = _read(credentials, arguments.nodes)
         shown, warnings = _select(nodes, pods, arguments.nodes)
     except (CredentialsError, InspectError) as error:
@@ -47,34 +46,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="only this node; default: all nodes that have shared cards")
     parser.add_argument("-d", dest="details", action="store_true", help="details: the pods on every card")
     parser.add_argument("-o", dest="output", choices=["wide"], help="wide: one column more, how containers get the node's cards")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, or ~/.kube/config")
+    parser.add_argument("--kubeconfig", metavar="FILE", help=KUBECONFIG_HELP)
     parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current-context")
     parser.add_argument("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
     return parser
-
-
-def _kubeconfig(flag: str | None) -> str:
-    return flag or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
 
 
 def _read(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
     try:
         return asyncio.run(read_cluster(credentials, names))
     except KubeError as error:
-        raise InspectError(_explain(error, credentials.server)) from None
-
-
-def _explain(error: KubeError, server: str) -> str:
-    if error.status == 403:
-        return (
-            f"{error.message}\n  It needs to list nodes, and pods in all namespaces: "
-            "choose another user with --context, or have those rights granted"
-        )
-    if error.status == 401:
-        return f"{server} does not accept these credentials ({error.message}): renew them, or choose others with --context or --kubeconfig"
-    if error.status == 0 and error.reason == UNREACHABLE:
-        return f"cannot reach the API server: {error.message}\n  Is {server} right? The kubeconfig says so (--kubeconfig, --context)"
-    return f"the API server at {server} gave no list: {error}"
+        raise InspectError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
 
 
 def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequence[NodeUsage], Sequence[str]]:

@@ -5,20 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
-from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, as_text
-from gpushare_runtime.core.inventory import Card, Inventory
-from gpushare_runtime.core.ledger import Ledger, NodeLedger, NodeRecord
-from gpushare_runtime.core.objects import PodReader, read_node
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.core.quantity import GIB, UNITS, parse_quantity
-
-_MOST_ADDRESS: Final = 64
-# The original's guess: no card of its time had more GiB than this, and none fewer MiB.
-_MOST_GIB: Final = 100
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.kubectl_gpushare.cluster import address_of, read_cards
 
 
 @dataclass(frozen=True)
@@ -74,10 +69,10 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
     ledger, read_pod = Ledger(), PodReader(warnings.append)
     found: dict[str, tuple[str, int]] = {}
     for raw in nodes:
-        record, total = _node(raw, warnings)
+        record, total = read_cards(raw, warnings.append)
         if total > 0:
             ledger.set_node(record)
-            found[record.name] = _address(raw), total
+            found[record.name] = address_of(raw), total
     for raw in pods:
         if (raw.get("spec") or {}).get("nodeName") in found:
             pod = read_pod(raw)
@@ -113,36 +108,3 @@ def _pod(node: NodeLedger, pod: AllocatedPod, largest: int) -> PodUsage:
     if units is None:
         return PodUsage(pod.namespace, pod.name, {}, pod.request.units + pod.request.whole_cards * largest)
     return PodUsage(pod.namespace, pod.name, units)
-
-
-def _address(raw: Mapping[str, Any]) -> str:
-    addresses = (a["address"] for a in (raw.get("status") or {}).get("addresses") or () if a.get("type") == "InternalIP")
-    # Whatever the node has written there goes to a terminal.
-    return as_text(next(addresses, "unknown"), _MOST_ADDRESS)
-
-
-def _node(raw: Mapping[str, Any], warnings: list[str]) -> tuple[NodeRecord, int]:
-    """The node, and the units of all its cards."""
-    record = read_node(raw)
-    if record.inventory is not None:
-        return record, record.inventory.units
-    if record.error:
-        warnings.append(f"node {record.name}: {record.error}; its cards are taken to be of equal size")
-    # A node of the original plugin says only how much there is, and on how many cards.
-    status = raw.get("status") or {}
-    try:
-        total, count = _allocatable(status, protocol.RESOURCE_MEMORY, MOST_UNITS), _allocatable(status, protocol.RESOURCE_CARDS, MOST_CARDS)
-    except ValueError as error:
-        warnings.append(f"node {record.name}: {error}; it is left out")
-        return record, 0
-    size = total // count if count else 0
-    cards = tuple(Card(index, str(index), index, "", "", 0, size) for index in range(count))
-    return replace(record, inventory=Inventory(UNITS["MiB" if size > _MOST_GIB else "GiB"], cards), error=""), total
-
-
-def _allocatable(status: Mapping[str, Any], resource: str, most: int) -> int:
-    """ValueError where it is no such number, or more than any node has."""
-    amount = parse_quantity((status.get("allocatable") or {}).get(resource, 0))
-    if not 0 <= amount <= most:
-        raise ValueError(f"its {resource} of {amount} cannot be; a node has at most {most}")
-    return amount

@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError, Loaded, broken, missing, unreadable
+
+KUBECONFIG_HELP: Final = "default: $KUBECONFIG, or ~/.kube/config, or the administrator's of a control plane"
+ADMINISTRATORS: Final = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
+"""Where distributions keep the kubeconfig of the cluster's administrator on a control plane; root may read it."""
 
 
 @dataclass
@@ -28,6 +32,24 @@ class _Filled:
     tls_server_name: str | None = None
     proxy: str | None = None
     refresh_api_key_hook: Callable[[Any], None] | None = None
+
+
+def find_kubeconfig(flag: str | None = None, administrators: Sequence[str] = ADMINISTRATORS) -> str:
+    """Which kubeconfig is meant: as kubectl finds it, and where there is none, the administrator's if this process may read it."""
+    own = os.path.expanduser("~/.kube/config")
+    chosen = flag or os.environ.get("KUBECONFIG")
+    if chosen or os.path.exists(own):
+        return chosen or own
+    return next((path for path in administrators if os.access(path, os.R_OK)), own)
+
+
+def context_namespace(kubeconfig: str, context: str | None = None) -> str:
+    """The namespace of a context, "default" where it has none. Ask after `load_kubeconfig`, which reports what is wrong."""
+    from kubernetes import config as kubernetes_config
+
+    contexts, active = kubernetes_config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
+    chosen = next((one for one in contexts if one.get("name") == context), None) if context else active
+    return str(((chosen or {}).get("context") or {}).get("namespace") or "default")
 
 
 def load_kubeconfig(kubeconfig: str, *, context: str | None = None) -> Credentials:

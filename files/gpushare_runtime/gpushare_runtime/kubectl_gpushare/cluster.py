@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A cluster's nodes and pods as JSON → the ledger, the pending pods, and what people want to read beside them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, as_text
+from gpushare_runtime.core.constraints import Labels, labels_of
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.ledger import UNKNOWN_SECONDS, Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.ledger_json import MOST_REASON, why_pending
+from gpushare_runtime.core.objects import PodReader, read_node
+from gpushare_runtime.core.placement.explain import largest_of, too_large
+from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
+from gpushare_runtime.core.quantity import UNITS, parse_quantity
+
+_MOST_ADDRESS: Final = 64
+_MOST_WARNINGS: Final = 1000
+# The original's guess: no card of its time had more GiB than this, and none fewer MiB.
+_MOST_GIB: Final = 100
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What is shown of a node beside its cards. cordoned: `kubectl cordon`, which concerns the node, not a card."""
+
+    address: str
+    labels: Labels = ()
+    cordoned: bool = False
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A pod on no node. reported: what kube-scheduler reported of its last attempt, "" before the first."""
+
+    pod: PendingPod | InvalidPod
+    reported: str
+    labels: Labels
+
+
+class Cluster:
+    """Filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
+
+    complete: whether it has every pod; where it has not, nobody knows what is free. knows_nodes: whether nodes could be read.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.infos: dict[str, NodeInfo] = {}
+        self.waiting: dict[str, Waiting] = {}
+        self.warnings: list[str] = []
+        self.complete = True
+        self.knows_nodes = True
+        self._read_pod = PodReader(self._warn)
+
+    def _warn(self, text: str) -> None:
+        if len(self.warnings) < _MOST_WARNINGS:
+            self.warnings.append(text)
+
+    def set_node(self, raw: Mapping[str, Any]) -> str:
+        """A v1.Node as it is now; its name. A node without cards is kept only where pods have some there."""
+        record, _ = read_cards(raw, self._warn)
+        self.ledger.set_node(record)
+        spec = raw.get("spec") or {}
+        self.infos[record.name] = NodeInfo(address_of(raw), labels_of(raw["metadata"]), bool(spec.get("unschedulable")))
+        return record.name
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone; its pods go by themselves."""
+        self.infos.pop(name, None)
+        self.ledger.set_node(NodeRecord(name, None))
+
+    def set_pod(self, raw: Mapping[str, Any]) -> str:
+        """A v1.Pod as it is now; its UID. A pod that requests no cards, and one that has ended, is not kept."""
+        record, uid = self._read_pod(raw), str(raw["metadata"]["uid"])
+        self.waiting.pop(uid, None)
+        if isinstance(record, AllocatedPod):
+            self.ledger.apply(record)
+            return uid
+        self.ledger.remove(uid)
+        if isinstance(record, (PendingPod, InvalidPod)):
+            nominee = record.nominee if isinstance(record, PendingPod) else None
+            self.ledger.nominate(uid, nominee)
+            self.waiting[uid] = Waiting(record, _reported(raw), labels_of(raw["metadata"]))
+        return uid
+
+    def remove_pod(self, uid: str) -> None:
+        """The pod is gone."""
+        self.waiting.pop(uid, None)
+        self.ledger.nominate(uid, None)
+        self.ledger.remove(uid)
+
+    def settle(self) -> None:
+        """Count pods of unknown cards as the extender does when it has known of them for a while: by their nodes' word."""
+        self.ledger.expire(0.0)
+        self.ledger.expire(UNKNOWN_SECONDS)
+
+    @property
+    def nodes(self) -> Sequence[NodeLedger]:
+        """By name."""
+        return [node for _, node in sorted(self.ledger.nodes.items())]
+
+    def problems(self) -> list[str]:
+        """What is wrong, a line each."""
+        found = list(self.warnings)
+        if self.complete:
+            found += [f"node {node.name}: {problem}" for node in self.nodes for problem in node.problems()]
+        return found
+
+    def reasons(self) -> dict[str, str]:
+        """By UID of each waiting pod, what keeps it from a card: its own fault, or no card is large enough, or kube-scheduler's words."""
+        largest = largest_of(node.inventory for node in self.nodes if node.inventory) if self.knows_nodes else None
+        found = {}
+        for uid, one in self.waiting.items():
+            reason = why_pending(one.pod)
+            if not reason and largest and isinstance(one.pod, PendingPod):
+                reason = too_large(one.pod.request, largest) or ""
+            found[uid] = as_text(reason or one.reported, MOST_REASON)
+        return found
+
+
+def _reported(raw: Mapping[str, Any]) -> str:
+    """In kube-scheduler's own words."""
+    for condition in (raw.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return as_text(str(condition.get("message") or condition.get("reason") or ""), MOST_REASON)
+    return ""
+
+
+def address_of(raw: Mapping[str, Any]) -> str:
+    """The node's InternalIP, "unknown" without one."""
+    addresses = (a["address"] for a in (raw.get("status") or {}).get("addresses") or () if a.get("type") == "InternalIP")
+    # Whatever the node has written there goes to a terminal.
+    return as_text(next(addresses, "unknown"), _MOST_ADDRESS)
+
+
+def read_cards(raw: Mapping[str, Any], warn: Callable[[str], None]) -> tuple[NodeRecord, int]:
+    """The node, and the units of all its cards. A node of the original plugin publishes totals only: its cards are of equal size."""
+    record = read_node(raw)
+    if record.inventory is not None:
+        return record, record.inventory.units
+    status = raw.get("status") or {}
+    total = count = 0
+    try:
+        total, count = _allocatable(status, protocol.RESOURCE_MEMORY, MOST_UNITS), _allocatable(status, protocol.RESOURCE_CARDS, MOST_CARDS)
+    except ValueError as error:
+        warn(f"node {record.name}: {error}; it is left out")
+    if record.error:
+        warn(f"node {record.name}: {record.error}{'; its cards are taken to be of equal size' if total else ''}")
+    if not total:
+        return record, 0
+    size = total // count if count else 0
+    cards = tuple(Card(index, str(index), index, "", "", 0, size) for index in range(count))
+    return replace(record, inventory=Inventory(UNITS["MiB" if size > _MOST_GIB else "GiB"], cards), error=""), total
+
+
+def _allocatable(status: Mapping[str, Any], resource: str, most: int) -> int:
+    """ValueError where it is no such number, or more than any node has."""
+    amount = parse_quantity((status.get("allocatable") or {}).get(resource, 0))
+    if not 0 <= amount <= most:
+        raise ValueError(f"its {resource} of {amount} cannot be; a node has at most {most}")
+    return amount
+
+
+def read_all(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Cluster:
+    """The whole cluster from its objects as JSON."""
+    cluster = Cluster()
+    for raw in nodes:
+        cluster.set_node(raw)
+    for raw in pods:
+        cluster.set_pod(raw)
+    cluster.settle()
+    return cluster

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""--watch: a cluster kept current by two watches. On a terminal a screen that follows it, else the rows that are new or have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, NoReturn
+
+import orjson
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.kube.client import KubeClient
+from gpushare_runtime.kube.reflector import Reflector
+from gpushare_runtime.kubectl_gpushare.api import NODES, pods_path
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.layout import lines_of
+from gpushare_runtime.kubectl_gpushare.output import Format, render, table_of
+from gpushare_runtime.kubectl_gpushare.views import Selection, document
+
+REFRESH_SECONDS: Final = 0.5
+"""Between two screens: what happens meanwhile is one change."""
+_MOST_NOTE: Final = 200
+
+
+class _LastRecord(logging.Handler):
+    """Log records would tear the screen: the last one is shown below it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = as_text(record.getMessage(), _MOST_NOTE)
+
+
+class Watcher:
+    """Keeps a cluster equal to what the API server has. namespace: whose pods, "" for all."""
+
+    def __init__(self, client: KubeClient, cluster: Cluster, namespace: str) -> None:
+        self.changed = asyncio.Event()
+        self._cluster = cluster
+        self._pods: set[str] = set()
+        self._nodes: set[str] = set()
+        pods: Reflector[str] = Reflector(
+            client,
+            pods_path(namespace),
+            field_selector=protocol.UNFINISHED,
+            transform=cluster.set_pod,
+            on_replace=self._replace_pods,
+            on_event=self._pod_event,
+        )
+        nodes: Reflector[str] = Reflector(
+            client, NODES, transform=cluster.set_node, on_replace=self._replace_nodes, on_event=self._node_event
+        )
+        self._reflectors = [pods, *([nodes] if cluster.knows_nodes else [])]
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
+
+    def _replace_pods(self, uids: list[str]) -> None:
+        present = set(uids)
+        known = {*self._cluster.waiting, *(pod.uid for node in self._cluster.nodes for pod in node.pods)}
+        for uid in known - present:
+            self._cluster.remove_pod(uid)
+        self.changed.set()
+
+    def _pod_event(self, kind: str, uid: str) -> None:
+        if kind == "DELETED":
+            self._cluster.remove_pod(uid)
+        self.changed.set()
+
+    def _replace_nodes(self, names: list[str]) -> None:
+        for name in set(self._cluster.infos) - set(names):
+            self._cluster.remove_node(name)
+        self.changed.set()
+
+    def _node_event(self, kind: str, name: str) -> None:
+        if kind == "DELETED":
+            self._cluster.remove_node(name)
+        self.changed.set()
+
+
+async def follow(
+    client: KubeClient, cluster: Cluster, namespace: str, view: str, select: Selection, form: Format, console: Console
+) -> NoReturn:
+    """Show the view whenever it changes, until it is cancelled. console: where it is printed."""
+    watcher, last = Watcher(client, cluster, namespace), _LastRecord()
+    log = logging.getLogger("gpushare_runtime")
+    log.addHandler(last)
+    log.propagate = False
+    async with AsyncExitStack() as stack:
+        watching = asyncio.ensure_future(watcher.run())
+        stack.callback(watching.cancel)
+        show = _screen(stack, console) if console.is_terminal and form.name in ("table", "wide") else _changes(console)
+        while True:
+            cluster.settle()
+            show(cluster, view, select, form, last.text)
+            waiting = asyncio.ensure_future(watcher.changed.wait())
+            await asyncio.wait({watching, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                waiting.cancel()
+                watching.result()
+            last.text = "" if not last.text else last.text
+            await asyncio.sleep(REFRESH_SECONDS)
+            watcher.changed.clear()
+
+
+Show = Callable[[Cluster, str, Selection, Format, str], None]
+
+
+def _screen(stack: AsyncExitStack, console: Console) -> Show:
+    """The whole terminal, put back at the end."""
+    live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
+
+    def show(cluster: Cluster, view: str, select: Selection, form: Format, note: str) -> None:
+        sized = replace(form, width=console.width)
+        lines = render(cluster, view, select, sized).splitlines()
+        room = max(1, console.height - 2)
+        hidden = len(lines) - room
+        more = f"; {hidden} more lines below" if hidden > 0 else ""
+        status = f"{datetime.now():%H:%M:%S}  Ctrl-C ends{more}{'; ' if note else ''}{note}"
+        text = Text.from_ansi("\n".join([*lines[:room], "", status]), no_wrap=True, overflow="crop")
+        live.update(text, refresh=True)
+
+    return show
+
+
+def _changes(console: Console) -> Show:
+    """Rows that are new or have changed, as kubectl does; of JSON and YAML the whole document."""
+    shown: dict[str, str] = {}
+    headed = False
+
+    def show(cluster: Cluster, view: str, select: Selection, form: Format, note: str) -> None:
+        nonlocal headed
+        if form.name in ("json", "yaml"):
+            value = document(cluster, view, select)
+            text = orjson.dumps(value).decode() if form.name == "json" else f"---\n{render(cluster, view, select, form).rstrip()}"
+            if shown.get("") != text:
+                shown[""] = text
+                console.file.write(f"{text}\n")
+                console.file.flush()
+            return
+        table = table_of(cluster, view, select, form)
+        table.legend = ()
+        rows = list(table.rows)
+        if form.name == "name":
+            lines = [row.name for row in rows]
+        else:
+            # Without a width no row takes more than one line.
+            lines = lines_of(table, wide=form.name == "wide", headers=form.headers, colours=form.colours)
+        if form.headers and form.name != "name":
+            if not headed:
+                console.file.write(f"{lines[0]}\n")
+            lines = lines[1:]
+        headed = True
+        for row, line in zip(rows, lines, strict=True):
+            content = "\t".join(cell.text for cell in (*row.cells, *row.grid))
+            if shown.get(row.name) != content:
+                console.file.write(f"{line}\n")
+            shown[row.name] = content
+        for gone in shown.keys() - {row.name for row in rows}:
+            del shown[gone]
+        console.file.flush()
+
+    return show

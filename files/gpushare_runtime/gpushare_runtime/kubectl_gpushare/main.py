@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Command line of `kubectl gpushare`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from gpushare_runtime import __version__
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.constraints import Labels
+from gpushare_runtime.kube.client import KubeClient, KubeError
+from gpushare_runtime.kube.credentials import CredentialsError
+from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, explain_error, fill, fill_from_files
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, context_namespace, find_kubeconfig, load_kubeconfig
+from gpushare_runtime.kubectl_gpushare.selectors import SelectorError, parse_selector
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpushare_runtime.kubectl_gpushare.output import Format
+    from gpushare_runtime.kubectl_gpushare.views import Selection
+
+PROGRAM: Final = "kubectl gpushare"
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_LISTED: Final = 20
+VIEWS: Final = {
+    "nodes": "how much of which node is allocated, one line a node",
+    "cards": "the same, one line a card",
+    "pods": "which pod has how much of which card, and why the others wait",
+    "namespaces": "sums by namespace",
+    "models": "sums by model of card",
+}
+_ALIASES: Final = {
+    "node": "nodes",
+    "no": "nodes",
+    "card": "cards",
+    "pod": "pods",
+    "po": "pods",
+    "namespace": "namespaces",
+    "ns": "namespaces",
+    "model": "models",
+}
+_WITH_VALUE: Final = ("-o", "--output", "-n", "--namespace", "-l", "--selector", "--sort-by", "--kubeconfig", "--context", "--from-file")
+_EPILOG: Final = """\
+Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line; 130 interrupted.
+Colours are used on a terminal only, and not where NO_COLOR is set.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status, as in --help."""
+    arguments = _parser().parse_args(_command_first(list(sys.argv[1:] if argv is None else argv)))
+    collects = gc.isenabled()
+    if not arguments.watch:
+        # Millions of objects that stay until the end, and no cycles to find among them: a third of the time.
+        gc.disable()
+    try:
+        return _show(arguments)
+    except ModuleNotFoundError as error:
+        # A GPU node's environment has the program, too.
+        package = (error.name or "").partition(".")[0]
+        if package not in ("rich", "kubernetes"):
+            raise
+        cure = "use the plugin of a control plane, or install gpushare-runtime[kubectl]"
+        return _fail(f"the Python package `{package}` is not installed here; {cure}")
+    except (CredentialsError, InputError) as error:
+        return _fail(f"{error}")
+    except SelectorError as error:
+        return _fail(f"{error}", USAGE)
+    except BrokenPipeError:
+        # The reader, such as head, has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _fail(text: str, status: int = FAILED) -> int:
+    print(f"{PROGRAM}: {text}", file=sys.stderr)
+    return status
+
+
+def _command_first(argv: list[str]) -> list[str]:
+    """As argparse wants it: `-o json pods` becomes `pods -o json`, and no command at all `nodes`."""
+    at = 0
+    while at < len(argv) and argv[at].startswith("-") and argv[at] != "--":
+        if argv[at] in ("-h", "--help", "--version"):
+            return argv
+        at += 2 if argv[at] in _WITH_VALUE else 1
+    if at >= len(argv) or argv[at] == "--":
+        return ["nodes", "--by-default", *argv]
+    return [_ALIASES.get(argv[at], argv[at]), *argv[:at], *argv[at + 1 :]]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Show who has how much of which card. Without a command: nodes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kubectl-gpushare {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for view, help_text in VIEWS.items():
+        one = commands.add_parser(view, help=help_text, description=f"Show {help_text}.", epilog=_EPILOG,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+        one.add_argument("names", nargs="*", metavar="NAME", help="only these")
+        one.add_argument("--by-default", action="store_true", help=argparse.SUPPRESS)
+        _add_view_options(one)
+        add_source_options(one)
+    return parser
+
+
+def _add_view_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml", "name"), default="table", help="default: table")
+    parser.add_argument("-w", "--watch", action="store_true", help="go on, and show what changes")
+    parser.add_argument("-l", "--selector", default="", metavar="LABELS", help="only objects with these labels: of nodes, or of pods")
+    parser.add_argument("--sort-by", default="", metavar="COLUMN", help="sort the rows by this column")
+    parser.add_argument("--reverse", action="store_true", help="the other way round")
+    parser.add_argument("--no-headers", action="store_true", help="rows only")
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Where nodes and pods come from."""
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods; default: the context's")
+    scope.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
+    parser.add_argument("--kubeconfig", metavar="FILE", help=KUBECONFIG_HELP)
+    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current-context")
+    parser.add_argument("--from-file", action="append", default=[], metavar="FILE",
+                        help="not of a cluster: output of `kubectl get nodes,pods -A -o json`; - is the standard input")  # fmt: skip
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    # Only here: GPU nodes have no rich.
+    from rich.console import Console
+
+    from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
+    from gpushare_runtime.kubectl_gpushare.output import Format
+    from gpushare_runtime.kubectl_gpushare.views import Selection
+
+    console, view = Console(), arguments.command
+    form = Format(
+        arguments.output,
+        arguments.sort_by,
+        arguments.reverse,
+        not arguments.no_headers,
+        console.width if console.is_terminal else None,
+        console.is_terminal and not console.no_color and console.color_system is not None,
+    )
+    labels = parse_selector(arguments.selector)
+    try:
+        if arguments.from_file:
+            if arguments.watch:
+                return _fail("found --watch with --from-file; a file does not change, so leave one of them out", USAGE)
+            cluster = Cluster()
+            fill_from_files(cluster, arguments.from_file)
+            namespace = arguments.namespace or ("" if view != "pods" or arguments.all_namespaces else "default")
+            _print(cluster, view, Selection(frozenset(arguments.names), namespace, labels), form)
+        else:
+            asyncio.run(_show_cluster(arguments, form, labels, console))
+    except UnknownColumnError as error:
+        return _fail(f"{error}", USAGE)
+    return 0
+
+
+async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Callable[[Labels], bool], console: Console) -> None:
+    from gpushare_runtime.kubectl_gpushare.live import follow
+    from gpushare_runtime.kubectl_gpushare.views import OF_PODS, Selection
+
+    view, cluster = arguments.command, Cluster()
+    file = find_kubeconfig(arguments.kubeconfig)
+    credentials = load_kubeconfig(file, context=arguments.context)
+    own = arguments.namespace or context_namespace(file, arguments.context)
+    wanted = own if (view == "pods" and not arguments.all_namespaces) or (view == "namespaces" and arguments.namespace) else ""
+    async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
+        try:
+            read = await fill(client, cluster, wanted, own)
+        except KubeError as error:
+            raise InputError(explain_error(error, credentials.server, f"pods in namespace {own}")) from None
+        if not cluster.complete and view not in OF_PODS:
+            if not arguments.by_default:
+                raise InputError(
+                    f"{'; '.join(cluster.warnings[-2:])}. {PROGRAM} {view} needs both rights: choose another user with --context, have "
+                    f"them granted, or look at your own pods with {PROGRAM} pods"
+                )
+            view, read = "pods", read or own
+        select = Selection(frozenset(arguments.names), read if view in OF_PODS else "", labels)
+        if not arguments.watch:
+            _print(cluster, view, select, form)
+            return
+        _warn(cluster)
+        await follow(client, cluster, read, view, select, form, console)
+
+
+def _print(cluster: Cluster, view: str, select: Selection, form: Format) -> None:
+    from gpushare_runtime.kubectl_gpushare.output import render
+    from gpushare_runtime.kubectl_gpushare.views import names_of
+
+    known = names_of(cluster, view, select)
+    missing = sorted(set(select.names) - set(known))
+    if missing:
+        there = ", ".join(sorted(known)[:_LISTED]) or "none"
+        raise InputError(f"found no {view[:-1]} {missing[0][:80]!r} with shared cards{_within(select)}; there are: {there[:400]}")
+    _warn(cluster)
+    text = render(cluster, view, select, form)
+    if not known and form.name not in ("json", "yaml"):
+        print(f"no {view} with shared cards found{_within(select)}", file=sys.stderr)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _within(select: Selection) -> str:
+    return f" in namespace {select.namespace[:80]}" if select.namespace else ""
+
+
+def _warn(cluster: Cluster) -> None:
+    problems = cluster.problems()
+    for problem in problems[:_LISTED]:
+        print(f"warning: {as_text(problem)}", file=sys.stderr)
+    if len(problems) > _LISTED:
+        print(f"warning: {len(problems) - _LISTED} more; `{PROGRAM} -o json` lists all", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,532 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The views of `kubectl gpushare`: nodes, cards, pods, namespaces, models. A cluster and a selection → rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.constraints import Labels
+from gpushare_runtime.core.inventory import HEALTHY, Card
+from gpushare_runtime.core.ledger import CardState, NodeLedger
+from gpushare_runtime.core.ledger_json import ledger_json
+from gpushare_runtime.core.placement.explain import amount
+from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, NodeInfo, Waiting
+from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Row, Table
+
+_MOST_NAME: Final = 253
+LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole card"}
+NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
+UNKNOWN_NODE: Final = NodeInfo("unknown")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is shown. names: of the view's objects, all if empty; namespace: "" for all; labels: which labels will do."""
+
+    names: Collection[str] = ()
+    namespace: str = ""
+    labels: Callable[[Labels], bool] = lambda labels: True
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one pod has of one node, as far as it is known. by_card: None if nobody knows; why: "" where the API shows the pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    by_card: Mapping[int, int] | None
+    whole: bool
+    why: str
+    pod: AllocatedPod | None
+
+
+def _text(value: str) -> str:
+    return as_text(value, _MOST_NAME)
+
+
+def _count(number: int, style: str = "") -> Cell:
+    return Cell(str(number), style, number)
+
+
+_NOTHING: Final = Cell(ABSENT, "", -1.0)
+
+
+def selected_nodes(cluster: Cluster, select: Selection) -> list[NodeLedger]:
+    """By name; what pods say of a node that nobody could read is none."""
+    nodes = [node for node in cluster.nodes if not select.names or node.name in select.names]
+    return [node for node in nodes if select.labels(cluster.infos.get(node.name, UNKNOWN_NODE).labels)]
+
+
+def shares(node: NodeLedger) -> Iterator[Share]:
+    """Of each pod that has something of the node: those of the API, and those that only the node still knows."""
+    bound = set()
+    whys = {entry.uid: entry.why for entry in node.record.held.entries}
+    for pod in node.pods:
+        bound.add(pod.uid)
+        units = node.units_of(pod.uid)
+        if units is None and node.inventory is None and pod.allocation is not None:
+            units = pod.allocation.by_card
+        if not units and not pod.mirror:
+            # Its card is not known, and its node reports none.
+            units = None
+        if units or units is None:
+            yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, whys.get(pod.uid, ""), pod)
+    for uid, pods in {entry.uid: entry.pod for entry in node.record.held.entries if entry.uid not in bound}.items():
+        namespace, _, name = pods.partition("/")
+        whole = any(held for _, held in node.record.held.by_uid[uid].values())
+        yield Share(namespace, name, uid, node.name, node.units_of(uid) or {}, whole, whys[uid], None)
+
+
+@dataclass(frozen=True)
+class CardView:
+    """One card, and what may be said of it. allocated: units that pods are known to have."""
+
+    state: CardState
+    allocated: int
+    pods: int
+    whole: bool
+    orphaned: int
+    held_back: bool
+
+    @property
+    def card(self) -> Card:
+        return self.state.card
+
+    @property
+    def free(self) -> int | None:
+        """Units for new pods; None where no new pod may be placed."""
+        return self.state.free if self.card.usable else None
+
+    @property
+    def marks(self) -> str:
+        """As in LEGEND."""
+        has = {"B": self.card.health != HEALTHY, "C": self.card.cordoned, "O": self.orphaned, "W": self.whole}
+        return "".join(mark for mark, is_so in has.items() if is_so)
+
+    @property
+    def style(self) -> str:
+        if self.card.health != HEALTHY:
+            return BAD
+        if self.card.cordoned:
+            return WARN
+        return ODD if self.orphaned else "" if self.allocated else GOOD
+
+    def states(self) -> str:
+        """All that is to be said, "ok" if nothing."""
+        found = [f"bad: {self.card.health}"] if self.card.health != HEALTHY else []
+        found += ["cordoned"] if self.card.cordoned else []
+        found += [f"{self.orphaned} orphaned"] if self.orphaned else []
+        found += ["whole"] if self.whole else []
+        found += ["held back after a rejection"] if self.held_back else []
+        return ", ".join(found) or "ok"
+
+
+def cards_of(node: NodeLedger) -> list[CardView]:
+    """By index."""
+    sums, found = node.usage(), list(shares(node))
+    orphaned: dict[str, int] = {}
+    for entry in node.record.held.entries:
+        if entry.why == "orphaned":
+            orphaned[entry.card] = orphaned.get(entry.card, 0) + entry.units
+    rejected = {rejection.card for rejection in node.rejections}
+    counts: dict[int, int] = {}
+    for share in found:
+        for index in share.by_card or ():
+            counts[index] = counts.get(index, 0) + 1
+    return [
+        CardView(
+            state,
+            sums.used.get(state.card.index, 0),
+            counts.get(state.card.index, 0),
+            bool(sums.whole.get(state.card.index)),
+            orphaned.get(state.card.uuid, 0),
+            state.card.uuid in rejected,
+        )
+        for state in node.card_states
+    ]
+
+
+def _unit(node: NodeLedger) -> str:
+    return node.inventory.unit.name if node.inventory else ABSENT
+
+
+def _gib(mib: float) -> Cell:
+    text = f"{mib / 1024:.2f}".rstrip("0").rstrip(".")
+    return Cell(text, "", mib)
+
+
+def nodes_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per node, with one cell per card."""
+    columns = (
+        Column("NAME"),
+        Column("CARDS", right=True),
+        Column("ALLOCATED", right=True),
+        Column("FREE", right=True),
+        Column("UNIT"),
+        Column("LARGEST", right=True, wide=True),
+        Column("EMPTY", right=True, wide=True),
+        Column("USED", right=True, wide=True),
+        Column("ADDRESS", wide=True),
+        Column("MODEL", wide=True),
+        Column("STRATEGY", wide=True),
+        Column("ISOLATION", wide=True),
+        Column("STATE", wide=True),
+    )
+    nodes = selected_nodes(cluster, select)
+    views = {node.name: cards_of(node) for node in nodes}
+    most = max((view[-1].card.index + 1 for view in views.values() if view), default=0)
+    table = Table(columns, grid=[f"GPU{index}" for index in range(most)])
+    seen: set[str] = set()
+    for node in nodes:
+        view = views[node.name]
+        info = cluster.infos.get(node.name, UNKNOWN_NODE)
+        seen.update(*(card.marks for card in view))
+        by_index = {card.card.index: card for card in view}
+        allocated, total = sum(card.allocated for card in view), sum(card.card.units for card in view)
+        usable = sum(card.card.usable for card in view)
+        models = ",".join(sorted({card.card.model for card in view})) or ABSENT
+        cells = [
+            Cell(_text(node.name), BAD if node.inventory is None else ""),
+            Cell(f"{usable}/{len(view)}", WARN if usable < len(view) else "", usable),
+            Cell(f"{allocated}/{total}", "", allocated),
+            _count(node.free),
+            Cell(_unit(node)),
+            _count(node.largest_free()),
+            _count(node.empty_cards()),
+            _NOTHING,
+            Cell(info.address),
+            Cell(_text(models)),
+            Cell((node.inventory.strategy if node.inventory else "") or ABSENT),
+            Cell((node.inventory.isolation if node.inventory else "") or ABSENT),
+            Cell(_node_state(node, info, view)),
+        ]
+        grid = [_grid_cell(by_index.get(index)) for index in range(most)]
+        table.rows.append(Row(f"node/{_text(node.name)}", cells, grid))
+    marks = "  ".join(f"{mark} {text}" for mark, text in LEGEND.items() if mark in seen)
+    table.legend = [*([marks] if marks else []), _total(cluster, nodes)]
+    return table
+
+
+def _grid_cell(card: CardView | None) -> Cell:
+    if card is None:
+        return Cell(ABSENT)
+    return Cell(f"{card.allocated}/{card.card.units}{' ' if card.marks else ''}{card.marks}", card.style)
+
+
+def _node_state(node: NodeLedger, info: NodeInfo, cards: list[CardView]) -> str:
+    if node.inventory is None:
+        return as_text(node.inventory_error) or "no cards are known"
+    bad, cordoned = sum(card.card.health != HEALTHY for card in cards), sum(card.card.cordoned for card in cards)
+    orphaned = sum(card.orphaned for card in cards)
+    found = ["node cordoned"] if info.cordoned else []
+    found += [f"{bad} bad"] if bad else []
+    found += [f"{cordoned} cordoned"] if cordoned else []
+    found += [f"{orphaned} orphaned"] if orphaned else []
+    return ", ".join(found) or "ok"
+
+
+def _total(cluster: Cluster, nodes: list[NodeLedger]) -> str:
+    mib = {node.name: node.inventory.unit.mib for node in nodes if node.inventory}
+    total = sum(node.inventory.units * mib[node.name] for node in nodes if node.inventory)
+    allocated = sum(sum(node.usage().used.values()) * mib[node.name] for node in nodes if node.inventory)
+    free = sum(node.free * mib.get(node.name, 0) for node in nodes)
+    share = f" ({100 * allocated // total} %)" if total else ""
+    pending = len(cluster.waiting)
+    return (
+        f"{_gib(allocated).text} of {_gib(total).text} GiB allocated{share}, {_gib(free).text} GiB free on usable cards, "
+        f"{pending} {'pod' if pending == 1 else 'pods'} pending"
+    )
+
+
+def cards_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per card."""
+    columns = (
+        Column("NODE"),
+        Column("GPU", right=True),
+        Column("MODEL"),
+        Column("ALLOCATED", right=True),
+        Column("UNITS", right=True),
+        Column("FREE", right=True),
+        Column("UNIT"),
+        Column("PODS", right=True),
+        Column("USED", right=True, wide=True),
+        Column("MIB", right=True, wide=True),
+        Column("NUMA", right=True, wide=True),
+        Column("MINOR", right=True, wide=True),
+        Column("PCI", wide=True),
+        Column("UUID", wide=True),
+        Column("STATE", flexible=True),
+    )
+    table = Table(columns)
+    for node in selected_nodes(cluster, select):
+        for view in cards_of(node):
+            card = view.card
+            cells = [
+                Cell(_text(node.name)),
+                _count(card.index),
+                Cell(_text(card.model) or ABSENT),
+                _count(view.allocated),
+                _count(card.units),
+                _NOTHING if view.free is None else _count(view.free),
+                Cell(_unit(node)),
+                _count(view.pods),
+                _NOTHING,
+                _count(card.mib),
+                _NOTHING if card.numa is None else _count(card.numa),
+                _count(card.minor),
+                Cell(_text(card.pci) or ABSENT),
+                Cell(_text(card.uuid)),
+                Cell(as_text(view.states()), view.style),
+            ]
+            table.rows.append(Row(f"card/{_text(node.name)}/{card.index}", cells))
+    return table
+
+
+def selected_shares(cluster: Cluster, select: Selection) -> Iterator[Share]:
+    """By namespace and name."""
+    found = [share for node in cluster.nodes for share in shares(node) if _is_selected(share, select)]
+    yield from sorted(found, key=lambda share: (share.namespace, share.name, share.uid))
+
+
+def _is_selected(share: Share, select: Selection) -> bool:
+    if (select.namespace and share.namespace != select.namespace) or (select.names and share.name not in select.names):
+        return False
+    return select.labels(share.pod.labels if share.pod else ())
+
+
+def selected_waiting(cluster: Cluster, select: Selection) -> list[Waiting]:
+    """By namespace and name."""
+    found = [
+        one
+        for one in cluster.waiting.values()
+        if (not select.namespace or one.pod.namespace == select.namespace)
+        and (not select.names or one.pod.name in select.names)
+        and select.labels(one.labels)
+    ]
+    return sorted(found, key=lambda one: (one.pod.namespace, one.pod.name, one.pod.uid))
+
+
+def pods_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per pod that has something of a card or waits for it; the waiting ones last."""
+    columns: tuple[Column, ...] = (
+        Column("NAMESPACE"),
+        Column("NAME"),
+        Column("NODE"),
+        Column("GPU"),
+        Column("ALLOCATED", right=True),
+        Column("UNIT"),
+        Column("USED", right=True, wide=True),
+        Column("PRIORITY", right=True, wide=True),
+        Column("REQUEST", wide=True),
+        Column("UID", wide=True),
+        Column("STATE"),
+        Column("REASON", flexible=True),
+    )
+    if select.namespace:
+        columns = columns[1:]
+    table, skip = Table(columns), 1 if select.namespace else 0
+    for share in selected_shares(cluster, select):
+        table.rows.append(Row(_pod_name(share.namespace, share.name, select), _share_cells(cluster, share)[skip:]))
+    reasons = cluster.reasons()
+    for one in selected_waiting(cluster, select):
+        pod = one.pod
+        cells = [
+            Cell(_text(pod.namespace)),
+            Cell(_text(pod.name)),
+            _NOTHING,
+            _NOTHING,
+            _NOTHING,
+            _NOTHING,
+            _NOTHING,
+            _NOTHING if isinstance(pod, InvalidPod) else _count(pod.priority),
+            _NOTHING if isinstance(pod, InvalidPod) else Cell(amount(pod.request)),
+            Cell(_text(pod.uid)),
+            Cell("invalid", BAD) if isinstance(pod, InvalidPod) else Cell("pending", WARN),
+            Cell(reasons[pod.uid] or NOT_TRIED),
+        ]
+        table.rows.append(Row(_pod_name(pod.namespace, pod.name, select), cells[skip:]))
+    return table
+
+
+def _pod_name(namespace: str, name: str, select: Selection) -> str:
+    return f"pod/{_text(name)}" if select.namespace else f"pod/{_text(namespace)}/{_text(name)}"
+
+
+def _share_cells(cluster: Cluster, share: Share) -> list[Cell]:
+    node = cluster.ledger.nodes[share.node]
+    cards = sorted(share.by_card or ())
+    units = sum((share.by_card or {}).values())
+    state, style = _share_state(share)
+    reason = ""
+    if share.by_card is None:
+        reason = "its card is not known"
+    elif share.pod is None:
+        reason = "the pod object is gone, its processes are not"
+    elif share.why == "unmanaged":
+        reason = "no scheduler gave it this card"
+    return [
+        Cell(_text(share.namespace)),
+        Cell(_text(share.name)),
+        Cell(_text(share.node)),
+        Cell(",".join(map(str, cards)) if share.by_card is not None else "?", "" if share.by_card is not None else ODD),
+        _NOTHING if share.by_card is None else Cell(str(units), "", units),
+        Cell(_unit(node)),
+        _NOTHING,
+        _count(share.pod.priority) if share.pod else _NOTHING,
+        Cell(amount(share.pod.request)) if share.pod else _NOTHING,
+        Cell(_text(share.uid)),
+        Cell(state, style),
+        Cell(reason),
+    ]
+
+
+def _share_state(share: Share) -> tuple[str, str]:
+    if share.why:
+        return _text(share.why), ODD
+    if share.pod and share.pod.terminating:
+        return "terminating", WARN
+    return ("whole", "") if share.whole else ("bound", "")
+
+
+@dataclass
+class _Sums:
+    pods: int = 0
+    pending: int = 0
+    mib: float = 0
+    wholes: int = 0
+
+
+def namespaces_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per namespace. names: of namespaces."""
+    columns = (
+        Column("NAMESPACE"),
+        Column("PODS", right=True),
+        Column("PENDING", right=True),
+        Column("WHOLE", right=True),
+        Column("GIB", right=True),
+        Column("USED", right=True, wide=True),
+        Column("SHARE", right=True),
+    )
+    names, found = select.names, dict[str, _Sums]()
+    every = Selection((), select.namespace, select.labels)
+    mib_of = {node.name: node.inventory.unit.mib for node in cluster.nodes if node.inventory}
+    for share in selected_shares(cluster, every):
+        one = found.setdefault(share.namespace, _Sums())
+        one.pods += 1
+        one.mib += sum((share.by_card or {}).values()) * mib_of.get(share.node, 0)
+        one.wholes += len(share.by_card or ()) if share.whole else 0
+    for waiting in selected_waiting(cluster, every):
+        found.setdefault(waiting.pod.namespace, _Sums()).pending += 1
+    total = sum(node.inventory.units * mib_of[node.name] for node in cluster.nodes if node.inventory)
+    table = Table(columns)
+    for name, sums in sorted(found.items()):
+        if names and name not in names:
+            continue
+        cells = [
+            Cell(_text(name)),
+            _count(sums.pods),
+            _count(sums.pending, WARN if sums.pending else ""),
+            _count(sums.wholes),
+            _gib(sums.mib) if total else _NOTHING,
+            _NOTHING,
+            Cell(f"{100 * sums.mib / total:.1f}%", "", sums.mib) if total else _NOTHING,
+        ]
+        table.rows.append(Row(f"namespace/{_text(name)}", cells))
+    return table
+
+
+def models_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per model of card and unit. names: of models."""
+    columns = (
+        Column("MODEL"),
+        Column("NODES", right=True),
+        Column("CARDS", right=True),
+        Column("USABLE", right=True),
+        Column("EMPTY", right=True),
+        Column("ALLOCATED", right=True),
+        Column("UNITS", right=True),
+        Column("FREE", right=True),
+        Column("LARGEST", right=True),
+        Column("UNIT"),
+    )
+    groups: dict[tuple[str, str], list[tuple[str, CardView]]] = {}
+    for node in selected_nodes(cluster, Selection((), "", select.labels)):
+        for card in cards_of(node):
+            if not select.names or card.card.model in select.names:
+                groups.setdefault((card.card.model, _unit(node)), []).append((node.name, card))
+    table = Table(columns)
+    for (model, unit), cards in sorted(groups.items()):
+        views = [card for _, card in cards]
+        usable = [card for card in views if card.card.usable]
+        cells = [
+            Cell(_text(model) or ABSENT),
+            _count(len({name for name, _ in cards})),
+            _count(len(views)),
+            _count(len(usable), WARN if len(usable) < len(views) else ""),
+            _count(sum(card.state.empty for card in usable)),
+            _count(sum(card.allocated for card in views)),
+            _count(sum(card.card.units for card in views)),
+            _count(sum(card.state.free for card in usable)),
+            _count(max((card.state.free for card in usable), default=0)),
+            Cell(unit),
+        ]
+        table.rows.append(Row(f"model/{_text(model) or ABSENT}", cells))
+    return table
+
+
+VIEWS: Final[Mapping[str, Callable[[Cluster, Selection], Table]]] = {
+    "nodes": nodes_view,
+    "cards": cards_view,
+    "pods": pods_view,
+    "namespaces": namespaces_view,
+    "models": models_view,
+}
+OF_PODS: Final = ("pods", "namespaces")
+"""The views whose objects are pods or their namespaces; a tenant may see those of his own."""
+
+
+def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:
+    """The names that a view can show, whatever names were asked for."""
+    every = Selection((), select.namespace, select.labels)
+    if view in OF_PODS:
+        found = {(share.namespace, share.name) for share in selected_shares(cluster, every)}
+        found |= {(one.pod.namespace, one.pod.name) for one in selected_waiting(cluster, every)}
+        return {name if view == "pods" else namespace for namespace, name in found}
+    nodes = selected_nodes(cluster, every)
+    if view == "models":
+        return {state.card.model for node in nodes for state in node.card_states}
+    return {node.name for node in nodes}
+
+
+def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
+    """`ledger_json` of what a view shows: of views of pods the chosen pods, with their nodes; of others the chosen nodes, whole."""
+    waiting = [one.pod for one in cluster.waiting.values()]
+    if view not in OF_PODS:
+        names = {node.name for node in selected_nodes(cluster, Selection(() if view == "models" else select.names, "", select.labels))}
+    else:
+        by_namespace = view == "namespaces"
+        chosen = Selection(() if by_namespace else select.names, select.namespace, select.labels)
+        found = [s for s in selected_shares(cluster, chosen) if not by_namespace or not select.names or s.namespace in select.names]
+        uids, names = {share.uid for share in found}, {share.node for share in found}
+        waiting = [one.pod for one in selected_waiting(cluster, chosen)]
+        waiting = [pod for pod in waiting if not by_namespace or not select.names or pod.namespace in select.names]
+    made = ledger_json(cluster.ledger, cluster.warnings, waiting, cluster.reasons(), cluster.complete)
+    made["nodes"] = [node for node in made["nodes"] if node["name"] in names]
+    if view in OF_PODS:
+        for node in made["nodes"]:
+            node["pods"] = [pod for pod in node["pods"] if pod["uid"] in uids]
+            node["held"] = [entry for entry in node["held"] if entry["uid"] in uids]
+    if view == "models" and select.names:
+        made["nodes"] = [node for node in made["nodes"] if _has_model(node["cards"], select.names)]
+    return made
+
+
+def _has_model(cards: Iterable[Mapping[str, Any]], names: Collection[str]) -> bool:
+    return any(card["model"] in names for card in cards)

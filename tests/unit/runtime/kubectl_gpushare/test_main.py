@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""`kubectl gpushare`: what it reads over HTTP with which rights, what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.kubectl_gpushare.api import fill
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.live import follow
+from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_gpushare.output import Format
+from gpushare_runtime.kubectl_gpushare.views import Selection
+from unit.runtime.core.test_ledger_json import check
+from unit.runtime.kube.fake_api import FakeApi, connected, fail, kubeconfig, serving, status
+from unit.runtime.kubectl_gpushare.objects import node, pod
+
+OBJECTS = {
+    "/api/v1/nodes/gpu1": node("gpu1", "10.0.0.1", 16, 16),
+    "/api/v1/nodes/cp1": {"metadata": {"name": "cp1"}, "status": {"allocatable": {"cpu": "2"}}},
+    "/api/v1/namespaces/default/pods/p": pod("p", "gpu1", card=1, mem=6),
+    "/api/v1/namespaces/team/pods/t": pod("t", "gpu1", card=0, mem=2, namespace="team"),
+    "/api/v1/namespaces/team/pods/w": pod("w", None, phase="Pending", mem=2, namespace="team"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_kubeconfig_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+async def fill_api(api: FakeApi) -> None:
+    for path, value in OBJECTS.items():
+        await api.put(path, json.loads(json.dumps(value)))
+
+
+def forbidding(*prefixes: str) -> Callable[[web.Request], Any]:
+    """A tenant's rights: everything else is allowed."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        if request.path in prefixes:
+            return status(403, "Forbidden", f'{request.path} is forbidden: User "me" cannot list it at the cluster scope')
+        return None
+
+    return fault
+
+
+def run(tmp_path: Path, *argv: str, faults: Callable[[], list[Any]] = list, namespace: str = "") -> tuple[int, FakeApi]:
+    """The command against a server with these objects, with its kubeconfig at ~/.kube/config."""
+
+    async def go() -> tuple[int, FakeApi]:
+        async with serving(FakeApi()) as api:
+            await fill_api(api)
+            api.faults = faults()
+            config = yaml.safe_load(kubeconfig(api.url))
+            if namespace:
+                config["contexts"][0]["context"]["namespace"] = namespace
+            (tmp_path / ".kube").mkdir()
+            (tmp_path / ".kube/config").write_text(yaml.safe_dump(config))
+            return await asyncio.to_thread(main, argv), api
+
+    return asyncio.run(go())
+
+
+def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, api = run(tmp_path)
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
+    assert printed.out.splitlines()[:2] == [
+        "NAME  CARDS  ALLOCATED  FREE  UNIT  GPU0  GPU1",
+        "gpu1    2/2       8/32    24  GiB   2/16  6/16",
+    ]
+    assert printed.out.endswith("8 of 32 GiB allocated (25 %), 24 GiB free on usable cards, 1 pod pending\n")
+    assert sorted((path, query.get("fieldSelector")) for _, path, query in api.requests) == [
+        ("/api/v1/nodes", None),
+        ("/api/v1/pods", protocol.UNFINISHED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "namespace", "names"),
+    [
+        (("pods",), "", ["pod/p"]),
+        (("pods",), "team", ["pod/t", "pod/w"]),
+        (("pods", "-n", "team"), "", ["pod/t", "pod/w"]),
+        (("-n", "team", "po"), "", ["pod/t", "pod/w"]),
+        (("pods", "-A"), "", ["pod/default/p", "pod/team/t", "pod/team/w"]),
+        (("ns",), "", ["namespace/default", "namespace/team"]),
+        (("ns", "-n", "team"), "", ["namespace/team"]),
+        (("cards", "gpu1"), "", ["card/gpu1/0", "card/gpu1/1"]),
+        (("models",), "", ["model/Tesla T4"]),
+        (("pods", "-A", "--sort-by=allocated"), "", ["pod/team/w", "pod/team/t", "pod/default/p"]),
+    ],
+)  # fmt: skip
+def test_commands(argv: tuple[str, ...], namespace: str, names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run(tmp_path, "-o", "name", *argv, namespace=namespace)
+    assert (code, capsys.readouterr().out.splitlines()) == (0, names)
+
+
+def test_a_tenant_sees_his_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rights = [forbidding("/api/v1/nodes", "/api/v1/pods")] * 9
+    code, _ = run(tmp_path, faults=lambda: rights, namespace="team")
+    printed = capsys.readouterr()
+    assert code == 0
+    assert [line.split() for line in printed.out.splitlines()] == [
+        ["NAME", "NODE", "GPU", "ALLOCATED", "UNIT", "STATE", "REASON"],
+        ["t", "gpu1", "0", "2", "-", "bound"],
+        ["w", "-", "-", "-", "-", "pending", "kube-scheduler", "has", "reported", "nothing", "yet"],
+    ]
+    assert printed.err.splitlines() == [
+        "warning: you may not list nodes, so their cards are not known",
+        "warning: you may not list the pods of all namespaces, so only those of namespace 'team' are known",
+    ]
+
+
+def test_a_tenant_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, "pods", "-o", "json", faults=lambda: [forbidding("/api/v1/nodes")] * 9, namespace="team")
+    made = json.loads(capsys.readouterr().out)
+    check(made)
+    assert (made["complete"], [one["name"] for one in made["pending"]]) == (False, ["w"])
+    assert [(n["unit"], [(p["name"], p["by_card"]) for p in n["pods"]]) for n in made["nodes"]] == [(None, [("t", {"0": 2})])]
+
+
+def test_with_his_namespace_alone_nobody_knows_what_is_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run(tmp_path, "nodes", faults=lambda: [forbidding("/api/v1/pods")] * 9)
+    error = capsys.readouterr().err
+    assert code == 1
+    assert "kubectl gpushare nodes needs both rights" in error
+    assert "look at your own pods with kubectl gpushare pods" in error
+
+
+def test_without_any_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run(tmp_path, "pods", faults=lambda: [fail(403, "Forbidden", "pods is forbidden")] * 9)
+    assert code == 1
+    assert "pods is forbidden\n  It needs to list pods in namespace default" in capsys.readouterr().err
+
+
+def test_pages_that_expire_are_read_in_one_piece(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run(tmp_path, "-o", "name", faults=lambda: [fail(410, "Expired", "too old")])
+    assert (code, capsys.readouterr().out) == (0, "node/gpu1\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (("nodes", "gpu9"), 1, "found no node 'gpu9' with shared cards; there are: gpu1"),
+        (("pods", "x"), 1, "found no pod 'x' with shared cards in namespace default; there are: p"),
+        (("--sort-by", "no"), 2, "found --sort-by='no'; expected a column of this view: name, cards"),
+        (("-l", "a=b=c"), 2, "found 'a=b=c' in the label selector"),
+    ],
+)
+def test_wrong_arguments(argv: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, *argv)[0] == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"kubectl gpushare: {said}" in printed.err
+
+
+@pytest.mark.parametrize("argv", [("no-such-view",), ("-o", "xml"), ("pods", "-A", "-n", "x"), ("nodes", "--nonsense")])
+def test_a_wrong_command_line(argv: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+
+
+def test_no_pod_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run(tmp_path, "pods", "-n", "nobody")
+    printed = capsys.readouterr()
+    assert (code, printed.out.split()[0], printed.err) == (0, "NAME", "no pods with shared cards found in namespace nobody\n")
+
+
+def test_files_instead_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {"kind": "NodeList", "items": [value for path, value in OBJECTS.items() if "/nodes/" in path]}
+    pods = {"kind": "List", "items": [{**value, "kind": "Pod"} for path, value in OBJECTS.items() if "/pods/" in path]}
+    (tmp_path / "nodes.json").write_text(json.dumps(nodes))
+    text = json.dumps(pods)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert main(["--from-file", str(tmp_path / "nodes.json"), "--from-file", "-", "pods", "-A", "-o", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    check(made)
+    assert (made["complete"], [c["free"] for c in made["nodes"][0]["cards"]]) == (True, [14, 10])
+    assert main(["--from-file", str(tmp_path / "nodes.json")]) == 1
+    assert "found no Pod in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("nodes", "found no JSON ("),
+        ("[1]", "found JSON that is no Kubernetes list"),
+        ('{"kind":"List","items":3}', "found JSON that is no Kubernetes list"),
+        ('{"kind":"List","items":[{"kind":"Node","metadata":3}]}', "found a Node that cannot be read ("),
+        ('{"kind":"List","items":[{"kind":"Pod","metadata":{}}]}', "found a Pod that cannot be read ("),
+    ],
+)
+def test_files_that_are_none(content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.json").write_text(content)
+    assert main(["--from-file", str(tmp_path / "x.json")]) == 1
+    assert said in capsys.readouterr().err
+    assert main(["--from-file", str(tmp_path / "none.json")]) == 1
+    assert "none.json: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["rich", "kubernetes"])
+def test_without_the_extra_it_says_where_the_plugin_is(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("layout", "output", "views", "live"):
+        monkeypatch.delitem(sys.modules, f"gpushare_runtime.kubectl_gpushare.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["--kubeconfig", str(tmp_path / "config")]) == 1
+    assert f"the Python package `{package}` is not installed here; use the plugin of a control plane" in capsys.readouterr().err
+
+
+class Recorded(io.StringIO):
+    """What was printed, and when something new was."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+        self.news = asyncio.Event()
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        self.news.set()
+        return super().write(text)
+
+    async def until(self, text: str) -> None:
+        async with asyncio.timeout(30):
+            while text not in self.getvalue():
+                self.news.clear()
+                await self.news.wait()
+
+
+@asynccontextmanager
+async def watching(api: FakeApi, tmp_path: Path, form: Format, view: str = "pods", terminal: bool = False) -> AsyncIterator[Recorded]:
+    from rich.console import Console
+
+    out, cluster = Recorded(terminal), Cluster()
+    console = Console(file=out, force_terminal=terminal, width=100, height=30)
+    async with connected(api, tmp_path) as client:
+        read = await fill(client, cluster, "", "default")
+        task = asyncio.ensure_future(follow(client, cluster, read, view, Selection(), form, console))
+        try:
+            yield out
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def test_watch_prints_the_rows_that_change(tmp_path: Path) -> None:
+    async def go() -> str:
+        async with serving(FakeApi()) as api:
+            await fill_api(api)
+            async with watching(api, tmp_path, Format()) as out:
+                await out.until("pending")
+                await api.put("/api/v1/namespaces/team/pods/w", pod("w", "gpu1", card=1, mem=2, namespace="team"))
+                await out.until("w     gpu1")
+                await api.remove("/api/v1/namespaces/default/pods/p")
+                await api.put("/api/v1/namespaces/team/pods/n", pod("n", "gpu1", card=1, mem=1, namespace="team"))
+                await out.until("n     gpu1")
+                return out.getvalue()
+
+    lines = [line.split() for line in asyncio.run(go()).splitlines()]
+    assert [(line[1], line[2]) for line in lines] == [
+        ("NAME", "NODE"),
+        ("p", "gpu1"),
+        ("t", "gpu1"),
+        ("w", "-"),
+        ("w", "gpu1"),
+        ("n", "gpu1"),
+    ]
+
+
+def test_watch_as_json_prints_a_document_a_line(tmp_path: Path) -> None:
+    async def go() -> str:
+        async with serving(FakeApi()) as api:
+            await fill_api(api)
+            async with watching(api, tmp_path, Format("json"), "nodes") as out:
+                await out.until("\n")
+                await api.put("/api/v1/nodes/gpu2", node("gpu2", "10.0.0.2", 8))
+                await out.until("gpu2")
+                await api.remove("/api/v1/nodes/gpu2")
+                async with asyncio.timeout(30):
+                    while out.getvalue().count("\n") < 3:
+                        out.news.clear()
+                        await out.news.wait()
+                return out.getvalue()
+
+    documents = [json.loads(line) for line in asyncio.run(go()).splitlines()]
+    for document in documents:
+        check(document)
+    assert [[one["name"] for one in document["nodes"]] for document in documents] == [["gpu1"], ["gpu1", "gpu2"], ["gpu1"]]
+
+
+def test_on_a_terminal_a_screen_follows(tmp_path: Path) -> None:
+    async def go() -> str:
+        async with serving(FakeApi()) as api:
+            await fill_api(api)
+            async with watching(api, tmp_path, Format(), "nodes", terminal=True) as out:
+                await out.until("6/16")
+                await api.remove("/api/v1/namespaces/default/pods/p")
+                await out.until("2 of 32 GiB")
+                await api.cut()
+                await api.put("/api/v1/nodes/gpu3", node("gpu3", "10.0.0.3", 8))
+                await out.until("gpu3")
+            return out.getvalue()
+
+    text = asyncio.run(go())
+    assert "Ctrl-C ends" in text
+    # The alternate screen is entered, and left at the end.
+    assert ("\x1b[?1049h" in text, "\x1b[?1049l" in text) == (True, True)

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What each view shows, character by character. `$` marks the end of a line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB, UNITS
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
+from gpushare_runtime.kubectl_gpushare.output import Format, render
+from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
+from gpushare_runtime.kubectl_gpushare.views import Selection
+from unit.runtime.core.test_ledger_json import check
+from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
+from unit.runtime.pods import card, inventory
+
+
+def golden(text: str) -> str:
+    return text.replace("$\n", "\n").removeprefix("\n")
+
+
+def held(raw: dict[str, Any], **cards: list[dict[str, Any]]) -> dict[str, Any]:
+    """The node, which reports this of its cards; gpu0=[…] for card 0."""
+    by_uuid = {card(int(name.removeprefix("gpu")), 1).uuid: entries for name, entries in cards.items()}
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": by_uuid, "rejected": []})
+    return raw
+
+
+def pending(name: str, message: str = "", namespace: str = "default", **limits: int) -> dict[str, Any]:
+    raw = pod(name, None, phase="Pending", namespace=namespace, **limits)
+    if message:
+        raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    return raw
+
+
+def allocation(containers: dict[str, dict[str, int]]) -> dict[str, str]:
+    return {"scheduler.framework.gpushare.allocation": json.dumps(containers)}
+
+
+def shown(cluster: Cluster, view: str = "nodes", select: Selection | None = None, **form: Any) -> str:
+    return render(cluster, view, select or Selection(), Format(**form))
+
+
+def sixteen() -> Cluster:
+    cards = tuple(card(i, 16, health="XID 79: see dmesg" if i == 3 else "ok", cordoned=i == 5) for i in range(16))
+    gone = {"pod": "default/gone", "uid": "u1", "units": 3, "why": "orphaned"}
+    nodes = [held(node("gpu1", "10.0.0.1", cards=Inventory(GIB, cards)), gpu2=[gone]), node("gpu2", "10.0.0.2", 16, 24)]
+    pods = [
+        pod("a", "gpu1", card=0, mem=6),
+        pod("whole", "gpu1", annotations=allocation({"0": {"1": 16}}), count=1),
+        pod("two", "gpu1", annotations=allocation({"0": {"7": 4, "8": 4}}), mem=8),
+        pod("bad", "gpu1", card=3, mem=5),
+    ]
+    return read_all(nodes, pods)
+
+
+def test_no_node() -> None:
+    assert shown(Cluster()) == golden("""
+NAME  CARDS  ALLOCATED  FREE  UNIT$
+$
+0 of 0 GiB allocated, 0 GiB free on usable cards, 0 pods pending$
+""")
+    assert shown(Cluster(), headers=False) == ""
+
+
+def test_one_card() -> None:
+    assert shown(read_all([node("gpu1", "10.0.0.1", 16)], [pod("p", "gpu1", card=0, mem=6)])) == golden("""
+NAME  CARDS  ALLOCATED  FREE  UNIT  GPU0$
+gpu1    1/1       6/16    10  GiB   6/16$
+$
+6 of 16 GiB allocated (37 %), 10 GiB free on usable cards, 0 pods pending$
+""")
+
+
+def test_sixteen_cards_on_eighty_columns() -> None:
+    assert shown(sixteen(), width=80) == golden("""
+NAME  CARDS  ALLOCATED  FREE  UNIT  GPU0     GPU1     GPU2     GPU3$
+                                    GPU4     GPU5     GPU6     GPU7$
+                                    GPU8     GPU9     GPU10    GPU11$
+                                    GPU12    GPU13    GPU14    GPU15$
+gpu1  14/16     38/256   191  GiB   6/16     16/16 W  3/16 O   5/16 B$
+                                    0/16     0/16 C   0/16     4/16$
+                                    4/16     0/16     0/16     0/16$
+                                    0/16     0/16     0/16     0/16$
+gpu2    2/2       0/40    40  GiB   0/16     0/24     -        -$
+$
+B bad  C cordoned  O orphaned units  W whole card$
+38 of 296 GiB allocated (12 %), 231 GiB free on usable cards, 0 pods pending$
+""")
+
+
+def test_sixteen_cards_on_two_hundred_columns() -> None:
+    lines = shown(sixteen(), width=200).splitlines()
+    assert [line.split()[5:] for line in lines[:1]] == [[f"GPU{i}" for i in range(16)]]
+    cells = "6/16 16/16 W 3/16 O 5/16 B 0/16 0/16 C 0/16 4/16 4/16"
+    assert lines[1].split()[5:] == [*cells.split(), *["0/16"] * 7]
+    assert lines[2].split()[5:] == ["0/16", "0/24", *"-" * 14]
+    assert max(map(len, lines)) <= 200
+    assert shown(sixteen(), width=200) == shown(sixteen())
+
+
+def test_cards_each_with_its_state() -> None:
+    assert (
+        shown(sixteen(), "cards", Selection(frozenset(("gpu1", "gpu2")))).splitlines()[:8]
+        == golden("""
+NODE  GPU  MODEL     ALLOCATED  UNITS  FREE  UNIT  PODS  STATE$
+gpu1    0  Tesla T4          6     16    10  GiB      1  ok$
+gpu1    1  Tesla T4         16     16     0  GiB      1  whole$
+gpu1    2  Tesla T4          3     16    13  GiB      1  3 orphaned$
+gpu1    3  Tesla T4          5     16     -  GiB      1  bad: XID 79: see dmesg$
+gpu1    4  Tesla T4          0     16    16  GiB      0  ok$
+gpu1    5  Tesla T4          0     16     -  GiB      0  cordoned$
+gpu1    6  Tesla T4          0     16    16  GiB      0  ok$
+""").splitlines()
+    )
+
+
+def test_mixed_cards_an_absent_one_small_units_and_a_node_of_the_original() -> None:
+    small = Inventory(UNITS["64MiB"], (card(1, 256, model="A100", mib=16384),))
+    nodes = [node("mib", "10.0.0.3", cards=small), original_node("old", "10.0.0.4", memory=30, count=2), node("mixed", "10.0.0.2", 16, 24)]
+    cluster = read_all(nodes, [pod("p", "mib", card=1, mem=100), pod("o", "old", card=1, mem=5)])
+    assert shown(cluster) == golden("""
+NAME   CARDS  ALLOCATED  FREE  UNIT   GPU0     GPU1$
+mib      1/1    100/256   156  64MiB  -        100/256$
+mixed    2/2       0/40    40  GiB    0/16     0/24$
+old      2/2       5/30    25  GiB    0/15     5/15$
+$
+11.25 of 86 GiB allocated (13 %), 74.75 GiB free on usable cards, 0 pods pending$
+""")
+    assert shown(cluster, "models") == golden("""
+MODEL     NODES  CARDS  USABLE  EMPTY  ALLOCATED  UNITS  FREE  LARGEST  UNIT$
+-             1      2       2      1          5     30    25       15  GiB$
+A100          1      1       1      0        100    256   156      156  64MiB$
+Tesla T4      1      2       2      2          0     40    40       24  GiB$
+""")
+
+
+def people() -> Cluster:
+    """A cluster with one pod of each kind."""
+    nodes = [
+        held(
+            node("gpu1", "10.0.0.1", 16, 16, 24),
+            gpu0=[{"pod": "lab/gone", "uid": "u1", "units": 3, "why": "orphaned"}],
+            gpu1=[{"pod": "lab/static", "uid": "uid-static", "units": 2, "why": "unmanaged"}],
+        ),
+        node("gpu2", "10.0.0.2", 16),
+    ]
+    leaving = pod("leaving", "gpu1", card=0, mem=6)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    pods = [
+        leaving,
+        pod("whole", "gpu2", annotations=allocation({"0": {"0": 16}}), count=1),
+        pod("two", "gpu1", annotations=allocation({"0": {"1": 4, "2": 4}}), mem=8),
+        pod("static", "gpu1", namespace="lab", mem=2),
+        pod("lost", "gpu2", namespace="lab", mem=3),
+        pending("waits", "0/2 nodes are available: gpu1: needs 20 GiB on one card, at most 9 are free", mem=20),
+        pending("large", "0/2 nodes are available", "lab", mem=25),
+        pending("new", "", "lab", mem=1),
+        pending("odd", "", "lab", mem=-1),
+    ]
+    return read_all(nodes, pods)
+
+
+def test_pods_of_every_kind() -> None:
+    lines = shown(people(), "pods").splitlines(keepends=True)
+    assert lines.pop().endswith(" such as 8\n")
+    assert "".join(lines) == golden("""
+NAMESPACE  NAME     NODE  GPU  ALLOCATED  UNIT  STATE        REASON$
+default    leaving  gpu1  0            6  GiB   terminating$
+default    two      gpu1  1,2          8  GiB   bound$
+default    whole    gpu2  0           16  GiB   whole$
+lab        gone     gpu1  0            3  GiB   orphaned     the pod object is gone, its processes are not$
+lab        lost     gpu2  ?            -  GiB   bound        its card is not known$
+lab        static   gpu1  1            2  GiB   unmanaged    no scheduler gave it this card$
+default    waits    -     -            -  -     pending      0/2 nodes are available: gpu1: needs 20 GiB on one card, at most 9 are free$
+lab        large    -     -            -  -     pending      25 means 25 units of 1 GiB; the largest card has 24; write at most 24$
+lab        new      -     -            -  -     pending      kube-scheduler has reported nothing yet$
+""")
+
+
+def test_a_long_reason_stands_below_its_row_on_a_narrow_terminal() -> None:
+    assert shown(people(), "pods", Selection(namespace="default"), width=60) == golden("""
+NAME     NODE  GPU  ALLOCATED  UNIT  STATE        REASON$
+leaving  gpu1  0            6  GiB   terminating$
+two      gpu1  1,2          8  GiB   bound$
+whole    gpu2  0           16  GiB   whole$
+waits    -     -            -  -     pending$
+    0/2 nodes are available: gpu1: needs 20 GiB on one card,
+    at most 9 are free$
+""")
+
+
+def test_namespaces() -> None:
+    assert shown(people(), "namespaces") == golden("""
+NAMESPACE  PODS  PENDING  WHOLE  GIB  SHARE$
+default       3        1      1   30  41.7%$
+lab           3        3      0    5   6.9%$
+""")
+
+
+def test_wide() -> None:
+    cluster = people()
+    assert (
+        shown(cluster, name="wide").splitlines()[:3]
+        == golden("""
+NAME  CARDS  ALLOCATED  FREE  UNIT  LARGEST  EMPTY  USED  ADDRESS   MODEL     STRATEGY  ISOLATION  STATE       GPU0     GPU1     GPU2$
+gpu1    3/3      19/56    37  GiB        20      0     -  10.0.0.1  Tesla T4  -         -          3 orphaned  9/16 O   6/16     4/24$
+gpu2    1/1      16/16     0  GiB         0      0     -  10.0.0.2  Tesla T4  -         -          ok          16/16 W  -        -$
+""").splitlines()
+    )
+    assert shown(cluster, "pods", Selection(frozenset(("two",))), name="wide") == golden("""
+NAMESPACE  NAME  NODE  GPU  ALLOCATED  UNIT  USED  PRIORITY  REQUEST  UID      STATE  REASON$
+default    two   gpu1  1,2          8  GiB      -         0  8 units  uid-two  bound$
+""")
+    assert shown(cluster, "cards", Selection(frozenset(("gpu2",))), name="wide").splitlines()[1].split()[9:] == (
+        ["-", "16384", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]
+    )
+
+
+def test_names_sorting_and_no_headers() -> None:
+    cluster = people()
+    assert shown(cluster, "pods", Selection(namespace="default"), name="name").split() == [
+        f"pod/{n}" for n in ("leaving", "two", "whole", "waits")
+    ]
+    assert shown(cluster, "cards", name="name").split() == ["card/gpu1/0", "card/gpu1/1", "card/gpu1/2", "card/gpu2/0"]
+    by_free = shown(cluster, "cards", name="name", sort_by="free", reverse=True).split()
+    assert by_free == ["card/gpu1/2", "card/gpu1/1", "card/gpu1/0", "card/gpu2/0"]
+    assert shown(cluster, "nodes", headers=False, sort_by="FREE").split()[0] == "gpu2"
+    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, cards, allocated, free"):
+        shown(cluster, sort_by="no")
+
+
+def test_labels_of_nodes_and_of_pods() -> None:
+    one, other = node("a", "10.0.0.1", 8), node("b", "10.0.0.2", 8)
+    one["metadata"]["labels"] = {"pool": "x"}
+    mine = pod("mine", "a", card=0, mem=1)
+    mine["metadata"]["labels"] = {"app": "web"}
+    wants = pending("wants", "", mem=1)
+    wants["metadata"]["labels"] = {"app": "web"}
+    cluster = read_all([one, other], [mine, wants, pod("theirs", "b", card=0, mem=1)])
+    assert shown(cluster, "nodes", Selection(labels=parse_selector("pool=x")), name="name") == "node/a\n"
+    assert shown(cluster, "pods", Selection(labels=parse_selector("app in (web)")), name="name").split() == [
+        "pod/default/mine",
+        "pod/default/wants",
+    ]
+
+
+def test_colours_change_nothing_but_colours() -> None:
+    plain, painted = shown(sixteen(), width=80), shown(sixteen(), width=80, colours=True)
+    assert "\x1b[1;31m5/16 B\x1b[0m" in painted
+    for code in ("0", "1", "1;31", "32", "33", "35"):
+        painted = painted.replace(f"\x1b[{code}m", "")
+    assert painted == plain
+
+
+def test_json_is_of_the_published_form_for_every_view() -> None:
+    cluster = people()
+    for view in ("nodes", "cards", "pods", "namespaces", "models"):
+        made = json.loads(shown(cluster, view, name="json"))
+        check(made)
+        assert [one["name"] for one in made["nodes"]] == ["gpu1", "gpu2"]
+        assert [one["name"] for one in made["pending"]] == ["waits", "large", "new", "odd"]
+    made = json.loads(shown(cluster, "pods", Selection(namespace="lab"), name="json"))
+    check(made)
+    assert [(n["name"], [p["name"] for p in n["pods"]], [h["pod"] for h in n["held"]]) for n in made["nodes"]] == [
+        ("gpu1", ["static"], ["lab/gone", "lab/static"]),
+        ("gpu2", ["lost"], []),
+    ]
+    assert [(one["name"], one["reason"][:20]) for one in made["pending"]] == [
+        ("large", "25 means 25 units of"),
+        ("new", ""),
+        ("odd", "container 'main', al"),
+    ]
+    assert yaml.safe_load(shown(cluster, "pods", Selection(namespace="lab"), name="yaml")) == made
+
+
+def test_nothing_that_a_name_says_is_obeyed_by_a_terminal() -> None:
+    evil = "\x1b[2J\x1b]0;x\x07\u202e" + "n" * 100_000
+    odd = held(node("a", "10.0.0.1", 8), gpu0=[])
+    odd["metadata"]["annotations"]["gpushare/cards"] = Inventory(GIB, (card(0, 8, health="ok"),)).to_json()
+    waits = pending(evil, evil, namespace=evil, mem=1)
+    cluster = read_all([odd], [waits, pod(evil, "a", card=0, mem=1, namespace=evil)])
+    for view in ("nodes", "cards", "pods", "namespaces", "models"):
+        for name in ("table", "wide", "name"):
+            text = shown(cluster, view, name=name)
+            assert text.replace("\n", "").isprintable()
+            assert len(text) < 20_000
+        assert "\x1b" not in shown(cluster, view, name="json")
+        assert "\x1b" not in shown(cluster, view, name="yaml")
+
+
+def test_changes_come_and_go() -> None:
+    cluster = people()
+    cluster.remove_pod("uid-waits")
+    cluster.remove_pod("uid-two")
+    cluster.remove_node("gpu2")
+    cluster.settle()
+    assert "two" not in shown(cluster, "pods")
+    assert [line.split()[0] for line in shown(cluster, headers=False).splitlines()] == ["gpu1", "gpu2"]
+    cluster.remove_pod("uid-whole")
+    cluster.remove_pod("uid-lost")
+    assert [line.split()[0] for line in shown(cluster, headers=False).splitlines()] == ["gpu1"]
+    bound = pod("new", "gpu1", card=2, mem=1, namespace="lab")
+    cluster.set_pod(bound)
+    assert ["lab", "new", "gpu1", "2", "1", "GiB", "bound"] in [line.split() for line in shown(cluster, "pods").splitlines()]
+    cluster.set_pod(bound | {"status": {"phase": "Succeeded"}})
+    assert "new" not in shown(cluster, "pods")
+
+
+def test_inventory_of_a_node_that_cannot_be_used() -> None:
+    broken = node("a", "10.0.0.1", cards='{"v":9}')
+    cluster = read_all([broken, node("b", "10.0.0.2", cards=inventory(8))], [])
+    cells = shown(cluster, name="wide").splitlines()[1].split()
+    assert cells[:10] == ["a", "0/0", "0/0", "0", "-", "0", "0", "-", "10.0.0.1", "-"]
+    assert " ".join(cells[12:]).startswith("annotation gpushare/cards cannot be used: version 9 is not known")
+    assert cluster.problems()[0].startswith("node a: annotation gpushare/cards cannot be used: version 9 is not known")
