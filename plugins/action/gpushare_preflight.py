@@ -68,8 +68,19 @@ class ActionModule(ActionBase):
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
             return preflight_reasons.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
-        names = ("gpu_node", "control_plane", "python", "kubectl", "kubeconfig", "scheduler_manifest", "memory_unit", "target_kubernetes")
-        judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}, expected=arguments["expected"]))
+        names = (
+            "gpu_node",
+            "control_plane",
+            "python",
+            "kubectl",
+            "kubeconfig",
+            "scheduler_manifest",
+            "memory_unit",
+            "target_kubernetes",
+            "expected",
+            "driver_managed",
+        )
+        judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 
@@ -81,7 +92,8 @@ class ActionModule(ActionBase):
             return values.get(name, variables()[name].spec["default"])
 
         expected = Expected(of("gpushare_minimum_driver"), of("gpushare_expect_cards"), of("gpushare_expect_memory_mib"))
-        return {"memory_unit": of("gpushare_memory_unit"), "expected": expected}
+        managed = of("gpushare_driver_state") == "managed"
+        return {"memory_unit": of("gpushare_memory_unit"), "expected": expected, "driver_managed": managed}
 
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:
         """The variables that this host has, from wherever they come, and what is wrong with them."""

@@ -168,6 +168,7 @@ driver:
     nvidia_smi: {description: Path of nvidia-smi., type: str}
     nouveau_loaded: {description: Whether nouveau is loaded., type: bool}
     kind: {description: "Kind of the kernel module, V(open) or V(proprietary).", type: str}
+    installed_kind: {description: The same of the kernel module on disk., type: str}
     signed: {description: Whether the kernel module on disk has a signature., type: bool}
     other_kernels: {description: Other kernels that have a module on disk., type: list, elements: str}
     container: {description: Whether a driver container of the GPU Operator provides the driver., type: bool}

@@ -87,6 +87,12 @@ options:
         type: list
         elements: str
         default: []
+      version:
+        description:
+          - For apt, the upstream version that it prefers for every package, in a file below C(/etc/apt/preferences.d). Without it, apt
+            takes the newest version of packages that the named ones need, and does not find an older set. Empty for none.
+        type: str
+        default: ""
   folder:
     description: Folder on the host with package files, which are used before those of a repository.
     type: str
@@ -197,6 +203,7 @@ REPOSITORY = {
     "fingerprints": {"type": "list", "elements": "str", "required": True},
     "package_signatures": {"type": "bool", "default": True},
     "replaces": {"type": "list", "elements": "str", "default": []},
+    "version": {"type": "str", "default": ""},
 }
 _KEY_SECONDS = 30
 
@@ -236,6 +243,7 @@ def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
         tuple(params["components"]),
         params["package_signatures"],
         tuple(params["replaces"]),
+        params["version"],
     )
 
 

@@ -92,6 +92,11 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "module_utils/_cluster/drain.py": ("plugins/cluster/test_drain.py",),
+    "module_utils/_driver/apply.py": ("plugins/driver/test_apply.py",),
+    "module_utils/_driver/facts.py": ("plugins/driver/test_facts.py",),
+    "module_utils/_driver/generations.py": ("plugins/driver/test_plan.py",),
+    "module_utils/_driver/plan.py": ("plugins/driver/test_plan.py",),
     "module_utils/_facts/diagnosis.py": ("plugins/facts/test_diagnosis.py", "plugins/facts/test_nvidia_smi.py"),
     "plugin_utils/_preflight/cards.py": ("plugins/preflight/test_cards.py",),
     "module_utils/_host/files.py": ("plugins/host/test_files.py", "plugins/change/test_transaction.py"),

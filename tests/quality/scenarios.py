@@ -21,6 +21,7 @@ FOLDER = REPOSITORY / "molecule"
 # In the order of an installation, as they share a cluster.
 ON_LAB = (
     "preflight",
+    "nvidia_driver",
     "python_environment",
     "extender",
     "container_runtime",

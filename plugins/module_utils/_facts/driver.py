@@ -51,9 +51,9 @@ class Driver:
     """NVIDIA's driver by its parts, each a version or None. They must all be of the same.
 
     loaded: the kernel module in use; installed: the module on disk for the running kernel; library: libnvidia-ml as the dynamic
-    linker finds it; kind: "open" or "proprietary", of the loaded module or else of the one on disk; signed: whether the module on
-    disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than the running one that have a
-    module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
+    linker finds it; kind: "open" or "proprietary", of the loaded module or else of the one on disk; installed_kind: of the latter;
+    signed: whether the module on disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than
+    the running one that have a module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
     """
 
     loaded: Optional[str]
@@ -64,6 +64,7 @@ class Driver:
     nvidia_smi: Optional[str]
     nouveau_loaded: bool
     kind: Optional[str] = None
+    installed_kind: Optional[str] = None
     signed: Optional[bool] = None
     other_kernels: Tuple[str, ...] = ()
     container: bool = False
@@ -114,6 +115,7 @@ def driver(host: Host) -> Driver:
         nvidia_smi=host.program("nvidia-smi"),
         nouveau_loaded=host.is_folder("/sys/module/nouveau"),
         kind=_kind(loaded, license_),
+        installed_kind=_kind("", license_),
         signed=signed,
         other_kernels=tuple(one for one in kernels(host) if one != host.release and _module_path(host, one)),
         container=bool(host.names(CONTAINER)),

@@ -34,6 +34,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 )
 
 LISTS, SOURCES, KEYRINGS = "/var/lib/apt/lists", "/etc/apt/sources.list.d", "/etc/apt/keyrings"
+PREFERENCES = "/etc/apt/preferences.d"
 _QUESTION, _FETCH = 120.0, 600.0
 # Never a prompt; a file of configuration that an administrator has changed stays.
 _ENV = ["env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=l"]
@@ -93,6 +94,11 @@ class Apt(Manager):
                 texts[path] = None if gone else after.encode("utf-8", "surrogateescape")
         key = f"{KEYRINGS}/{sources.PREFIX}{repository.name}.asc"
         texts[key] = openpgp.armored(repository.keys)
+        preferences = f"{PREFERENCES}/{sources.PREFIX}{repository.name}"
+        if repository.version:
+            texts[preferences] = sources.preferences(repository.version).encode()
+        elif read_state(preferences) is not None:
+            texts[preferences] = None
         texts[own] = sources.deb822(repository, key, self._architecture()).encode()
         return texts
 
@@ -114,6 +120,7 @@ class Apt(Manager):
                 versions[package.name] = choose(package.name, package.version, found, where)
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = [*_ENV, "apt-get", "-q", "--simulate", *scratch.options, *_FORCE, "install", *self._targets(versions, packages)]
+            argv += self._going(wanted)
             outcome = self._run(argv, _QUESTION)
             if not outcome.ok:
                 raise Refused(
@@ -133,7 +140,7 @@ class Apt(Manager):
 
     def install(self, wanted: Wanted, plan: Plan) -> None:
         packages = self._files_of(wanted) if wanted.folder else {}
-        self._do([*_ENV, "apt-get", "-qy", *_QUIET, *_FORCE, "install", *self._targets(plan.versions, packages)])
+        self._do([*_ENV, "apt-get", "-qy", *_QUIET, *_FORCE, "install", *self._targets(plan.versions, packages), *self._going(wanted)])
 
     def hold(self, names: Sequence[str], held: bool) -> None:
         self._do(["apt-mark", "hold" if held else "unhold", *names])
@@ -192,6 +199,11 @@ class Apt(Manager):
     def _targets(self, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]]) -> List[str]:
         return [packages[name][version] if name in packages else f"{name}={version}" for name, version in versions.items()]
 
+    def _going(self, wanted: Wanted) -> List[str]:
+        """What may go goes by name: apt does not take a held package away by itself."""
+        now = self.installed(wanted.replaces) if wanted.replaces else {}
+        return [f"{name}-" for name, one in now.items() if one.version is not None]
+
     def _do(self, argv: Sequence[str]) -> None:
         outcome = self._run(list(argv), self._timeout)
         if not outcome.ok:
@@ -212,7 +224,7 @@ class _Scratch:
         try:
             # The user as which apt fetches must get through it.
             os.chmod(self.folder, 0o755)
-            for name in ("own", "all", "lists/partial", "archives/partial"):
+            for name in ("own", "all", "preferences", "lists/partial", "archives/partial"):
                 os.makedirs(os.path.join(self.folder, name))
             self._fill()
             yield self
@@ -235,16 +247,18 @@ class _Scratch:
 
     @property
     def options(self) -> List[str]:
-        parts = os.path.join(self.folder, "all")
-        return [*self.base, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={parts}"]
+        parts, preferences = os.path.join(self.folder, "all"), os.path.join(self.folder, "preferences")
+        settings = ["Dir::Etc::SourceList=/dev/null", f"Dir::Etc::SourceParts={parts}", f"Dir::Etc::PreferencesParts={preferences}"]
+        return [*self.base, *(word for setting in settings for word in ("-o", setting))]
 
     def _fill(self) -> None:
         keys = {path: os.path.join(self.folder, os.path.basename(path)) for path in self._files if path.startswith(KEYRINGS)}
         for path, copy in keys.items():
             _write(copy, self._files[path] or b"")
+        self._fill_preferences()
         texts = {path: state.content for path in _source_files() for state in [read_state(path)] if state is not None}
         for path, content in self._files.items():
-            if path in keys:
+            if path in keys or path.startswith(PREFERENCES):
                 continue
             if content is None:
                 texts.pop(path, None)
@@ -261,6 +275,14 @@ class _Scratch:
             # Those of the candidate are fetched anew, with its key.
             if os.path.isfile(os.path.join(LISTS, name)) and name != "lock" and not name.startswith(self._listed):
                 os.symlink(os.path.join(LISTS, name), os.path.join(self.folder, "lists", name))
+
+    def _fill_preferences(self) -> None:
+        names = sorted(os.listdir(PREFERENCES)) if os.path.isdir(PREFERENCES) else []
+        paths = [os.path.join(PREFERENCES, name) for name in names]
+        texts = {path: state.content for path in paths if os.path.isfile(path) for state in [read_state(path)] if state is not None}
+        texts.update({path: content or b"" for path, content in self._files.items() if path.startswith(PREFERENCES)})
+        for path, content in texts.items():
+            _write(os.path.join(self.folder, "preferences", os.path.basename(path)), content)
 
 
 def failure(outcome: Outcome) -> str:

@@ -51,7 +51,8 @@ class Repository:
 
     name: of its files, without "gpushare-"; suite and components: of a repository for apt, "/" and none for one without folders;
     keys: those whose fingerprints were compared; package_signatures: whether the packages are signed as well (rpm); the metadata must
-    always be. replaces: addresses of repositories that this one takes the place of.
+    always be. replaces: addresses of repositories that this one takes the place of. version: the upstream version that apt prefers for all
+    packages, also for those that others need: apt takes the newest of these otherwise, and does not find an older set; "" for none.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Repository:
     components: Tuple[str, ...] = ()
     package_signatures: bool = True
     replaces: Tuple[str, ...] = ()
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,8 @@ def check(wanted: Wanted) -> None:
     _match(_REPOSITORY, repository.name, "the name of the repository", "small letters, digits and -")
     for url in (repository.url, *repository.replaces):
         _match(_URL, url, "the address of the repository", "a URL that begins with https://, http:// or file://, without white space")
+    if repository.version:
+        _match(_VERSION, repository.version, "the version of the repository", "a version such as 580.126.20")
     _match(_SUITE, repository.suite, "the suite of the repository", "a suite such as bookworm, or a path that ends in /")
     for component in repository.components:
         _match(_WORD, component, "a component of the repository", "a word such as main")

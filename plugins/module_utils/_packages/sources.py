@@ -31,6 +31,11 @@ def deb822(repository: Repository, key_path: str, architecture: str) -> str:
     return HEADER + "".join(f"{name}: {value}\n" for name, value in fields)
 
 
+def preferences(version: str) -> str:
+    """For apt: whatever package has this upstream version is taken in it, also where that is a downgrade."""
+    return f"{HEADER}Package: /./\nPin: version {version}-*\nPin-Priority: 1001\n"
+
+
 def repo_file(repository: Repository, key_path: str) -> str:
     """Ours, for dnf and zypper."""
     fields = [

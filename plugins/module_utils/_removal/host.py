@@ -43,7 +43,14 @@ PLUGIN_UNIT = PLUGIN + ".service"
 # The timer first: it would start the service.
 OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", PLUGIN_UNIT)
 # Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
-PROVEN_ELSEWHERE = ("scheduler", "kubelet", "container_runtime", "container_runtime.docker", "container_runtime.cri-o")
+PROVEN_ELSEWHERE = (
+    "scheduler",
+    "kubelet",
+    "container_runtime",
+    "container_runtime.docker",
+    "container_runtime.cri-o",
+    "nvidia_driver",
+)
 CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
 STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
@@ -61,7 +68,7 @@ _NEAR = (
     "/var/lib/kubelet",
 )
 _SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
-KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
+KUBECTL_PLUGIN = "kubectl-inspect-gpushare"
 _RUNTIME_CURE = "the role container_runtime with gpushare_container_runtime_state: absent"
 _CURES = {
     "scheduler": "the role scheduler with gpushare_scheduler_state: absent",
@@ -69,6 +76,7 @@ _CURES = {
     "container_runtime": _RUNTIME_CURE,
     "container_runtime.docker": _RUNTIME_CURE,
     "container_runtime.cri-o": _RUNTIME_CURE,
+    "nvidia_driver": "the role nvidia_driver with gpushare_driver_state: absent",
 }
 
 
@@ -274,8 +282,7 @@ def _names(folder: str, end: str) -> List[str]:
 def plan_leftovers(layout: Layout, check: bool) -> Plan:
     """What goes last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
     plan = Plan(layout)
-    for program in KUBECTL_PLUGINS:
-        _plan_link(plan, program)
+    _plan_link(plan)
     folder = layout.real(layout.install_dir)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         if is_environment(name) or name in (LINK, LINK + ".new"):
@@ -285,10 +292,10 @@ def plan_leftovers(layout: Layout, check: bool) -> Plan:
     return plan
 
 
-def _plan_link(plan: Plan, program: str) -> None:
+def _plan_link(plan: Plan) -> None:
     layout = plan.layout
-    path = os.path.join(layout.kubectl_plugin_dir, program)
-    real, target = layout.real(path), os.path.join(layout.install_dir, "current/bin", program)
+    path = os.path.join(layout.kubectl_plugin_dir, KUBECTL_PLUGIN)
+    real, target = layout.real(path), os.path.join(layout.install_dir, "current/bin", KUBECTL_PLUGIN)
     if os.path.islink(real) and os.readlink(real) == target:
         plan.remove_file(path)
     elif os.path.lexists(real):

@@ -55,6 +55,18 @@ MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
 DISTRIBUTIONS = ("kubeadm",)
 MINIMUM_FREE_MIB = 500
+# Problems of the driver that end where the role nvidia_driver installs one.
+_INSTALLED_BY_ROLE = (
+    "not_installed",
+    "driver_not_loaded",
+    "nouveau",
+    "module_missing",
+    "wrong_module",
+    "unsupported_card",
+    "version_mismatch",
+    "library_missing",
+    "no_devices",
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,7 @@ class Wanted:
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
     memory_unit: str = "GiB"
     expected: Expected = field(default_factory=Expected)
+    driver_managed: bool = False
     target_kubernetes: str = ""
 
 
@@ -77,9 +90,9 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     found = Reasons(host)
     _system(found, facts, wanted)
     if wanted.gpu_node:
-        _cards(found, facts, wanted.expected)
+        _cards(found, facts, wanted)
         _memory_unit(found, facts, wanted.memory_unit)
-        _driver(found, facts)
+        _driver(found, facts, wanted.driver_managed)
         _kubelet(found, facts)
         _target(found, facts, wanted.target_kubernetes)
         _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
@@ -109,8 +122,13 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     _python(found, facts, wanted.python)
 
 
+def family_of(name: str, like: Sequence[str]) -> str | None:
+    """ "debian", "ubuntu", "rhel" or "suse", by the ID and ID_LIKE of os-release; None for another one."""
+    return next((_FAMILIES[word] for word in [name, *like] if word in _FAMILIES), None)
+
+
 def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, words: str) -> None:
-    family = next((_FAMILIES[word] for word in [name, *like] if word in _FAMILIES), None)
+    family = family_of(name, like)
     # A derivative counts its versions in its own way.
     versioned = name in _FAMILIES and name != "fedora"
     here, known = numbers(version), [numbers(one) or () for one in SYSTEMS.get(family or "", ())]
@@ -144,7 +162,7 @@ def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
         found.error("python", seen, "a Python that can make virtual environments", cure)
 
 
-def _cards(found: Reasons, facts: NodeFacts, expected: Expected) -> None:
+def _cards(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     report = facts.nvidia_smi
     if report is None:
         return
@@ -153,8 +171,15 @@ def _cards(found: Reasons, facts: NodeFacts, expected: Expected) -> None:
         on_bus = len(facts.pci.cards) if facts.pci else 0
         hint = f" ({on_bus or 'no'} NVIDIA card{'' if on_bus == 1 else 's'} on the PCI bus)"
         unseen = problem.kind in ("not_installed", "driver_not_loaded", "module_missing", "no_devices") and "PCI" not in problem.found
-        found.error("cards", problem.found + (hint if unseen else ""), problem.expected, problem.cure)
-    for one in judge_cards(report, expected):
+        seen = problem.found + (hint if unseen else "")
+        if wanted.driver_managed and problem.kind in _INSTALLED_BY_ROLE:
+            cure = "nothing to do: the role nvidia_driver installs the driver in this run (gpushare_driver_state: managed)"
+            found.warn("cards", seen, problem.expected, cure)
+        else:
+            found.error("cards", seen, problem.expected, problem.cure)
+    for one in judge_cards(report, wanted.expected):
+        if wanted.driver_managed and one.code == "driver_too_old":
+            continue
         found.list.append(Reason(found.host, "cards", one.severity, one.found, one.expected, one.cure))
     for card in report.cards:
         name = f"card {card.index} ({card.model})"
@@ -179,12 +204,12 @@ def _memory_unit(found: Reasons, facts: NodeFacts, unit: str) -> None:
     judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
 
 
-def _driver(found: Reasons, facts: NodeFacts) -> None:
+def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
     driver, kernel, pci = facts.driver, facts.kernel, facts.pci
     if driver is None or pci is None:
         return
     problem = facts.nvidia_smi.problem.kind if facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None else ""
-    if driver.loaded and driver.library and driver.loaded != driver.library and problem != "version_mismatch":
+    if driver.loaded and driver.library and driver.loaded != driver.library and problem != "version_mismatch" and not managed:
         seen = f"kernel module {driver.loaded} and library {driver.library} of the driver"
         found.error("driver", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
     elif driver.loaded and driver.installed and driver.loaded != driver.installed:
@@ -192,13 +217,13 @@ def _driver(found: Reasons, facts: NodeFacts) -> None:
         found.warn(
             "driver", seen, "one version", "the next boot brings the other one: reboot at a time of your choice, and hold the packages"
         )
-    if driver.nouveau_loaded and problem != "nouveau":
+    if driver.nouveau_loaded and problem != "nouveau" and not managed:
         found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
     for card in pci.cards:
         if card.driver == "vfio-pci":
             cure = "if it should serve pods, give it back to the host (unbind vfio-pci, bind nvidia)"
             found.warn("driver", f"card {card.address} given to virtual machines (vfio-pci)", "cards bound to nvidia", cure)
-    must_build = bool(pci.cards) and not driver.loaded and not driver.installed and kernel is not None
+    must_build = bool(pci.cards) and not driver.loaded and not driver.installed and kernel is not None and not managed
     if must_build and kernel is not None:
         if kernel.secure_boot == "enabled" or kernel.signed_modules_only:
             cure = "use the distribution's signed, precompiled driver packages, or enrol your own key (mokutil) before you install"

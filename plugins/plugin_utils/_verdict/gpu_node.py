@@ -51,6 +51,9 @@ def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None
     elif driver and driver["loaded"] and driver["library"] and driver["loaded"] != driver["library"]:
         seen = f"kernel module {driver['loaded']} and library {driver['library']} of the driver"
         found.error("driver_mismatch", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
+    elif driver and driver["loaded"] and driver.get("installed") and driver["loaded"] != driver["installed"]:
+        seen = f"kernel module {driver['loaded']} loaded, {driver['installed']} installed"
+        found.warn("reboot_required", seen, "the installed driver loaded", "drain the node and reboot the host at a time of your choice")
 
 
 def _second_plugin(found: Findings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:

@@ -36,6 +36,7 @@ CONTRACTS = {
         "module_utils._facts",
         "module_utils._cluster.node_ready",
     ),
+    "module_utils._driver": ("module_utils._formats", "module_utils._host", "module_utils._change", "module_utils._facts"),
     "module_utils._daemon": ("module_utils._host", "module_utils._change", "module_utils._cluster.names", "module_utils._identity.token"),
     "module_utils._scheduler": ("module_utils._host", "module_utils._change", "module_utils._cluster", "module_utils._daemon.health"),
     "module_utils._removal": tuple(f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")),
@@ -45,6 +46,7 @@ CONTRACTS = {
     "plugin_utils._answers": (),
     "plugin_utils._wheel": (),
     "plugin_utils._preflight": ("module_utils._facts", "module_utils._formats", "module_utils._kubelet.gates"),
+    "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
     "plugin_utils._scheduler": (
         "module_utils._change.journal",
         "module_utils._cluster.names",

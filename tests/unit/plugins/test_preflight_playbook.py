@@ -82,10 +82,12 @@ def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) ->
     assert not re.search(r"changed=[1-9]", done.stdout)
 
 
-def test_the_role_hands_the_plans_of_both_roles_and_the_clusters_answers_to_the_verdict() -> None:
+def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_verdict() -> None:
     tasks = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
     planned = [task["ansible.builtin.include_role"] for task in tasks if "ansible.builtin.include_role" in task]
     assert [(role["name"], role["tasks_from"]) for role in planned] == [
+        ("gpushare.kubernetes.nvidia_driver", "plan"),
+        ("gpushare.kubernetes.kubelet", "gates"),
         ("gpushare.kubernetes.container_runtime", "configure"),
         ("gpushare.kubernetes.scheduler", "configure"),
     ]
@@ -94,7 +96,8 @@ def test_the_role_hands_the_plans_of_both_roles_and_the_clusters_answers_to_the_
     assert "gpushare.kubernetes.gpushare_cluster_info" in asked["__preflight_api"]
     verdict = tasks[-1]["gpushare.kubernetes.gpushare_preflight_verdict"]
     assert verdict["cluster"] == "{{ __preflight_api.results }}"
-    assert verdict["plans"] == {"runtime": "__container_runtime", "scheduler": "__scheduler"}
+    plans = {"driver": "__nvidia_driver", "kubelet": "__kubelet_gates", "runtime": "__container_runtime", "scheduler": "__scheduler"}
+    assert verdict["plans"] == plans
 
 
 @pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])

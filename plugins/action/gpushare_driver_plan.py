@@ -1,0 +1,65 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Gather the facts of a host in one call, and plan its driver on the controller with the data of its distribution."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import Wish, make
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "data": {"type": "path", "required": True},
+    "version": {"type": "str", "required": True},
+    "source": {"type": "str", "choices": ["nvidia", "distribution", "run_file"], "default": "nvidia"},
+    "module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
+    "build": {"type": "str", "choices": ["auto", "dkms", "precompiled"], "default": "auto"},
+    "run_file": {"type": "str", "default": ""},
+    "change_ok": {"type": "bool", "default": False},
+    "own_key": {"type": "bool", "default": False},
+    "persistenced": {"type": "bool", "default": True},
+    "fabric": {"type": "str", "choices": ["auto", "never"], "default": "auto"},
+    "repository": {"type": "str", "default": ""},
+    "key": {"type": "str", "default": ""},
+    "fingerprints": {"type": "list", "elements": "str", "default": []},
+    "root": {"type": "path", "default": "/"},
+}
+
+
+class ActionModule(ActionBase):
+    """Fails with every reason at once."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+        folder, root = Path(arguments.pop("data")), arguments.pop("root")
+        info = ask(self, task_vars, "gpushare.kubernetes.gpushare_driver_info", {"root": root})
+        if info.get("failed") or "facts" not in info:
+            return info
+        facts = HostFacts.from_dict(info["facts"])
+        plan = make(facts, Wish(**{**arguments, "fingerprints": tuple(arguments["fingerprints"])}), data_of(folder, facts))
+        # Loaded is what counts for processes: a driver that is installed and not loaded disturbs nobody.
+        due = plan.change != "none" and (info["driver"]["loaded"] is not None or bool(info["processes"]))
+        answer = {key: info[key] for key in ("processes", "machine_id", "boot_id", "driver", "problem")}
+        planned = {**asdict(plan), "packages": _named(plan.packages), "headers": _named(plan.headers)}
+        result = {"changed": False, "plan": planned, "info": answer, "due": due, "warnings": list(plan.notes)}
+        if plan.refused:
+            many = f"{len(plan.refused)} reasons" if len(plan.refused) > 1 else "one reason"
+            words = f"the driver cannot be installed as required, for {many}; nothing was changed:"
+            return {**result, "failed": True, "msg": "\n".join([words, *map(str, plan.refused)])}
+        return result
+
+
+def _named(packages: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    """As gpushare_packages takes them."""
+    return [{"name": name, "version": version} for name, version in packages]

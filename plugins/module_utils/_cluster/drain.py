@@ -1,0 +1,121 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Cordons a node and evicts its pods within their disruption budgets, and makes it schedulable again where it was we who cordoned it.
+
+Private to this collection. kubectl drain evicts; the node's annotation says that the cordon is ours, so that a run that was killed is known
+by the next one, and an administrator's own cordon stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+
+#: On a node that we cordoned: the role that did.
+ANNOTATION = "gpushare/cordoned-by"
+_MIRROR = "kubernetes.io/config.mirror"
+_REFUSED = re.compile(r'error when (?:evicting|deleting) pods/"?([^"\s]+)"? -n "?([^"\s]+?)"?(?:\s*\(will retry[^)]*\))?: ([^\n]{1,300})')
+_MOST = 8
+
+
+@dataclass(frozen=True)
+class Drained:
+    """done: nothing is left to evict; left: pods that are still there, as namespace/name; why: what kubectl reported of them."""
+
+    changed: bool
+    done: bool
+    left: "tuple[str, ...]" = ()
+    why: str = ""
+
+
+class DrainError(RuntimeError):
+    """The node cannot be drained; says why."""
+
+
+def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dry: bool) -> Drained:
+    """Cordon the node and evict for at most `seconds`. force: also pods that no controller brings back."""
+    found = _node(kubectl, node)
+    cordon = not (found.get("spec") or {}).get("unschedulable")
+    pods = evictable(kubectl.items(["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}"]))
+    alone = [name_of(pod) for pod in pods if not _has_controller(pod)]
+    if alone and not force:
+        raise DrainError(
+            f"found pods on node {node} that no controller would bring back: {_few(alone)}; expected none; nothing was changed: delete "
+            "them yourself, or set gpushare_drain_force: true"
+        )
+    if dry:
+        return Drained(cordon or bool(pods), not pods, tuple(map(name_of, pods)))
+    if cordon:
+        patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {ANNOTATION: owner}}}
+        kubectl.text(["patch", "node", node, "--type=merge", f"--patch={json.dumps(patch)}"])
+    why = ""
+    if pods:
+        options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s", *(["--force"] if force else [])]
+        try:
+            kubectl.text(["drain", node, *options])
+        except KubectlError as error:
+            why = refusals(str(error))
+    left = evictable(kubectl.items(["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}"]))
+    return Drained(cordon or bool(pods), not left, tuple(map(name_of, left)), why if left else "")
+
+
+def uncordon(kubectl: Kubectl, node: str, dry: bool) -> bool:
+    """Make the node schedulable where our annotation is on it; whether that was so."""
+    found = _node(kubectl, node)
+    if ANNOTATION not in ((found.get("metadata") or {}).get("annotations") or {}):
+        return False
+    if not dry:
+        patch = {"spec": {"unschedulable": None}, "metadata": {"annotations": {ANNOTATION: None}}}
+        kubectl.text(["patch", "node", node, "--type=merge", f"--patch={json.dumps(patch)}"])
+    return True
+
+
+def evictable(pods: Sequence[Mapping[str, Any]]) -> List[Mapping[str, Any]]:
+    """Those that a drain evicts: neither a DaemonSet's, nor a static pod, nor one that has ended."""
+    return [
+        pod
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        and _MIRROR not in (pod["metadata"].get("annotations") or {})
+        and (_controller(pod) or {}).get("kind") != "DaemonSet"
+    ]
+
+
+def refusals(words: str) -> str:
+    """What kubectl drain reported of each pod that was not evicted, once; else its last words."""
+    found: Dict[str, str] = {}
+    for name, namespace, why in _REFUSED.findall(words):
+        found[f"{namespace}/{name}"] = " ".join(why.split())
+    shown = [f"{name}: {why}" for name, why in list(found.items())[:_MOST]]
+    return "; ".join(shown) or " ".join(words.split())[-300:]
+
+
+def name_of(pod: Mapping[str, Any]) -> str:
+    """namespace/name."""
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def _node(kubectl: Kubectl, node: str) -> Dict[str, Any]:
+    found = kubectl.json(["get", "node", node, "--ignore-not-found"])
+    if found is None:
+        cure = "join the host to the cluster, or set gpushare_node_name"
+        raise DrainError(f"the cluster has no node {node}; expected the node of this host; {cure}")
+    return dict(found)
+
+
+def _controller(pod: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
+    return next((one for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+
+
+def _has_controller(pod: Mapping[str, Any]) -> bool:
+    return _controller(pod) is not None
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST]) + (f" and {len(names) - _MOST} more" if len(names) > _MOST else "")

@@ -1,0 +1,248 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a driver needs on a host besides its packages: nouveau blacklisted, an initramfs without it, NVIDIA's installer where no packages
+are wanted, the module loaded, its services enabled; and whether the host must reboot. `absent` takes all of that back by the journal.
+
+Private to this collection. No Ansible here. The packages themselves are those of _packages. Killed anywhere, the next run goes on: what is
+due is asked of the host, and what was there before is noted before it changes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import BLACKLIST, BLACKLIST_FILE, RUN_FILE_LOG
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, driver
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
+
+OWNER = "nvidia_driver"
+_SERVICE, _RUN_FILE = "service:", "run_file:driver"
+_QUESTION, _REBUILD, _LOAD = 60.0, 1200.0, 120.0
+_LOG_LINES = 12
+# Of Debian and its relatives, and of the others.
+_REBUILDERS = (("update-initramfs", "-u", "-k", "all"), ("dracut", "--force", "--regenerate-all"))
+
+
+class DriverError(Exception):
+    """A step failed; says which, what the host has now, and what to do."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the plan says; see plan.Plan. version: the driver's; timeout: seconds for NVIDIA's installer."""
+
+    version: str
+    module: str = ""
+    blacklist: bool = True
+    initramfs: Tuple[str, ...] = ()
+    run_file: Tuple[str, ...] = ()
+    services: Tuple[str, ...] = ()
+    timeout: float = 1800.0
+
+
+@dataclass
+class Result:
+    """steps: in words, what was done or would be. reboot: why the host must reboot, "" if it need not."""
+
+    changed: bool = False
+    steps: List[str] = field(default_factory=list)
+    files: List[str] = field(default_factory=list)
+    notes: List[str] = field(default_factory=list)
+    reboot: str = ""
+    diff: List[Dict[str, str]] = field(default_factory=list)
+
+
+def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> Result:
+    """Do it, or with `dry` say what would be done. DriverError or TransactionError if a step fails."""
+    result, host = Result(), Host(root)
+    if wanted.run_file:
+        _install(wanted, run, host, dry, result)
+        point("installed")
+    _blacklist(wanted, run, host, dry, result, point)
+    _load(wanted, run, host, dry, result)
+    for unit in wanted.services:
+        _enable(unit, run, root, dry, result, bool(driver(Host(root)).loaded))
+    result.changed = bool(result.steps)
+    result.reboot = reboot_reason(driver(Host(root)), wanted.version, wanted.module)
+    return result
+
+
+def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) -> Result:
+    """Take back what `present` noted; the driver's packages are still there then."""
+    result, journal = Result(), Journal(root)
+    initramfs = next((one for one in _REBUILDERS if Host(root).program(one[0])), _REBUILDERS[0])
+    mine = [entry for entry in journal.entries() if entry.owner == OWNER]
+    for entry in mine:
+        if entry.path.startswith(_SERVICE):
+            unit = entry.path[len(_SERVICE) :]
+            result.steps.append(f"disable {unit}")
+            if not dry:
+                _must(run, ["systemctl", "disable", "--now", unit], _QUESTION, f"disable {unit}")
+                journal.forget(entry.path)
+        elif entry.path == _RUN_FILE:
+            _uninstall(run, Host(root), dry, timeout, result)
+            if not dry:
+                journal.forget(entry.path)
+    files = [entry for entry in mine if entry.is_file]
+    if files:
+        transaction = Transaction(OWNER, root)
+        for entry in files:
+            transaction.remove(entry.path)
+        result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
+        result.steps += [f"remove {path}" for path in result.files] + [f"rebuild the initramfs ({' '.join(initramfs)})"]
+        if not dry:
+            transaction.apply(_initramfs(run, initramfs, transaction, Host(root)))
+            for entry in files:
+                journal.forget(entry.path)
+    result.changed = bool(result.steps)
+    loaded = driver(Host(root)).loaded
+    if result.changed and loaded:
+        result.reboot = f"kernel module {loaded} stays loaded until then"
+    return result
+
+
+def reboot_reason(parts: Driver, version: str, module: str = "") -> str:
+    """Why the host must reboot before this driver runs; "" if it need not."""
+    if parts.nouveau_loaded:
+        return "nouveau is loaded and keeps the cards from NVIDIA's driver"
+    if parts.loaded and parts.loaded != version:
+        return f"kernel module {parts.loaded} is loaded, {version} is installed"
+    if parts.loaded and module and parts.kind and parts.kind != module:
+        return f"the {parts.kind} kernel module is loaded, the {module} one is installed"
+    return ""
+
+
+def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
+    """Run NVIDIA's installer, unless this version is there."""
+    if driver(host).installed == wanted.version:
+        return
+    path = wanted.run_file[0]
+    _check_run_file(host.outside(path))
+    result.steps.append(f"run {path}")
+    if dry:
+        return
+    journal = Journal(host.root)
+    if journal.entry(_RUN_FILE) is None:
+        journal.record(_RUN_FILE, OWNER, None, wanted.version.encode())
+    outcome = run(["sh", host.outside(path), *wanted.run_file[1:]], wanted.timeout)
+    now = driver(Host(host.root)).installed
+    if not outcome.ok or now != wanted.version:
+        log = " / ".join((Host(host.root).text(RUN_FILE_LOG) or outcome.words).splitlines()[-_LOG_LINES:])[-800:]
+        raise DriverError(
+            f"NVIDIA's installer {path} failed ({_ended(outcome)}); the host has {now or 'no driver'} on disk now, expected "
+            f"{wanted.version}; its log {RUN_FILE_LOG} ends with: {' '.join(log.split())}. Remove the cause and run again; "
+            "`nvidia-uninstall --silent` removes a half installed driver"
+        )
+
+
+def _check_run_file(path: str) -> None:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DriverError(
+            f"the run file {path[:80]} cannot be read ({error.strerror}); nothing was changed: copy it to the host"
+        ) from error
+    if not stat.S_ISREG(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
+        raise DriverError(
+            f"the run file {path[:80]} is no file that only root may write; nothing was changed: it would run as root, so give it to "
+            "root with mode 0600 and check its sum again"
+        )
+
+
+def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Result) -> None:
+    program = host.program("nvidia-uninstall")
+    if program is None:
+        result.notes.append("nvidia-uninstall is gone, so that the driver of the run file was removed by somebody else or is left")
+        return
+    result.steps.append(f"run {program} --silent")
+    if not dry:
+        _must(run, [program, "--silent"], timeout, "uninstall the driver")
+
+
+def _blacklist(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result, point: Callable[[str], None]) -> None:
+    transaction = Transaction(OWNER, host.root, point)
+    if not (wanted.blacklist or transaction.unfinished or host.exists(BLACKLIST_FILE)):
+        return
+    transaction.write(BLACKLIST_FILE, BLACKLIST.encode(), 0o644)
+    if not transaction.changes and not transaction.unfinished:
+        return
+    result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
+    result.steps += [f"write {path}" for path in result.files] + [f"rebuild the initramfs ({' '.join(wanted.initramfs)})"]
+    if not dry:
+        transaction.apply(_initramfs(run, wanted.initramfs, transaction, host))
+
+
+def _initramfs(run: RunWithin, command: Sequence[str], transaction: Transaction, host: Host) -> Service:
+    """Rebuilt where the file changed, or a run was killed before it was; the file goes back where that fails."""
+    due = bool(transaction.changes) or transaction.unfinished
+
+    def rebuild() -> None:
+        # Hosts that boot another way have none.
+        if host.program(command[0]) is not None:
+            _must(run, command, _REBUILD, "rebuild the initramfs")
+
+    return Service(lambda: due, rebuild, lambda: None)
+
+
+def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
+    parts = driver(host)
+    if parts.loaded or parts.nouveau_loaded or parts.installed != wanted.version:
+        return
+    result.steps.append("load the kernel module")
+    if dry:
+        return
+    outcome = run(["modprobe", "nvidia"], _LOAD)
+    if not outcome.ok:
+        raise DriverError(
+            f"the kernel module nvidia {wanted.version} cannot be loaded: {outcome.words[-300:]}; look at `dmesg` for NVRM lines and for a "
+            "rejected signature, cure that and run again"
+        )
+
+
+def _enable(unit: str, run: RunWithin, root: str, dry: bool, result: Result, start: bool) -> None:
+    found = parsed(run(show_command(unit, "LoadState", "UnitFileState", "ActiveState"), _QUESTION).out)
+    if found.get("LoadState") != "loaded":
+        if not dry:
+            result.notes.append(f"systemd has no unit {unit}, so that it was not enabled")
+        return
+    enabled = found.get("UnitFileState") in ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
+    running = found.get("ActiveState") in ("active", "activating") or not start
+    if enabled and running:
+        return
+    result.steps.append(f"enable {unit}" if not enabled else f"start {unit}")
+    if dry:
+        return
+    journal = Journal(root)
+    if not enabled and journal.entry(_SERVICE + unit) is None:
+        journal.record(_SERVICE + unit, OWNER, None, b"enabled")
+    if not enabled:
+        _must(run, ["systemctl", "enable", unit], _QUESTION, f"enable {unit}")
+    if not running:
+        _must(run, ["systemctl", "start", unit], _LOAD, f"start {unit}")
+
+
+def _must(run: RunWithin, argv: Sequence[str], seconds: float, what: str) -> Outcome:
+    outcome = run(list(argv), seconds)
+    if not outcome.ok:
+        raise DriverError(f"cannot {what} ({' '.join(argv)[:200]}: {_ended(outcome)}); cure that and run again")
+    return outcome
+
+
+def _ended(outcome: Outcome) -> str:
+    if outcome.timed_out is not None:
+        return f"no end within {outcome.timed_out:g} s"
+    return f"exit status {outcome.status}: {outcome.words[-300:]}"
+
+
+def machine_id(host: Host) -> Optional[str]:
+    """Of the host's operating system, by which it is known that it is the machine that Ansible runs on."""
+    return host.line("/etc/machine-id")

@@ -1,0 +1,177 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What of a host decides how its driver is installed.
+
+Private to this collection. Read-only. Works on any host, with or without cards or a driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, kernels, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pod
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel, system
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+_PCI, _NVIDIA = "/sys/bus/pci/devices", "0x10de"
+_MODPROBE = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d")
+_BLACKLIST = re.compile(r"^\s*(?:blacklist\s+nouveau|install\s+nouveau\s+/\S*(?:true|false))\s*$", re.MULTILINE)
+_VENDOR_FILES = (("/etc/dgx-release", "DGX OS"), ("/etc/nv_tegra_release", "Jetson Linux"))
+_DGX = re.compile(r'^DGX_OTA_VERSION="?([0-9.]{1,16})|^DGX_SWBUILD_VERSION="?([0-9.]{1,16})', re.MULTILINE)
+# NVIDIA's installer leaves its uninstaller; packages have none.
+_INSTALLER = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
+_MOST_PACKAGES, _MOST_PROCESSES = 400, 200
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """The facts.
+
+    release: of the running kernel; next_release: of the newest installed one, which boots next; headers: those of the two whose headers are
+    installed; devices: PCI device ids of the cards; switches: number of NVSwitches; strict: whether the kernel accepts signed modules only;
+    vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
+    installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
+    loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one.
+    """
+
+    id: str
+    like: Tuple[str, ...]
+    os_version: str
+    name: str
+    machine: str
+    release: str
+    next_release: str
+    headers: Tuple[str, ...]
+    devices: Tuple[str, ...]
+    switches: int
+    strict: bool
+    secure_boot: str
+    nouveau_loaded: bool
+    nouveau_blacklisted: bool
+    vendor: str
+    container: bool
+    run_file: bool
+    packages: Mapping[str, str]
+    loaded: Optional[str]
+    version: Optional[str]
+    module: Optional[str]
+
+    def as_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "HostFacts":
+        """The opposite of as_dict. KeyError or TypeError if it is no such result."""
+        known: Dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        return cls(**known)
+
+
+def gather(host: Host) -> HostFacts:
+    """The facts of the host."""
+    os, core, parts = system(host), kernel(host), driver(host)
+    newest = _newest(host, core.release)
+    return HostFacts(
+        id=os.id,
+        like=os.like,
+        os_version=os.version,
+        name=os.name,
+        machine=os.architecture,
+        release=core.release,
+        next_release=newest,
+        headers=tuple(release for release in dict.fromkeys((core.release, newest)) if _has_headers(host, release)),
+        devices=tuple(card.device for card in pci(host).cards),
+        switches=_switches(host),
+        strict=core.secure_boot == "enabled" or core.signed_modules_only,
+        secure_boot=core.secure_boot,
+        nouveau_loaded=parts.nouveau_loaded,
+        nouveau_blacklisted=_blacklisted(host),
+        vendor=_vendor(host),
+        container=parts.container,
+        run_file=bool(host.existing(_INSTALLER)),
+        packages=_packages(host),
+        loaded=parts.loaded,
+        version=parts.installed or parts.loaded or parts.library,
+        module=parts.installed_kind or parts.kind,
+    )
+
+
+def _newest(host: Host, running: str) -> str:
+    # A folder that a removed kernel left behind has none of the kernel's own files.
+    own = "modules.builtin"
+    found = [one for one in kernels(host) if host.exists(f"/lib/modules/{one}/{own}") or host.exists(f"/usr/lib/modules/{one}/{own}")]
+    found = [one for one in found if _flavour(one) == _flavour(running)]
+    return max([*found, running], key=_order)
+
+
+def _order(release: str) -> Tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"[0-9]+", release)[:12])
+
+
+def _flavour(release: str) -> str:
+    return re.sub(r"[0-9.]+", "", release)
+
+
+def _has_headers(host: Host, release: str) -> bool:
+    folders = (f"/lib/modules/{release}/build", f"/usr/src/linux-headers-{release}", f"/usr/src/kernels/{release}")
+    return any(host.exists(f"{folder}/Makefile") for folder in folders)
+
+
+def _switches(host: Host) -> int:
+    """NVSwitches are bridges of NVIDIA's; so are those of Hopper, in a class of their own."""
+    found = 0
+    for address in host.names(_PCI):
+        if host.line(f"{_PCI}/{address}/vendor") == _NVIDIA and (host.line(f"{_PCI}/{address}/class") or "").startswith("0x0680"):
+            found += 1
+    return found
+
+
+def _blacklisted(host: Host) -> bool:
+    texts = (host.text(f"{folder}/{name}") or "" for folder in _MODPROBE for name in host.names(folder) if name.endswith(".conf"))
+    return any(_BLACKLIST.search(text) for text in texts)
+
+
+def _vendor(host: Host) -> str:
+    for path, name in _VENDOR_FILES:
+        text = host.text(path)
+        if text is not None:
+            found = _DGX.search(text)
+            return f"{name} {found.group(1) or found.group(2)}" if found else name
+    return ""
+
+
+def _packages(host: Host) -> Dict[str, str]:
+    """Of dpkg or rpm, whichever the host has a database of."""
+    for program, arguments, database in (
+        ("dpkg-query", ["--show", "--showformat", "${db:Status-Status}\t${Package}\t${Version}\n", "*nvidia*"], "/var/lib/dpkg/status"),
+        ("rpm", ["--query", "--all", "--queryformat", "installed\t%{NAME}\t%{VERSION}-%{RELEASE}\n", "*nvidia*"], ""),
+    ):
+        if database and not host.exists(database):
+            continue
+        outcome = host.ask(host.program(program), arguments)
+        if outcome is not None and outcome.status in (0, 1):
+            rows: List[List[str]] = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_PACKAGES]]
+            return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"}
+    return {}
+
+
+def newer(one: Optional[str], other: Optional[str]) -> bool:
+    """Whether the first version of a driver is newer than the second."""
+    return (numbers(one) or ()) > (numbers(other) or ())
+
+
+def processes_on(report: SmiReport) -> List[str]:
+    """The processes on the cards, in words."""
+    found = {}
+    for card in report.cards:
+        for process in card.processes:
+            pod = None if process.pod_uid is None else Pod(process.pod_uid, process.pod_namespace, process.pod_name)
+            name = "".join(letter if letter.isprintable() else "?" for letter in process.name[:60])
+            found[process.pid] = f"{process.pid} ({name})" + (f" of {pod}" if pod else "")
+    return [found[pid] for pid in sorted(found)][:_MOST_PROCESSES]

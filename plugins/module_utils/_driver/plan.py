@@ -1,0 +1,351 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How the driver of a host is to be installed: its facts, the wish and the data of its distribution in, a plan or its refusal out.
+
+Private to this collection. Pure. The data are the files roles/nvidia_driver/vars/*.yml; README.md of the role describes them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import (
+    DEFAULT_OPEN,
+    FIRST_OPEN,
+    ONLY_OPEN,
+    Generation,
+    generation,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+
+OPEN, PROPRIETARY = "open", "proprietary"
+DKMS, PRECOMPILED = "dkms", "precompiled"
+NVIDIA, DISTRIBUTION, RUN_FILE = "nvidia", "distribution", "run_file"
+BLACKLIST_FILE = "/etc/modprobe.d/gpushare-nouveau.conf"
+BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the cards.\nblacklist nouveau\noptions nouveau modeset=0\n"
+RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
+_VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The variables gpushare_driver_*. version: such as "580.126.20"; module, build: "auto" for what suits the cards and the firmware."""
+
+    version: str
+    source: str = NVIDIA
+    module: str = "auto"
+    build: str = "auto"
+    run_file: str = ""
+    change_ok: bool = False
+    own_key: bool = False
+    persistenced: bool = True
+    fabric: str = "auto"
+    repository: str = ""
+    key: str = ""
+    fingerprints: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One reason not to touch the host. check: a stable word."""
+
+    check: str
+    found: str
+    expected: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: found {self.found}; expected {self.expected}; {self.cure}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do. refused: reasons, with which nothing is done.
+
+    module: "open" or "proprietary"; build: "dkms" or "precompiled"; headers, packages: (name, version), version "" for any; repository: as
+    the module gpushare_packages takes it, None for those that the host has; run_file: arguments of NVIDIA's installer, empty for packages;
+    blacklist: whether nouveau must be blacklisted; initramfs: the command that rebuilds it; services: units that are enabled and started;
+    change: "none", "install", "upgrade", "downgrade" or "module".
+    """
+
+    refused: Tuple[Refusal, ...] = ()
+    notes: Tuple[str, ...] = ()
+    version: str = ""
+    source: str = ""
+    module: str = ""
+    build: str = ""
+    change: str = "none"
+    headers: Tuple[Tuple[str, str], ...] = ()
+    packages: Tuple[Tuple[str, str], ...] = ()
+    replaces: Tuple[str, ...] = ()
+    repository: Optional[Dict[str, Any]] = None
+    run_file: Tuple[str, ...] = ()
+    blacklist: bool = False
+    initramfs: Tuple[str, ...] = ()
+    services: Tuple[str, ...] = ()
+
+
+@dataclass
+class _Draft:
+    """What is decided so far."""
+
+    facts: HostFacts
+    wish: Wish
+    data: Mapping[str, Any]
+    refused: List[Refusal] = field(default_factory=list)
+    notes: List[str] = field(default_factory=list)
+
+    @property
+    def branch(self) -> int:
+        return int(self.wish.version.partition(".")[0])
+
+    def refuse(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.refused.append(Refusal(check, found, expected, cure))
+
+
+def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Plan:
+    """The plan of a managed driver. data: of the host's distribution, None where this release has none."""
+    if not _VERSION.fullmatch(wish.version):
+        shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
+        cure = "set gpushare_driver_version to one exact version, quoted in YAML; docs/driver.md says how to choose it"
+        return Plan((Refusal("version", shown, "a version such as 580.126.20", cure),))
+    if data is None:
+        words = f"{facts.name} on {facts.machine}"
+        cure = "install the driver yourself and leave gpushare_driver_state: present, or use a run file on a known distribution"
+        return Plan((Refusal("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
+    draft = _Draft(facts, wish, data)
+    _image(draft)
+    module = _module(draft)
+    build = _build(draft, module)
+    change = _change(draft, module)
+    headers = _headers(draft, build)
+    plan = _of_run_file(draft, module) if wish.source == RUN_FILE else _of_packages(draft, module, build)
+    return replace(
+        plan,
+        refused=(*draft.refused, *plan.refused),
+        notes=tuple(draft.notes),
+        version=wish.version,
+        source=wish.source,
+        module=module,
+        build=build,
+        change=change,
+        headers=headers,
+        blacklist=not facts.nouveau_blacklisted,
+        initramfs=tuple(data["initramfs"]),
+    )
+
+
+def _image(draft: _Draft) -> None:
+    """Whose driver it is."""
+    facts = draft.facts
+    if facts.vendor:
+        cure = "leave gpushare_driver_state: present on this host, and upgrade the driver as its vendor describes"
+        draft.refuse("vendor_image", f"{facts.vendor}, which brings its own driver", "a host whose driver nobody else manages", cure)
+    if facts.container:
+        cure = "have the operator leave this node (label nvidia.com/gpu.deploy.operands=false) and reboot it, or leave state: present"
+        draft.refuse("driver_container", "a driver container of NVIDIA's GPU Operator", "a host whose driver nobody else manages", cure)
+    if facts.run_file and draft.wish.source != RUN_FILE:
+        cure = "uninstall it first: drain the node, then run `nvidia-uninstall --silent` on it; or set gpushare_driver_source: run_file"
+        draft.refuse("run_file", "a driver that NVIDIA's installer (.run) installed", "one that packages installed, or none", cure)
+    kernel_packages = sorted(name for name in facts.packages if re.search(r"dkms|^kmod-nvidia|kmp|linux-modules-nvidia", name))
+    if draft.wish.source == RUN_FILE and kernel_packages:
+        found = f"the package {kernel_packages[0]}, which installs a driver as well"
+        cure = "remove the driver's packages first, or choose another gpushare_driver_source"
+        draft.refuse("packages", found, "no driver by packages", cure)
+
+
+def _generations(draft: _Draft) -> List[Generation]:
+    """Of the cards; a card that is not known here is noted."""
+    found = []
+    for device in dict.fromkeys(draft.facts.devices):
+        one = generation(device)
+        if one is None:
+            draft.notes.append(f"the card with PCI device id {device[:12]} is not known to this release: its driver was not checked")
+        elif one not in found:
+            found.append(one)
+    if not draft.facts.devices:
+        draft.notes.append("the PCI bus shows no NVIDIA card, so that the driver was not checked against the cards")
+    return found
+
+
+def _module(draft: _Draft) -> str:
+    """Which kind of kernel module, with refusals where there is none for all cards."""
+    branch, wish, cards = draft.branch, draft.wish, _generations(draft)
+    for card in cards:
+        if branch < card.first or (card.last is not None and branch > card.last):
+            served = f"a branch from {card.first} on" if card.last is None else f"a branch from {card.first} to {card.last}"
+            cure = "choose another gpushare_driver_version"
+            draft.refuse("card", f"driver {wish.version} for a card of the generation {card.name}", served, cure)
+    without_open = [card.name for card in cards if card.open_module == "no"]
+    open_only = [card.name for card in cards if card.open_module == "only"]
+    if without_open and open_only:
+        found = f"cards of the generations {without_open[0]} and {open_only[0]} in one host"
+        cure = "move the cards to different hosts: the former need the proprietary kernel module, the latter the open one"
+        draft.refuse("cards", found, "cards that one kernel module supports", cure)
+        return PROPRIETARY
+    needed = OPEN if open_only else PROPRIETARY if without_open or branch < FIRST_OPEN else OPEN if branch >= ONLY_OPEN else ""
+    if wish.module != "auto" and needed and wish.module != needed:
+        why = (open_only or without_open or [f"driver {wish.version}"])[0]
+        cure = f"set gpushare_driver_module: {needed}, or auto"
+        draft.refuse("module", f"the {wish.module} kernel module for {why}", f"the {needed} one", cure)
+    if needed:
+        return needed
+    return wish.module if wish.module != "auto" else OPEN if branch >= DEFAULT_OPEN else PROPRIETARY
+
+
+def _build(draft: _Draft, module: str) -> str:
+    """DKMS or precompiled. Under Secure Boot a module needs a signature that the firmware knows."""
+    facts, wish = draft.facts, draft.wish
+    source = draft.data["sources"].get(wish.source, {})
+    offers = bool((source.get("precompiled") or {}).get(module))
+    builds = bool((source.get("dkms") or {}).get(module)) or wish.source == RUN_FILE
+    if wish.build == PRECOMPILED and not offers:
+        cure = "set gpushare_driver_build: dkms, or another gpushare_driver_source"
+        draft.refuse("build", f"no precompiled {module} kernel module from {wish.source}", "a source that has one", cure)
+    if wish.build == DKMS and not builds:
+        cure = "set gpushare_driver_build: precompiled or auto"
+        draft.refuse("build", f"no {module} kernel module for DKMS from {wish.source}", "a source that has one", cure)
+    chosen = wish.build if wish.build != "auto" else PRECOMPILED if (facts.strict and offers) or not builds else DKMS
+    signed = chosen == PRECOMPILED and module in (source.get("precompiled_signed") or ())
+    if facts.strict and not signed and not wish.own_key:
+        cure = (
+            "use precompiled packages that the distribution signed where it has them; or create a key, configure DKMS to sign with it, "
+            "enrol it (`mokutil --import KEY`, confirm at the console during a reboot) and set gpushare_driver_own_key: true; or switch "
+            "Secure Boot off in the firmware"
+        )
+        found = f"a kernel that accepts signed modules only (Secure Boot {facts.secure_boot}), and a module that no enrolled key signs"
+        draft.refuse("secure_boot", found, "a module that this kernel will load", cure)
+    return chosen
+
+
+def _change(draft: _Draft, module: str) -> str:
+    """What the installation does to the driver that is there."""
+    facts, wish = draft.facts, draft.wish
+    if facts.version is None:
+        return "install"
+    have, want = numbers(facts.version) or (), numbers(wish.version) or ()
+    change = "upgrade" if want > have else "downgrade"
+    if have == want:
+        change = "none" if facts.module in (None, module) else "module"
+    if change != "none" and not wish.change_ok:
+        found = f"driver {facts.version}" + (f" with the {facts.module} kernel module" if facts.module else "")
+        cure = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver; or correct gpushare_driver_version"
+        draft.refuse("change", found, f"{wish.version} ({module}), or the permission for a change ({change})", cure)
+    return change
+
+
+def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
+    """Packages with the headers of the running and of the next kernel, and those that bring the headers of later kernels."""
+    facts, headers = draft.facts, draft.data["headers"]
+    if build != DKMS:
+        return ()
+    found: Dict[str, str] = {}
+    for release in dict.fromkeys((facts.release, facts.next_release)):
+        if release in facts.headers:
+            continue
+        names = _names(draft, release)
+        name, version = headers["package"].format(**names), headers.get("version", "").format(**names)
+        if found.setdefault(name, version) != version:
+            cure = f"reboot the host into {facts.next_release} first, or install the headers of both yourself"
+            draft.refuse("headers", f"no headers for {facts.release} nor for {facts.next_release}", "those of one of them", cure)
+    found.update(dict.fromkeys(headers.get("following", {}).get(facts.machine, ()), ""))
+    return tuple(found.items())
+
+
+def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
+    facts, wish, source = draft.facts, draft.wish, draft.data["sources"].get(draft.wish.source)
+    if source is None or facts.machine not in source.get("machines", ()):
+        cure = "choose another gpushare_driver_source, or install the driver yourself and leave gpushare_driver_state: present"
+        seen = f"no driver packages from {wish.source} for {facts.name[:60]} on {facts.machine}"
+        draft.refuse("source", seen, "a source that has them", cure)
+        return Plan()
+    packages: Dict[str, str] = {}
+    kernel_parts = (source.get(build) or {}).get(module) or ()
+    _add(draft, packages, source.get("driver") or (), wish.version)
+    _add(draft, packages, kernel_parts, "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version)
+    _add(draft, packages, source.get("beside") or (), "")
+    services = list(source.get("services") or ()) if wish.persistenced else []
+    if facts.switches and wish.fabric != "never":
+        # It speaks to its own version of the driver only.
+        fabric = source.get("fabric") or ()
+        _add(draft, packages, fabric, wish.version)
+        services += list(source.get("fabric_services") or ())
+        if not fabric:
+            cure = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
+            draft.refuse("fabric", f"{facts.switches} NVSwitches and no fabric manager from {wish.source}", "a source that has it", cure)
+    kinds = {one for kind in (OPEN, PROPRIETARY) if kind != module for one in ((source.get(build) or {}).get(kind) or ())}
+    replaces = sorted({name.format(**_names(draft)) for name in kinds if "{" not in name} & set(facts.packages))
+    return Plan(packages=tuple(packages.items()), replaces=tuple(replaces), repository=_repository(draft, source), services=tuple(services))
+
+
+def _add(draft: _Draft, packages: Dict[str, str], names: Sequence[str], version: str) -> None:
+    for name in names:
+        packages[name.format(**_names(draft))] = version
+
+
+def _names(draft: _Draft, release: str = "") -> Dict[str, str]:
+    """What the data's names may hold in braces."""
+    release = release or draft.facts.release
+    branch = draft.branch
+    unbranched = draft.data.get("unbranched_from") or 0
+    kernel = re.sub(rf"\.{re.escape(draft.facts.machine)}$", "", release)
+    return {
+        "branch": str(branch),
+        "suffix": "" if unbranched and branch >= unbranched else f"-{branch}",
+        "fabric_suffix": "" if branch >= 580 else f"-{branch}",
+        "version": draft.wish.version,
+        "release": release,
+        "kernel": kernel,
+        "kernel_base": re.sub(r"\.el[0-9_]+$", "", kernel),
+        "flavour": release.rpartition("-")[2],
+    }
+
+
+def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """NVIDIA's own, or what the variables name in its place."""
+    wish, one = draft.wish, source.get("repository")
+    if one is None and not wish.repository:
+        return None
+    base: Mapping[str, Any] = one or {"name": "nvidia-driver"}
+    url = wish.repository or base["url"].format(machine=(base.get("machines") or {}).get(draft.facts.machine, draft.facts.machine))
+    key = wish.key or (f"{base['url'].format(machine=base['machines'][draft.facts.machine])}/{base['key']}" if one else "")
+    fingerprints = list(wish.fingerprints or base.get("fingerprints") or ())
+    if not key or not fingerprints:
+        cure = "set gpushare_driver_key and gpushare_driver_fingerprints; compare the fingerprint with one from a second source"
+        draft.refuse("key", f"no key or fingerprint for the repository {url[:80]}", "both, so that the repository can be trusted", cure)
+    return {
+        "name": base["name"],
+        "url": url,
+        "suite": base.get("suite", "/"),
+        "components": list(base.get("components") or ()),
+        "key": key,
+        "fingerprints": fingerprints,
+        "replaces": list(base.get("replaces") or ()),
+        "version": wish.version,
+    }
+
+
+def _of_run_file(draft: _Draft, module: str) -> Plan:
+    """NVIDIA's installer. Its user space is the host's own; its kernel module is built by DKMS."""
+    wish = draft.wish
+    if not wish.run_file.startswith("/"):
+        cure = "copy NVIDIA-Linux-*.run to the hosts and name its path"
+        draft.refuse("run_file", f"gpushare_driver_run_file: {wish.run_file[:80]!r}", "the absolute path of the file on the host", cure)
+    if wish.version not in wish.run_file.rpartition("/")[2]:
+        found = f"the file {wish.run_file.rpartition('/')[2][:80]!r} for gpushare_driver_version {wish.version}"
+        draft.refuse("run_file", found, "a file of that version", "correct the path or the version")
+    if draft.facts.switches and wish.fabric != "never":
+        cure = "choose gpushare_driver_source: nvidia; or install it yourself and set gpushare_driver_fabric: never"
+        draft.refuse("fabric", f"{draft.facts.switches} NVSwitches and no fabric manager in a run file", "a source that has it", cure)
+    if draft.facts.nouveau_loaded:
+        cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the cards for that"
+        draft.refuse("nouveau", "nouveau loaded, which keeps the cards from NVIDIA's installer", "a host without it", cure)
+    flavour = ("--kernel-module-type=open" if module == OPEN else "--kernel-module-type=proprietary",) if draft.branch >= 560 else ()
+    older = ("-m=kernel-open",) if FIRST_OPEN <= draft.branch < 560 and module == OPEN else ()
+    arguments = ("--silent", "--dkms", "--no-x-check", "--no-cc-version-check", f"--log-file-name={RUN_FILE_LOG}")
+    return Plan(run_file=(wish.run_file, *arguments, *flavour, *older))

@@ -1,0 +1,145 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_driver
+short_description: Make a host ready for the driver that its packages brought
+version_added: 0.1.0
+description:
+  - The role C(nvidia_driver) uses this module. Its options may change in any release.
+  - Blacklists nouveau, and rebuilds the initramfs only if that changed. Runs NVIDIA's installer if O(run_file) names one. Loads the kernel
+    module and enables the services. Returns whether the host must reboot, and never reboots it.
+  - Records in the host's journal how each file and each service was before.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+options:
+  state:
+    description: With V(absent), restores the files and services, and uninstalls the driver of a run file.
+    type: str
+    choices: [present, absent]
+    default: present
+  version:
+    description: Version of the driver. O(state=present) requires it.
+    type: str
+    default: ""
+  module:
+    description: Kind of the kernel module.
+    type: str
+    default: ""
+  blacklist:
+    description: Whether nouveau is not blacklisted yet.
+    type: bool
+    default: true
+  initramfs:
+    description: Command that rebuilds the initramfs.
+    type: list
+    elements: str
+    default: []
+  run_file:
+    description: Path of NVIDIA's installer and its arguments.
+    type: list
+    elements: str
+    default: []
+  services:
+    description: Units to enable.
+    type: list
+    elements: str
+    default: []
+  timeout:
+    description: Seconds within which NVIDIA's installer must finish.
+    type: int
+    default: 1800
+"""
+
+EXAMPLES = r"""
+- name: Load the driver
+  gpushare.kubernetes.gpushare_driver:
+    version: 580.126.20
+    initramfs: [update-initramfs, -u, -k, all]
+    services: [nvidia-persistenced.service]
+"""
+
+RETURN = r"""
+steps:
+  description: The steps that were done (in check mode, would be).
+  returned: success
+  type: list
+  elements: str
+files:
+  description: The files that were changed (in check mode, would be).
+  returned: success
+  type: list
+  elements: str
+notes:
+  description: Remarks for people.
+  returned: success
+  type: list
+  elements: str
+reboot:
+  description: Why the host must reboot. Empty if it need not.
+  returned: success
+  type: str
+at:
+  description: Unix time by the host's clock.
+  returned: success
+  type: float
+"""
+
+import os
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import DriverError, Wanted, absent, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "version": {"type": "str", "default": ""},
+            "module": {"type": "str", "default": ""},
+            "blacklist": {"type": "bool", "default": True},
+            "initramfs": {"type": "list", "elements": "str", "default": []},
+            "run_file": {"type": "list", "elements": "str", "default": []},
+            "services": {"type": "list", "elements": "str", "default": []},
+            "timeout": {"type": "int", "default": 1800},
+        },
+        required_if=[("state", "present", ("version",))],
+        supports_check_mode=True,
+    )
+    params = dict(module.params)
+    with lock.for_module(module):
+        os.umask(0o022)
+        try:
+            if params.pop("state") == "absent":
+                result = absent(command.run, module.check_mode, timeout=params["timeout"])
+            else:
+                values = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
+                result = present(Wanted(**values), command.run, module.check_mode)
+        except (DriverError, JournalError, TransactionError, OSError) as error:
+            module.fail_json(msg=str(error))
+        for note in result.notes:
+            module.warn(note)
+        module.exit_json(
+            changed=result.changed,
+            steps=result.steps,
+            files=result.files,
+            notes=result.notes,
+            reboot=result.reboot,
+            at=time.time(),
+            diff=result.diff,
+        )
+
+
+if __name__ == "__main__":
+    main()

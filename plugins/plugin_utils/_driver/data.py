@@ -1,0 +1,40 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The data of a host's distribution, from the files of the role nvidia_driver.
+
+Private to this collection, used on the controller only. A file is called FAMILY_VERSION.yml, with the version as far as it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import family_of
+
+_VARIABLE = "__nvidia_driver_data"
+
+
+def data_of(folder: Path, facts: HostFacts) -> Mapping[str, Any] | None:
+    """None for a distribution, or a version of one, that has no file."""
+    for name in _names(facts):
+        path = folder / f"{name}.yml"
+        if path.is_file():
+            found: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))[_VARIABLE]
+            return found
+    return None
+
+
+def _names(facts: HostFacts) -> Iterator[str]:
+    family = family_of(facts.id, facts.like)
+    if family is None or (family == "ubuntu") != (facts.id == "ubuntu"):
+        # A derivative counts its versions in its own way.
+        return
+    version = "".join(letter for letter in facts.os_version if letter.isdigit() or letter == ".")[:16]
+    yield f"{family}_{version}"
+    yield f"{family}_{version.partition('.')[0]}"

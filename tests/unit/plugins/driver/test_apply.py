@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What is done to a host beside its packages, killed anywhere and again; and what is taken back. The host is a folder, its programs are
+recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import (
+    DriverError,
+    Wanted,
+    absent,
+    present,
+    reboot_reason,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import BLACKLIST_FILE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+
+from unit.plugins.fake_root import FakeRoot, debian
+
+RELEASE, VERSION = "6.1.0-30-amd64", "535.261.03"
+INITRAMFS = ("update-initramfs", "-u", "-k", "all")
+UNIT = "nvidia-persistenced.service"
+
+
+class Machine:
+    """A host whose commands are recorded. answers: first words of a command to what happens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = debian(FakeRoot(folder))
+        self.root.program("/usr/sbin/update-initramfs")
+        self.calls: list[str] = []
+        self.answers: dict[str, Callable[[list[str]], Outcome]] = {}
+        self.enabled: dict[str, bool] = {UNIT: False}
+
+    def run(self, argv: list[str], _timeout: float) -> Outcome:
+        line = " ".join(argv)
+        if argv[:2] == ["systemctl", "show"]:
+            known = argv[2] in self.enabled
+            state = "enabled" if self.enabled.get(argv[2]) else "disabled"
+            return Outcome(argv, 0, f"LoadState={'loaded' if known else 'not-found'}\nUnitFileState={state}\nActiveState=inactive\n")
+        self.calls.append(line)
+        for start, answer in self.answers.items():
+            if line.startswith(start):
+                return answer(argv)
+        if argv[:2] == ["systemctl", "enable"]:
+            self.enabled[argv[2]] = True
+        if argv[:2] == ["systemctl", "disable"]:
+            self.enabled[argv[-1]] = False
+        return Outcome(argv, 0)
+
+    def module(self, version: str = VERSION) -> None:
+        """The packages have built it."""
+        self.root.file(f"/lib/modules/{RELEASE}/modules.dep", "updates/dkms/nvidia.ko:\n")
+        self.root.file(f"/lib/modules/{RELEASE}/updates/dkms/nvidia.ko", b"\0license=NVIDIA\0version=" + version.encode() + b"\0")
+
+    def loads(self, argv: list[str]) -> Outcome:
+        self.root.file("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Wed\n")
+        return Outcome(argv, 0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.module()
+    made.answers["modprobe"] = made.loads
+    return made
+
+
+WANTED = Wanted(VERSION, "proprietary", True, INITRAMFS, (), (UNIT,))
+
+
+def test_a_new_host_and_a_second_run(machine: Machine) -> None:
+    first = present(WANTED, machine.run, False, str(machine.root))
+    assert first.changed
+    assert first.files == [BLACKLIST_FILE]
+    assert machine.calls == ["update-initramfs -u -k all", "modprobe nvidia", f"systemctl enable {UNIT}", f"systemctl start {UNIT}"]
+    assert "blacklist nouveau" in machine.root.at(BLACKLIST_FILE).read_text()
+    assert first.reboot == ""
+    machine.calls.clear()
+    machine.enabled[UNIT] = True
+    second = present(Wanted(VERSION, "proprietary", False, INITRAMFS), machine.run, False, str(machine.root))
+    assert (second.changed, machine.calls) == (False, [])
+
+
+def test_check_mode_says_what_the_run_then_does(machine: Machine) -> None:
+    dry = present(WANTED, machine.run, True, str(machine.root))
+    assert machine.calls == []
+    assert not machine.root.at(BLACKLIST_FILE).exists()
+    real = present(WANTED, machine.run, False, str(machine.root))
+    assert dry.steps[:3] == real.steps[:3]
+    assert dry.files == real.files
+
+
+def test_the_initramfs_is_rebuilt_only_if_the_file_changed(machine: Machine) -> None:
+    present(Wanted(VERSION, blacklist=False, initramfs=INITRAMFS), machine.run, False, str(machine.root))
+    assert machine.calls == ["modprobe nvidia"]
+
+
+def test_a_host_without_the_tool_has_no_initramfs(machine: Machine) -> None:
+    machine.root.at("/usr/sbin/update-initramfs").unlink()
+    present(WANTED, machine.run, False, str(machine.root))
+    assert "update-initramfs -u -k all" not in machine.calls
+
+
+def test_an_initramfs_that_cannot_be_rebuilt_puts_the_file_back(machine: Machine) -> None:
+    machine.answers["update-initramfs"] = lambda argv: Outcome(argv, 1, err="No space left on device")
+    with pytest.raises(TransactionError, match="No space left on device"):
+        present(WANTED, machine.run, False, str(machine.root))
+    assert not machine.root.at(BLACKLIST_FILE).exists()
+    assert Journal(str(machine.root)).entries() == []
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("point", [f"before {BLACKLIST_FILE}", f"noted {BLACKLIST_FILE}", f"written {BLACKLIST_FILE}", "restarted"])
+def test_killed_anywhere_the_next_run_finishes(machine: Machine, point: str) -> None:
+    def kill(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with pytest.raises(Killed):
+        present(WANTED, machine.run, False, str(machine.root), kill)
+    machine.calls.clear()
+    present(WANTED, machine.run, False, str(machine.root))
+    assert machine.root.at(BLACKLIST_FILE).exists()
+    assert machine.calls[0] == "update-initramfs -u -k all"
+    absent(machine.run, False, str(machine.root))
+    assert not machine.root.at(BLACKLIST_FILE).exists()
+    assert Journal(str(machine.root)).entries() == []
+
+
+def test_a_module_that_does_not_load_is_an_error_with_its_words(machine: Machine) -> None:
+    machine.answers["modprobe"] = lambda argv: Outcome(
+        argv, 1, err="modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
+    )
+    with pytest.raises(DriverError, match="Key was rejected by service"):
+        present(WANTED, machine.run, False, str(machine.root))
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "why"),
+    [
+        ("/sys/module/nouveau/x", "", "nouveau is loaded"),
+        (
+            "/proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  525.147.05  x\n",
+            "525.147.05 is loaded, 535.261.03",
+        ),
+    ],
+)
+def test_when_the_host_must_reboot(machine: Machine, path: str, content: str, why: str) -> None:
+    machine.root.file(path, content)
+    found = present(WANTED, machine.run, False, str(machine.root))
+    assert why in found.reboot
+    assert "modprobe nvidia" not in machine.calls
+
+
+def test_another_kind_of_module_needs_a_reboot() -> None:
+    parts = Driver("580.1", "580.1", "/x", "580.1", "/y", "/z", False, kind="proprietary")
+    assert "the proprietary kernel module is loaded" in reboot_reason(parts, "580.1", "open")
+    assert reboot_reason(parts, "580.1", "proprietary") == reboot_reason(parts, "580.1") == ""
+
+
+def test_a_unit_that_there_is_not_is_noted(machine: Machine) -> None:
+    found = present(Wanted(VERSION, blacklist=False, services=("nvidia-fabricmanager.service",)), machine.run, False, str(machine.root))
+    assert found.notes == ["systemd has no unit nvidia-fabricmanager.service, so that it was not enabled"]
+
+
+def test_a_service_that_was_enabled_before_stays_so(machine: Machine) -> None:
+    machine.enabled[UNIT] = True
+    present(WANTED, machine.run, False, str(machine.root))
+    machine.calls.clear()
+    absent(machine.run, False, str(machine.root))
+    assert machine.calls == ["update-initramfs -u -k all"]
+    assert machine.enabled[UNIT]
+
+
+def test_absent_takes_back_what_was_done_and_no_more(machine: Machine) -> None:
+    machine.root.file("/etc/modprobe.d/other.conf", "options x\n")
+    present(WANTED, machine.run, False, str(machine.root))
+    machine.calls.clear()
+    assert absent(machine.run, True, str(machine.root)).changed
+    assert machine.calls == []
+    found = absent(machine.run, False, str(machine.root))
+    assert sorted(machine.calls) == [f"systemctl disable --now {UNIT}", "update-initramfs -u -k all"]
+    assert "stays loaded until then" in found.reboot
+    assert not machine.root.at(BLACKLIST_FILE).exists()
+    assert machine.root.at("/etc/modprobe.d/other.conf").exists()
+    assert not absent(machine.run, False, str(machine.root)).changed
+
+
+RUN_FILE = "/root/NVIDIA-Linux-x86_64-550.163.01.run"
+
+
+@pytest.fixture
+def installer(machine: Machine) -> Machine:
+    machine.root.file(RUN_FILE, "#!/bin/sh\n")
+    machine.root.at(RUN_FILE).chmod(0o600)
+    return machine
+
+
+def run_file(machine: Machine) -> Wanted:
+    return Wanted("550.163.01", "proprietary", False, INITRAMFS, (RUN_FILE, "--silent"))
+
+
+def test_a_run_file_is_run_once(installer: Machine) -> None:
+    def install(argv: list[str]) -> Outcome:
+        installer.module("550.163.01")
+        installer.root.program("/usr/bin/nvidia-uninstall")
+        return Outcome(argv, 0)
+
+    installer.answers["sh"] = install
+    present(run_file(installer), installer.run, False, str(installer.root))
+    assert installer.calls[0].endswith(f"{RUN_FILE} --silent")
+    installer.calls.clear()
+    present(run_file(installer), installer.run, False, str(installer.root))
+    assert installer.calls == []
+    absent(installer.run, False, str(installer.root))
+    assert installer.calls == ["/usr/bin/nvidia-uninstall --silent"]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_run_file_that_fails_half_way_says_what_the_host_has_and_what_its_log_says(installer: Machine, status: int) -> None:
+    installer.root.file("/var/log/gpushare-nvidia-installer.log", "-> Building\nERROR: Failed to build the kernel module: cc1 missing\n")
+    installer.answers["sh"] = lambda argv: Outcome(argv, status)
+    with pytest.raises(DriverError, match=r"the host has 535\.261\.03 on disk now, expected 550\.163\.01.*cc1 missing"):
+        present(run_file(installer), installer.run, False, str(installer.root))
+
+
+def test_a_run_file_that_hangs(installer: Machine) -> None:
+    installer.answers["sh"] = lambda argv: Outcome(argv, None, timed_out=1800)
+    with pytest.raises(DriverError, match="no end within 1800 s"):
+        present(run_file(installer), installer.run, False, str(installer.root))
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_run_file_that_others_may_write_is_not_run(installer: Machine, mode: int) -> None:
+    installer.root.at(RUN_FILE).chmod(mode)
+    with pytest.raises(DriverError, match="only root may write"):
+        present(run_file(installer), installer.run, False, str(installer.root))
+    assert installer.calls == []
+
+
+def test_a_run_file_that_there_is_not(installer: Machine) -> None:
+    installer.root.at(RUN_FILE).unlink()
+    with pytest.raises(DriverError, match="cannot be read"):
+        present(run_file(installer), installer.run, False, str(installer.root))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What of a host decides about its driver; each host is a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts, gather, newer, processes_on
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import parse
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
+
+from unit.plugins.driver.hosts import DEBIAN, HOSTS, VARS, data
+from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, debian, gpu
+
+RELEASE = "6.1.0-30-amd64"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> FakeRoot:
+    return debian(FakeRoot(tmp_path))
+
+
+def facts(root: FakeRoot) -> HostFacts:
+    found = gather(Host(str(root)))
+    assert HostFacts.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    return found
+
+
+def test_an_empty_host(tmp_path: Path) -> None:
+    found = facts(FakeRoot(tmp_path))
+    assert (found.id, found.version, found.vendor, found.packages, found.devices) == ("unknown", None, "", {}, ())
+
+
+def test_this_very_host_can_be_looked_at() -> None:
+    assert gather(Host("/")).release
+
+
+def test_the_next_kernel_is_the_newest_of_the_same_flavour_that_is_installed(root: FakeRoot) -> None:
+    for release in (RELEASE, "6.1.0-9-amd64", "6.1.0-31-amd64", "6.5.0-1-rt-amd64"):
+        root.file(f"/lib/modules/{release}/modules.builtin")
+    # What DKMS left of a kernel that is gone.
+    root.file("/lib/modules/6.9.0-1-amd64/updates/dkms/nvidia.ko")
+    root.file("/usr/src/linux-headers-6.1.0-31-amd64/Makefile")
+    found = facts(root)
+    assert (found.release, found.next_release, found.headers) == (RELEASE, "6.1.0-31-amd64", ("6.1.0-31-amd64",))
+
+
+def test_cards_and_switches(root: FakeRoot) -> None:
+    gpu(root)
+    root.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch")
+    root.pci("0000:c1:00.0", kind="0x068000", vendor="0x8086")
+    found = facts(root)
+    assert (found.devices, found.switches, found.loaded, found.module) == (("0x1eb8", "0x1eb8"), 1, "535.261.03", "proprietary")
+
+
+def test_an_open_module_that_is_loaded(root: FakeRoot) -> None:
+    line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.20  Release Build  (dvs-builder@U22)\n"
+    root.file("/proc/driver/nvidia/version", line)
+    assert (facts(root).loaded, facts(root).module) == ("580.126.20", "open")
+
+
+def test_kind_and_version_of_a_module_on_disk(root: FakeRoot) -> None:
+    root.file(f"/lib/modules/{RELEASE}/modules.dep", "updates/dkms/nvidia.ko:\n")
+    root.file(f"/lib/modules/{RELEASE}/updates/dkms/nvidia.ko", b"x\0license=Dual MIT/GPL\0version=580.126.20\0y")
+    found = facts(root)
+    assert (found.version, found.module, found.loaded) == ("580.126.20", "open", None)
+
+
+def test_the_kind_on_disk_counts_before_the_one_that_is_loaded_until_the_reboot(root: FakeRoot) -> None:
+    test_kind_and_version_of_a_module_on_disk(root)
+    root.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.20  x\n")
+    assert (facts(root).loaded, facts(root).module) == ("580.126.20", "open")
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "vendor"),
+    [
+        ("/etc/dgx-release", 'DGX_NAME="DGX Server"\nDGX_SWBUILD_VERSION="6.1.0"\n', "DGX OS 6.1.0"),
+        ("/etc/dgx-release", "", "DGX OS"),
+        ("/etc/nv_tegra_release", "# R36 (release)", "Jetson Linux"),
+        ("/etc/other", "", ""),
+    ],
+)
+def test_images_of_vendors(root: FakeRoot, path: str, content: str, vendor: str) -> None:
+    root.file(path, content)
+    assert facts(root).vendor == vendor
+
+
+@pytest.mark.parametrize(
+    ("folder", "content", "blacklisted"),
+    [
+        ("/etc/modprobe.d/x.conf", "blacklist nouveau\n", True),
+        ("/usr/lib/modprobe.d/nvidia.conf", "# x\n  blacklist   nouveau  \n", True),
+        ("/etc/modprobe.d/x.conf", "install nouveau /bin/false\n", True),
+        ("/etc/modprobe.d/x.conf", "# blacklist nouveau\n", False),
+        ("/etc/modprobe.d/x.conf", "blacklist nouveaux\n", False),
+        ("/etc/modprobe.d/x.conf.off", "blacklist nouveau\n", False),
+    ],
+)
+def test_where_nouveau_is_blacklisted(root: FakeRoot, folder: str, content: str, blacklisted: bool) -> None:
+    root.file(folder, content)
+    assert facts(root).nouveau_blacklisted is blacklisted
+
+
+def test_packages_of_dpkg_that_are_installed(root: FakeRoot) -> None:
+    root.file("/var/lib/dpkg/status")
+    lines = "installed\tnvidia-smi\t535.261.03-1\nconfig-files\tnvidia-old\t1\nbroken line"
+    root.program("/usr/bin/dpkg-query", lines, 1)
+    assert facts(root).packages == {"nvidia-smi": "535.261.03-1"}
+
+
+def test_packages_of_rpm(root: FakeRoot) -> None:
+    root.program("/usr/bin/rpm", "installed\tnvidia-driver-cuda\t580.126.20-1.el9\n")
+    assert facts(root).packages == {"nvidia-driver-cuda": "580.126.20-1.el9"}
+
+
+def test_marks_of_nvidias_installer_and_of_the_driver_container(root: FakeRoot) -> None:
+    assert (facts(root).run_file, facts(root).container) == (False, False)
+    root.file("/usr/bin/nvidia-uninstall")
+    root.file("/run/nvidia/driver/usr/bin/nvidia-smi")
+    assert (facts(root).run_file, facts(root).container) == (True, True)
+
+
+def test_processes_in_words() -> None:
+    assert processes_on(parse(NVIDIA_SMI.read_text())) == ["4242 (python train.py)"]
+
+
+NEWER = [("580.2", "580.1", True), ("580.1", "580.1", False), (None, "1", False), ("1000", "999", True)]
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), NEWER)
+def test_newer(one: str | None, other: str, expected: bool) -> None:
+    assert newer(one, other) is expected
+
+
+def test_each_host_finds_the_data_of_its_distribution() -> None:
+    for name, host in HOSTS.items():
+        assert data_of(VARS, host) == data(name)
+    for fields in ({"os_version": "11"}, {"id": "alpine"}, {"id": "linuxmint", "like": ("ubuntu", "debian")}, {"os_version": "../../x"}):
+        assert data_of(VARS, HostFacts.from_dict({**DEBIAN.as_dict(), **fields})) is None

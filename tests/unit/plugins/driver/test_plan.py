@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Which packages a host gets for its driver, by its distribution, cards and firmware; and which hosts are left alone, and why.
+
+The names of packages stand here as the distributions and NVIDIA's installation guide have them, not as the data files do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import generation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import Plan, Wish, make
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.plugins.driver.hosts import A100, B200, DEBIAN, GH200, H100, HOSTS, P100, T4, V100, VARS, data
+
+CURRENT = Wish("580.126.20")
+DISTRIBUTION = Wish("535.261.03", source="distribution")
+
+
+def plan(name: str = "debian_12", wish: Wish = CURRENT, **changes: Any) -> Plan:
+    return make(replace(HOSTS[name], **changes), wish, data(name))
+
+
+def checks(found: Plan) -> list[str]:
+    return [one.check for one in found.refused]
+
+
+def names(found: Plan) -> list[str]:
+    return [name for name, _version in found.packages]
+
+
+def test_every_distribution_that_is_planned_for_has_a_data_file() -> None:
+    assert {path.stem for path in VARS.glob("*_*.yml")} == set(HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "module", "headers"),
+    [
+        ("debian_12", "nvidia-driver-cuda", "nvidia-kernel-open-dkms", "linux-headers-6.1.0-30-amd64"),
+        ("debian_13", "nvidia-driver-cuda", "nvidia-kernel-open-dkms", "linux-headers-6.12.41+deb13-amd64"),
+        ("ubuntu_22.04", "nvidia-utils-580", "nvidia-dkms-580-open", "linux-headers-5.15.0-119-generic"),
+        ("ubuntu_24.04", "nvidia-utils-580", "nvidia-dkms-580-open", "linux-headers-6.8.0-45-generic"),
+        ("rhel_9", "nvidia-driver-cuda", "kmod-nvidia-open-dkms", "kernel-devel"),
+        ("rhel_10", "nvidia-driver-cuda", "kmod-nvidia-open-dkms", "kernel-devel"),
+    ],
+)
+def test_nvidias_packages_at_one_exact_version(name: str, driver: str, module: str, headers: str) -> None:
+    found = plan(name, replace(CURRENT, fingerprints=("A" * 40,)))
+    assert checks(found) == []
+    assert (found.module, found.build, found.change) == ("open", "dkms", "install")
+    assert {driver, module} <= set(names(found))
+    assert dict(found.packages)[driver] == dict(found.packages)[module] == "580.126.20"
+    assert found.headers[0][0] == headers
+    assert found.services == ("nvidia-persistenced.service",)
+    assert found.repository is not None
+    assert found.repository["url"].startswith("https://developer.download.nvidia.com/compute/cuda/repos/")
+    assert found.repository["url"].endswith("/x86_64")
+
+
+def test_sles_takes_the_module_that_suse_signed() -> None:
+    found = plan("suse_15", strict=True, secure_boot="enabled")
+    assert checks(found) == []
+    assert (found.build, found.headers) == ("precompiled", ())
+    assert dict(found.packages)["nvidia-open-driver-G06-signed-cuda-kmp-default"] == ""
+    assert dict(found.packages)["nvidia-compute-utils-G06"] == "580.126.20"
+
+
+def test_enterprise_linux_names_the_kernel_of_its_headers_by_version() -> None:
+    assert plan("rhel_9").headers[0] == ("kernel-devel", "5.14.0-503.11.1.el9_5")
+    assert "kmod-nvidia-open-580.126.20-5.14.0-503.11.1" in names(plan("rhel_9", replace(CURRENT, build="precompiled")))
+
+
+def test_debians_own_packages_need_no_repository_of_ours() -> None:
+    found = plan(wish=DISTRIBUTION)
+    assert checks(found) == []
+    assert found.repository is None
+    assert {"nvidia-smi", "libcuda1", "libnvidia-ml1", "nvidia-kernel-dkms"} <= set(names(found))
+    # Debian versions it on its own.
+    assert dict(found.packages)["nvidia-persistenced"] == ""
+    assert dict(found.packages)["nvidia-kernel-dkms"] == "535.261.03"
+
+
+def test_names_without_a_branch_from_590_on() -> None:
+    assert "nvidia-utils" in names(plan("ubuntu_24.04", Wish("590.44.01")))
+    assert "nvidia-dkms-open" in names(plan("ubuntu_24.04", Wish("590.44.01")))
+
+
+def test_arm_has_its_own_repository() -> None:
+    found = plan("debian_12", machine="aarch64", release="6.1.0-30-arm64", next_release="6.1.0-30-arm64", devices=(GH200,))
+    assert checks(found) == []
+    assert found.repository is not None
+    assert found.repository["url"].endswith("/debian12/sbsa")
+    assert found.headers == (("linux-headers-6.1.0-30-arm64", ""), ("linux-headers-arm64", ""))
+
+
+def test_headers_for_the_running_and_the_next_kernel() -> None:
+    found = plan(next_release="6.1.0-32-amd64")
+    assert [name for name, _ in found.headers] == ["linux-headers-6.1.0-30-amd64", "linux-headers-6.1.0-32-amd64", "linux-headers-amd64"]
+    found = plan(next_release="6.1.0-32-amd64", headers=("6.1.0-30-amd64",))
+    assert [name for name, _ in found.headers] == ["linux-headers-6.1.0-32-amd64", "linux-headers-amd64"]
+
+
+def test_two_kernels_whose_headers_are_one_package_are_refused() -> None:
+    two = {"next_release": "5.14.0-570.1.1.el9_6.x86_64"}
+    assert checks(plan("rhel_9", **two)) == ["headers"]
+    assert checks(plan("rhel_9", **two, headers=("5.14.0-503.11.1.el9_5.x86_64",))) == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "version", "wanted", "module", "refused"),
+    [
+        ((T4,), "580.126.20", "auto", "open", []),
+        ((T4,), "550.163.01", "auto", "proprietary", []),
+        ((T4,), "550.163.01", "open", "open", []),
+        ((T4,), "470.256.02", "auto", "proprietary", []),
+        ((T4,), "470.256.02", "open", "proprietary", ["module"]),
+        ((T4,), "620.10.01", "auto", "open", []),
+        ((T4,), "620.10.01", "proprietary", "open", ["module"]),
+        ((V100,), "580.126.20", "auto", "proprietary", []),
+        ((V100,), "580.126.20", "open", "proprietary", ["module"]),
+        ((V100,), "590.44.01", "auto", "proprietary", ["card"]),
+        ((P100, T4), "580.126.20", "auto", "proprietary", []),
+        ((B200,), "580.126.20", "auto", "open", []),
+        ((B200,), "580.126.20", "proprietary", "open", ["module"]),
+        ((B200,), "565.57.01", "auto", "open", ["card"]),
+        ((B200, V100), "580.126.20", "auto", "proprietary", ["cards"]),
+        ((GH200,), "550.163.01", "auto", "open", []),
+        ((H100, A100), "515.105.01", "auto", "proprietary", ["card"]),
+        ((), "580.126.20", "auto", "open", []),
+        (("0x3fff",), "580.126.20", "auto", "open", []),
+        (("garbage",), "550.163.01", "auto", "proprietary", []),
+    ],
+)
+def test_the_kernel_module_by_the_generation_of_the_cards(
+    devices: tuple[str, ...], version: str, wanted: str, module: str, refused: list[str]
+) -> None:
+    found = plan(wish=Wish(version, module=wanted), devices=devices)
+    assert (found.module, checks(found)) == (module, refused)
+
+
+def test_a_card_that_is_not_known_is_said() -> None:
+    assert "0x3fff" in plan(devices=("0x3fff", T4)).notes[0]
+    assert "no NVIDIA card" in plan(devices=()).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("0x102d", "Kepler"),
+        ("0x17fd", "Maxwell"),
+        ("0x1bb3", "Pascal"),
+        ("0x15f8", "Pascal"),
+        ("0x1db1", "Volta"),
+        ("0x1eb8", "Turing"),
+        ("0x2182", "Turing"),
+        ("0x20b7", "Ampere"),
+        ("0x2236", "Ampere"),
+        ("0x2414", "Ampere"),
+        ("0x27b8", "Ada Lovelace"),
+        ("0x26b9", "Ada Lovelace"),
+        ("0x2335", "Hopper"),
+        ("0x2329", "Hopper"),
+        ("0x2342", "Grace Hopper"),
+        ("0x2901", "Blackwell"),
+        ("0x2bb4", "Blackwell"),
+        ("0x2c58", "Blackwell"),
+        ("0x3182", "Blackwell"),
+    ],
+)
+def test_generations_of_cards_that_are_sold(device: str, name: str) -> None:
+    found = generation(device)
+    assert found is not None
+    assert found.name == name
+
+
+STRICT = {"strict": True, "secure_boot": "enabled"}
+
+
+@pytest.mark.parametrize(
+    ("name", "wish", "build", "refused"),
+    [
+        ("debian_12", CURRENT, "dkms", ["secure_boot"]),
+        ("debian_12", replace(CURRENT, own_key=True), "dkms", []),
+        ("ubuntu_24.04", Wish("580.126.20", source="distribution"), "precompiled", []),
+        ("ubuntu_24.04", Wish("580.126.20", source="distribution", build="dkms"), "dkms", ["secure_boot"]),
+        ("ubuntu_24.04", CURRENT, "dkms", ["secure_boot"]),
+        # NVIDIA signs its own, with a key that no firmware knows.
+        ("rhel_9", CURRENT, "precompiled", ["secure_boot"]),
+        ("suse_15", replace(CURRENT, module="proprietary"), "precompiled", ["secure_boot"]),
+    ],
+)
+def test_secure_boot_is_found_before_anything_is_changed(name: str, wish: Wish, build: str, refused: list[str]) -> None:
+    found = plan(name, wish, **STRICT)
+    assert (found.build, checks(found)) == (build, refused)
+    for one in found.refused:
+        assert "mokutil --import" in one.cure
+
+
+@pytest.mark.parametrize(
+    ("wish", "refused"),
+    [
+        (replace(CURRENT, build="precompiled"), ["build"]),
+        (Wish("535.261.03", source="distribution", build="precompiled"), ["build"]),
+        (replace(CURRENT, build="dkms"), []),
+    ],
+)
+def test_a_build_that_the_source_lacks(wish: Wish, refused: list[str]) -> None:
+    assert checks(plan(wish=wish)) == refused
+
+
+@pytest.mark.parametrize(
+    ("have", "module", "want", "ok", "change", "refused"),
+    [
+        (None, None, "580.126.20", False, "install", []),
+        ("580.126.20", "open", "580.126.20", False, "none", []),
+        ("580.126.20", None, "580.126.20", False, "none", []),
+        ("580.126.20", "proprietary", "580.126.20", False, "module", ["change"]),
+        ("580.126.20", "proprietary", "580.126.20", True, "module", []),
+        ("535.261.03", "proprietary", "580.126.20", False, "upgrade", ["change"]),
+        ("535.261.03", "proprietary", "580.126.20", True, "upgrade", []),
+        ("590.44.01", "open", "580.126.20", False, "downgrade", ["change"]),
+        ("590.44.01", "open", "580.126.20", True, "downgrade", []),
+        ("580.95.05", "open", "580.126.20", False, "upgrade", ["change"]),
+    ],
+)
+def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want: str, ok: bool, change: str, refused: list[str]) -> None:
+    found = plan(wish=Wish(want, change_ok=ok), version=have, module=module)
+    assert (found.change, checks(found)) == (change, refused)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"vendor": "DGX OS 6.1.0"}, "vendor_image"),
+        ({"container": True}, "driver_container"),
+        ({"run_file": True}, "run_file"),
+    ],
+)
+def test_what_somebody_else_manages_is_left_alone(changes: dict[str, Any], refused: str) -> None:
+    assert checks(plan(**changes)) == [refused]
+
+
+def test_a_change_of_module_may_remove_the_other_kind_only() -> None:
+    have = {"nvidia-kernel-dkms": "580.126.20-1", "nvidia-driver-cuda": "580.126.20-1"}
+    found = plan(wish=replace(CURRENT, change_ok=True), version="580.126.20", module="proprietary", packages=have)
+    assert found.replaces == ("nvidia-kernel-dkms",)
+    assert "nvidia-kernel-open-dkms" in names(found)
+
+
+def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:
+    found = plan(switches=4, devices=(H100,))
+    assert dict(found.packages)["nvidia-fabricmanager"] == dict(found.packages)["nvidia-imex"] == "580.126.20"
+    assert "nvidia-fabricmanager.service" in found.services
+    assert "nvidia-fabricmanager-570" in names(plan(wish=Wish("570.211.01"), switches=4, devices=(H100,)))
+    assert not [name for name in names(plan()) if "fabric" in name or "imex" in name]
+    assert checks(plan(wish=DISTRIBUTION, switches=4)) == ["fabric"]
+    assert checks(plan(wish=replace(DISTRIBUTION, fabric="never"), switches=4)) == []
+
+
+def test_nouveau_is_blacklisted_once() -> None:
+    assert plan().blacklist
+    assert not plan(nouveau_blacklisted=True).blacklist
+
+
+@pytest.mark.parametrize("version", ["", "580", "580.x", "latest", "580.126.20-1", "580.126.20; rm -rf /", "5" * 500])
+def test_a_version_that_is_none(version: str) -> None:
+    found = plan(wish=Wish(version))
+    assert checks(found) == ["version"]
+    assert len(str(found.refused[0])) < 400
+
+
+def test_a_distribution_without_data() -> None:
+    found = make(replace(DEBIAN, name="Alpine Linux v3.20"), CURRENT, None)
+    assert checks(found) == ["distribution"]
+    assert "Alpine Linux v3.20 on x86_64" in found.refused[0].found
+
+
+def test_a_source_that_the_distribution_or_its_machine_lacks() -> None:
+    assert checks(plan("rhel_9", Wish("580.126.20", source="distribution"))) == ["source"]
+    assert checks(plan(machine="ppc64le")) == ["source"]
+
+
+def test_a_repository_of_ones_own_needs_its_key() -> None:
+    mirror = replace(CURRENT, repository="https://mirror.example/nvidia", key="/root/key.asc", fingerprints=("B" * 40,))
+    found = plan(wish=mirror)
+    assert found.repository is not None
+    assert (found.repository["url"], found.repository["key"], found.repository["fingerprints"]) == (
+        "https://mirror.example/nvidia",
+        "/root/key.asc",
+        ["B" * 40],
+    )
+    assert checks(plan("rhel_10")) == ["key"]
+    assert checks(plan(wish=replace(DISTRIBUTION, repository="https://mirror.example/debian"))) == ["key"]
+
+
+RUN_FILE = Wish("580.126.20", source="run_file", run_file="/root/NVIDIA-Linux-x86_64-580.126.20.run")
+
+
+def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
+    found = plan(wish=RUN_FILE)
+    assert checks(found) == []
+    assert found.run_file[0] == "/root/NVIDIA-Linux-x86_64-580.126.20.run"
+    assert {"--silent", "--dkms", "--kernel-module-type=open"} <= set(found.run_file)
+    assert [one for one in found.run_file if one.startswith("--log-file-name=/var/log/")]
+    assert (found.packages, found.repository) == ((), None)
+    assert found.headers[0][0] == "linux-headers-6.1.0-30-amd64"
+    older = replace(RUN_FILE, version="550.163.01", run_file="/root/NVIDIA-Linux-x86_64-550.163.01.run", module="open")
+    assert "-m=kernel-open" in plan(wish=older).run_file
+    assert "--kernel-module-type=open" not in plan(wish=older).run_file
+
+
+@pytest.mark.parametrize(
+    ("wish", "changes", "refused"),
+    [
+        (replace(RUN_FILE, run_file="NVIDIA-580.126.20.run"), {}, ["run_file"]),
+        (replace(RUN_FILE, run_file="/root/NVIDIA-Linux-x86_64-550.163.01.run"), {}, ["run_file"]),
+        (RUN_FILE, {"nouveau_loaded": True}, ["nouveau"]),
+        (RUN_FILE, {"packages": {"nvidia-kernel-dkms": "535.261.03-1"}}, ["packages"]),
+        (RUN_FILE, {"packages": {"nvidia-container-toolkit": "1.17.8-1"}}, []),
+        (RUN_FILE, {"run_file": True}, []),
+        (RUN_FILE, {"switches": 2}, ["fabric"]),
+        (RUN_FILE, STRICT, ["secure_boot"]),
+    ],
+)
+def test_a_run_file_that_would_fail_half_way(wish: Wish, changes: dict[str, Any], refused: list[str]) -> None:
+    assert checks(plan(wish=wish, **changes)) == refused
+
+
+WORDS = st.sampled_from(["auto", "open", "proprietary"])
+
+
+@given(
+    st.sampled_from(sorted(HOSTS)),
+    st.lists(st.sampled_from([T4, V100, P100, A100, H100, GH200, B200, "0xffff", ""]), max_size=8),
+    st.tuples(st.integers(300, 999), st.integers(0, 999)),
+    WORDS,
+    st.sampled_from(["nvidia", "distribution", "run_file"]),
+    st.booleans(),
+)
+def test_a_plan_that_is_not_refused_suits_every_card(
+    name: str, devices: list[str], version: tuple[int, int], module: str, source: str, strict: bool
+) -> None:
+    wish = Wish(
+        f"{version[0]}.{version[1]}", source=source, module=module, run_file=f"/x/{version[0]}.{version[1]}.run", fingerprints=("A" * 40,)
+    )
+    found = plan(name, wish, devices=tuple(devices), strict=strict)
+    for one in found.refused:
+        assert all((one.found, one.expected, one.cure))
+    if found.refused:
+        return
+    for card in filter(None, map(generation, devices)):
+        assert card.first <= version[0] <= (card.last or 9999)
+        assert found.module == "open" or card.open_module != "only"
+        assert found.module == "proprietary" or card.open_module != "no"
+    assert module in ("auto", found.module)
+    assert bool(found.packages) != bool(found.run_file)
+    for name_, _version in (*found.packages, *found.headers):
+        assert "{" not in name_
+
+
+def test_facts_survive_the_way_through_json() -> None:
+    for one in HOSTS.values():
+        assert HostFacts.from_dict(one.as_dict()) == one
