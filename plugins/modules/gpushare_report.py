@@ -65,7 +65,7 @@ report:
       type: list
       elements: dict
     settings: {description: "Changes outside of the host's files: what, owner.", type: list, elements: dict}
-    kubectl_plugin: {description: Path of the link, type: str}
+    kubectl_plugins: {description: Paths of the links, type: list, elements: str}
     unproven: {description: Unverified changes of an interrupted run., type: list, elements: str}
 """
 

@@ -68,7 +68,7 @@ _NEAR = (
     "/var/lib/kubelet",
 )
 _SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
-KUBECTL_PLUGIN = "kubectl-inspect-gpushare"
+KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
 _RUNTIME_CURE = "the role container_runtime with gpushare_container_runtime_state: absent"
 _CURES = {
     "scheduler": "the role scheduler with gpushare_scheduler_state: absent",
@@ -282,7 +282,8 @@ def _names(folder: str, end: str) -> List[str]:
 def plan_leftovers(layout: Layout, check: bool) -> Plan:
     """What goes last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
     plan = Plan(layout)
-    _plan_link(plan)
+    for program in KUBECTL_PLUGINS:
+        _plan_link(plan, program)
     folder = layout.real(layout.install_dir)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         if is_environment(name) or name in (LINK, LINK + ".new"):
@@ -292,10 +293,10 @@ def plan_leftovers(layout: Layout, check: bool) -> Plan:
     return plan
 
 
-def _plan_link(plan: Plan) -> None:
+def _plan_link(plan: Plan, program: str) -> None:
     layout = plan.layout
-    path = os.path.join(layout.kubectl_plugin_dir, KUBECTL_PLUGIN)
-    real, target = layout.real(path), os.path.join(layout.install_dir, "current/bin", KUBECTL_PLUGIN)
+    path = os.path.join(layout.kubectl_plugin_dir, program)
+    real, target = layout.real(path), os.path.join(layout.install_dir, "current/bin", program)
     if os.path.islink(real) and os.readlink(real) == target:
         plan.remove_file(path)
     elif os.path.lexists(real):

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGIN, OUR_UNITS, properties
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGINS, OUR_UNITS, properties
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, fate, read_or_none
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
@@ -34,7 +34,7 @@ def report(layout: Layout, run: Run) -> Dict[str, Any]:
         "units": [one for one in (_unit(run, name) for name in OUR_UNITS) if one],
         "files": [_file(layout, entry, pending) for entry in entries if entry.is_file],
         "settings": [{"what": entry.path, "owner": entry.owner} for entry in entries if not entry.is_file],
-        "kubectl_plugin": _link(layout),
+        "kubectl_plugins": _links(layout),
         "unproven": pending,
     }
 
@@ -46,7 +46,7 @@ def words(found: Mapping[str, Any]) -> List[str]:
     lines = [f"runtime: {used}"]
     if runtime and runtime["older"]:
         lines.append(f"older runtimes: {', '.join(runtime['older'])}")
-    lines.append(f"kubectl plugin: {found['kubectl_plugin'] or 'none'}")
+    lines.append(f"kubectl plugins: {', '.join(found['kubectl_plugins']) or 'none'}")
     if found["units"]:
         lines += table(("UNIT", "STATE", "AT BOOT"), [(one["name"], one["active"], one["enabled"]) for one in found["units"]])
     if found["files"]:
@@ -121,9 +121,9 @@ def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
     return UNPROVEN if entry.owner in pending else AS_LEFT
 
 
-def _link(layout: Layout) -> str:
-    path = os.path.join(layout.kubectl_plugin_dir, KUBECTL_PLUGIN)
-    return path if os.path.islink(layout.real(path)) else ""
+def _links(layout: Layout) -> List[str]:
+    paths = [os.path.join(layout.kubectl_plugin_dir, program) for program in KUBECTL_PLUGINS]
+    return [path for path in paths if os.path.islink(layout.real(path))]
 
 
 def _names(folder: str) -> Tuple[str, ...]:

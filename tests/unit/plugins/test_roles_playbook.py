@@ -139,7 +139,9 @@ def test_each_host_gets_the_code_of_its_own_runtime(tmp_path: Path) -> None:
 def test_a_link_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     install, place = tmp_path / "opt", tmp_path / "bin"
     (install / "current/bin").mkdir(parents=True)
-    (install / "current/bin/kubectl-inspect-gpushare").touch()
+    programs = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
+    for program in programs:
+        (install / "current/bin" / program).touch()
     place.mkdir()
     link = place / "kubectl-inspect-gpushare"
     settings = {"gpushare_install_dir": str(install), "gpushare_kubectl_plugin_dir": str(place)}
@@ -154,7 +156,7 @@ def test_a_link_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
         link.unlink()
     done = run_role(tmp_path, "kubectl_inspect", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
     assert done.returncode == 0, done.stdout
-    assert os.readlink(link) == str(install / "current/bin/kubectl-inspect-gpushare")
+    assert {program: os.readlink(place / program) for program in programs} == {p: str(install / "current/bin" / p) for p in programs}
     done = run_role(tmp_path, "kubectl_inspect", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
     assert "changed=0" in done.stdout
 

@@ -89,5 +89,5 @@ def test_the_runtime_offers_its_three_commands(tmp_path: Path) -> None:
     listed = subprocess.run([sys.executable, "-m", "zipfile", "-e", str(file), str(tmp_path / "out")], check=False)
     assert listed.returncode == 0
     scripts = (tmp_path / "out" / f"gpushare_runtime-{wheel.version}.dist-info" / "entry_points.txt").read_text()
-    for command in ("gpushare-device-plugin", "gpushare-extender", "kubectl-inspect-gpushare"):
+    for command in ("gpushare-device-plugin", "gpushare-extender", "kubectl-gpushare", "kubectl-inspect-gpushare"):
         assert f"{command} = gpushare_runtime." in scripts

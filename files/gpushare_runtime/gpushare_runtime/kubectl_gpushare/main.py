@@ -38,7 +38,7 @@ VIEWS: Final = {
     "namespaces": "sums by namespace",
     "models": "sums by model of card",
 }
-_ALIASES: Final = {
+ALIASES: Final = {
     "node": "nodes",
     "no": "nodes",
     "card": "cards",
@@ -48,7 +48,7 @@ _ALIASES: Final = {
     "ns": "namespaces",
     "model": "models",
 }
-_WITH_VALUE: Final = ("-o", "--output", "-n", "--namespace", "-l", "--selector", "--sort-by", "--kubeconfig", "--context", "--from-file")
+WITH_VALUE: Final = ("-o", "--output", "-n", "--namespace", "-l", "--selector", "--sort-by", "--kubeconfig", "--context", "--from-file")
 _EPILOG: Final = """\
 Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line; 130 interrupted.
 Colours are used on a terminal only, and not where NO_COLOR is set.
@@ -97,10 +97,23 @@ def _command_first(argv: list[str]) -> list[str]:
     while at < len(argv) and argv[at].startswith("-") and argv[at] != "--":
         if argv[at] in ("-h", "--help", "--version"):
             return argv
-        at += 2 if argv[at] in _WITH_VALUE else 1
+        at += 2 if argv[at] in WITH_VALUE else 1
     if at >= len(argv) or argv[at] == "--":
         return ["nodes", "--by-default", *argv]
-    return [_ALIASES.get(argv[at], argv[at]), *argv[:at], *argv[at + 1 :]]
+    return [ALIASES.get(argv[at], argv[at]), *argv[:at], *argv[at + 1 :]]
+
+
+COMMANDS: Final = tuple(VIEWS)
+
+
+def options_of(command: str) -> list[str]:
+    """The long options of a command, as its help lists them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    _add_view_options(parser)
+    add_source_options(parser)
+    words = parser.format_usage().replace("[", " ").replace("]", " ").split()
+    short = {"-o": "--output", "-w": "--watch", "-l": "--selector", "-n": "--namespace", "-A": "--all-namespaces"}
+    return sorted({short.get(word, word) for word in words if word.startswith("-")})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -347,6 +347,14 @@ def test_another_unit_in_the_journal_is_stopped_as_well(host: Host) -> None:
     assert host.tree() == host.before
 
 
+def test_every_kubectl_plugin_goes(host: Host) -> None:
+    programs = ("kubectl-gpushare", "kubectl_complete-gpushare")
+    for program in programs:
+        host.root.link(f"/usr/local/bin/{program}", f"/opt/gpushare/current/bin/{program}")
+    host.remove()
+    assert not any(host.at(f"/usr/local/bin/{program}").is_symlink() for program in programs)
+
+
 def test_a_kubectl_plugin_of_somebody_else_is_left(host: Host) -> None:
     host.at(LINK).unlink()
     host.root.file(LINK, "#!/bin/sh\n")

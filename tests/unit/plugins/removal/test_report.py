@@ -119,7 +119,7 @@ def test_what_is_installed_and_runs(root: FakeRoot) -> None:
     assert words(found) == [
         f"runtime: 0.1.0 in {ENVIRONMENT}, whole",
         "older runtimes: 0.0.9-ba9876543210",
-        "kubectl plugin: /usr/local/bin/kubectl-inspect-gpushare",
+        "kubectl plugins: /usr/local/bin/kubectl-inspect-gpushare",
         "",
         "UNIT                       STATE   AT BOOT",
         "gpushare-extender.service  active  enabled",
@@ -141,8 +141,8 @@ def test_what_is_no_file_is_listed_apart(root: FakeRoot) -> None:
 def test_a_host_with_nothing_of_ours(root: FakeRoot) -> None:
     root.file("/etc/hosts")
     nothing = report(Layout(root=str(root)), lambda _argv: (0, "LoadState=not-found\n", ""))
-    assert nothing == {"runtime": None, "units": [], "files": [], "settings": [], "kubectl_plugin": "", "unproven": []}
-    assert words(nothing) == ["runtime: none", "kubectl plugin: none"]
+    assert nothing == {"runtime": None, "units": [], "files": [], "settings": [], "kubectl_plugins": [], "unproven": []}
+    assert words(nothing) == ["runtime: none", "kubectl plugins: none"]
     assert not root.at(f"/{FOLDER}").exists()
 
 
@@ -209,14 +209,14 @@ def test_the_marker_of_an_environment_is_read_as_far_as_it_goes(root: FakeRoot) 
     assert words(report(Layout(root=str(root)), systemctl))[:3] == [
         f"runtime: unknown in {ENVIRONMENT}, not whole: run site.yml again",
         "older runtimes: 0.2.0-0123456789ab",
-        "kubectl plugin: none",
+        "kubectl plugins: none",
     ]
 
 
 def test_the_only_runtime_is_told_without_older_ones(root: FakeRoot) -> None:
     root.file(f"{ENVIRONMENT}/.gpushare-complete.json", json.dumps(MARKER))
     root.link("/opt/gpushare/current", "0.1.0-0123456789ab")
-    assert words(report(Layout(root=str(root)), systemctl))[1] == "kubectl plugin: none"
+    assert words(report(Layout(root=str(root)), systemctl))[1] == "kubectl plugins: none"
 
 
 def test_columns_stand_below_one_another() -> None:
