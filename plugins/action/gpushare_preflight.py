@@ -79,6 +79,7 @@ class ActionModule(ActionBase):
             "target_kubernetes",
             "expected",
             "driver_managed",
+            "device_strategy",
         )
         judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
@@ -92,8 +93,13 @@ class ActionModule(ActionBase):
             return values.get(name, variables()[name].spec["default"])
 
         expected = Expected(of("gpushare_minimum_driver"), of("gpushare_expect_cards"), of("gpushare_expect_memory_mib"))
-        managed = of("gpushare_driver_state") == "managed"
-        return {"memory_unit": of("gpushare_memory_unit"), "expected": expected, "driver_managed": managed}
+        managed, strategy = of("gpushare_driver_state") == "managed", of("gpushare_device_strategy")
+        return {
+            "memory_unit": of("gpushare_memory_unit"),
+            "expected": expected,
+            "driver_managed": managed,
+            "device_strategy": strategy,
+        }
 
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:
         """The variables that this host has, from wherever they come, and what is wrong with them."""

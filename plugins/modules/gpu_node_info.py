@@ -207,6 +207,23 @@ sharing:
   contains:
     unit: {description: Unit of memory of the device plugin that this collection has installed., type: str, sample: GiB}
     pods: {description: UIDs of the pods that have memory of the cards and a process that runs., type: list, elements: str}
+    holders: {description: "UIDs of these pods, and of those with whole cards.", type: list, elements: str}
+    strategy: {description: Device strategy of the device plugin that this collection has installed., type: str, sample: cdi}
+cdi:
+  description: Why CDI devices of a device plugin do not reach containers. Empty texts if they do.
+  returned: when V(runtimes) is gathered
+  type: dict
+  contains:
+    kubelet: {description: The reason in kubelet., type: str}
+    runtime: {description: The reason in the container runtime., type: str}
+toolkit:
+  description: Requests for cards that NVIDIA's container runtime honours, by the configuration of the toolkit.
+  returned: when V(runtimes) is gathered
+  type: dict
+  contains:
+    environment: {description: The environment of unprivileged containers., type: bool}
+    mounts: {description: Mounts below /var/run/nvidia-container-devices., type: bool}
+    problem: {description: Why that is not known., type: str}
 """
 
 import os

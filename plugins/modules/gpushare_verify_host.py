@@ -81,6 +81,10 @@ options:
       - The container runtime that the collection configures. With V(auto), the one that kubelet's endpoint names. Empty for none.
     type: str
     default: auto
+  device_strategy:
+    description: The required device strategy.
+    type: str
+    default: auto
   runtime_default:
     description: With V(unchanged), the runtime C(nvidia) need not be the default.
     type: str
@@ -144,6 +148,7 @@ def main() -> None:
             "metrics_plugin": {"type": "str", "default": ""},
             "metrics_extender": {"type": "str", "default": ""},
             "runtime_name": {"type": "str", "default": "auto"},
+            "device_strategy": {"type": "str", "default": "auto"},
             "runtime_default": {"type": "str", "default": "auto"},
             "runtime_unit": {"type": "str", "default": ""},
             "runtime_config": {"type": "str", "default": ""},

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from e2e.api import Json
 from e2e.cluster import CARDS, MEMORY
@@ -19,10 +19,15 @@ def pod(
     cards: int | None = None,
     node: str | None = None,
     environment: Mapping[str, str] | None = None,
+    mounted: Sequence[str] = (),
 ) -> Json:
-    """A pod with one container that sleeps. memory and cards become its limits; node: the only one that it may run on."""
+    """A pod with one container that sleeps. memory and cards become its limits; node: the only one that it may run on.
+
+    mounted: UUIDs of cards that it takes from the nvidia runtime by volumes of the host, which no strategy but CDI without that runtime
+    stops.
+    """
     limits = {name: str(value) for name, value in ((MEMORY, memory), (CARDS, cards)) if value is not None}
-    container = {
+    container: Json = {
         "name": "main",
         "image": IMAGE,
         "imagePullPolicy": "IfNotPresent",
@@ -31,6 +36,9 @@ def pod(
         "resources": {"limits": limits},
     }
     spec: Json = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    if mounted:
+        spec["volumes"] = [{"name": "null", "hostPath": {"path": "/dev/null"}}]
+        container["volumeMounts"] = [{"name": "null", "mountPath": f"/var/run/nvidia-container-devices/{uuid}"} for uuid in mounted]
     if node:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 
+import pytest
+
 from e2e import checks
 from e2e.api import Json
 from e2e.cluster import CARDS, CONTROL_PLANE, MEMORY, REPOSITORY, Cluster, annotations_of
@@ -59,21 +61,25 @@ def created(cluster: Cluster, manifest: Json, *, running: bool = True) -> Iterat
         cluster.delete(name)
 
 
+@pytest.mark.parametrize("named", ["all", "another"])
+def test_the_environment_of_a_pod_selects_no_card(samples: Cluster, named: str) -> None:
+    """What anybody may write into a pod, or an image presets: the lab's nodes have the strategy volume-mounts."""
+    cards = samples.cards("gpu2")[1].uuid if named == "another" else named
+    with created(samples, pod("other-card", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": cards})) as name:
+        assert checks.check_devices(samples, [samples.pod(name)]) == []
+    with created(samples, pod("greedy", node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": cards})) as name:
+        assert checks.check_no_card(samples, [samples.pod(name)]) == []
+
+
 def test_devices_of_another_card(samples: Cluster) -> None:
     other = samples.cards("gpu2")[1].uuid
-    with created(samples, pod("other-card", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": other})) as name:
+    with created(samples, pod("other-card", memory=1, node="gpu2", mounted=[other])) as name:
         problems = checks.check_devices(samples, [samples.pod(name)])
-    assert problems == ["other-card/main on gpu2: has ['nvidia1'] in /dev, its annotated cards [0] are ['nvidia0']"]
-
-
-def test_devices_of_all_cards(samples: Cluster) -> None:
-    with created(samples, pod("all", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": "all"})) as name:
-        problems = checks.check_devices(samples, [samples.pod(name)])
-    assert problems == ["all/main on gpu2: has ['nvidia0', 'nvidia1'] in /dev, its annotated cards [0] are ['nvidia0']"]
+    assert problems == ["other-card/main on gpu2: has ['nvidia0', 'nvidia1'] in /dev, its annotated cards [0] are ['nvidia0']"]
 
 
 def test_a_card_without_asking(samples: Cluster) -> None:
-    with created(samples, pod("greedy", node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": "all"})) as name:
+    with created(samples, pod("greedy", node="gpu2", mounted=[samples.cards("gpu2")[1].uuid])) as name:
         problems = checks.check_no_card(samples, [samples.pod(name)])
     assert len(problems) == 1
     assert "greedy/main on gpu2 has" in problems[0]

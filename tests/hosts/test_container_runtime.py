@@ -133,14 +133,17 @@ def ready(cluster: Cluster) -> str:
 
 
 def pod(cluster: Cluster, name: str, cards: str) -> None:
+    """cards: "void", or the UUID of one: the nvidia runtime of the lab takes it from a mount only, as kubelet makes it."""
     container = {
         "name": "main",
         "image": "localhost/gpushare-lab/test:1",
         "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "1000000"],
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": cards}],
+        "volumeMounts": [{"name": "null", "mountPath": f"/var/run/nvidia-container-devices/{cards}"}] if cards != "void" else [],
     }
-    spec = {"nodeName": NODE, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    volumes = [{"name": "null", "hostPath": {"path": "/dev/null"}}]
+    spec = {"nodeName": NODE, "terminationGracePeriodSeconds": 0, "containers": [container], "volumes": volumes}
     cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
     cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
 

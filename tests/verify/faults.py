@@ -281,9 +281,9 @@ def runtime_differs(cluster: Cluster) -> contextlib.AbstractContextManager[None]
 
 @contextlib.contextmanager
 def wrong_card(cluster: Cluster) -> Iterator[None]:
-    """A manifest that asks for one card and takes another."""
+    """A manifest that asks for one card, and takes another by a volume of the host."""
     other = cluster.cards("gpu2")[1].uuid
-    name = cluster.create(pod("other-card", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": other}))["metadata"]["name"]
+    name = cluster.create(pod("other-card", memory=1, node="gpu2", mounted=[other]))["metadata"]["name"]
     try:
         cluster.until_running(name)
         yield

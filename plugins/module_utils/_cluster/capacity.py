@@ -25,6 +25,10 @@ _ROUNDING_MIB = 1
 _PLUGIN = f"systemctl status {PLUGIN}; journalctl -u {PLUGIN} -n 50"
 
 
+# Of a text that a node has written.
+_LONGEST_STRATEGY = 32
+
+
 class AnnotationError(ValueError):
     """The annotation with the cards cannot be used; says what was found and expected."""
 
@@ -62,11 +66,12 @@ class PublishedCard:
 
 @dataclass(frozen=True)
 class Published:
-    """The annotation. unit: its name, such as "GiB"; unit_mib: its size in MiB."""
+    """The annotation. unit: its name, such as "GiB"; unit_mib: its size in MiB; strategy: "" if it has none."""
 
     unit: str
     unit_mib: int
     cards: Tuple[PublishedCard, ...]
+    strategy: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ def published(text: str) -> Published:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise AnnotationError(f"{text[:120]!r} ({type(error).__name__}: {error})") from None
-    return Published(data["unit"], size, cards)
+    return Published(data["unit"], size, cards, str(data.get("strategy", ""))[:_LONGEST_STRATEGY])
 
 
 def driver_code(problem: Problem) -> str:

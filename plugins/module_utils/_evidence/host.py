@@ -37,6 +37,7 @@ class Places:
     pki_dir: str = ""
     extender_port: int = 32766
     memory_unit: str = ""
+    device_strategy: str = "auto"
     minimum_driver: str = MINIMUM_DRIVER
     expect_cards: int = 0
     expect_memory_mib: int = 0
@@ -54,7 +55,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
     """Look at the host. only: parts of PARTS, None for everything."""
     seen: Dict[str, Any] = {"places": asdict(places), "gpu": None, "plane": None}
     if only is None:
-        facts = gather(host, ["cards"] if places.gpu_node else [])
+        facts = gather(host, ["cards", "runtimes", "sharing"] if places.gpu_node else [])
         seen["node_name"] = facts.kubelet.node_name
         seen["kubelet"] = {"running": facts.kubelet.running, "root": facts.kubelet.root}
         seen["runtime"] = daemons.runtime(host, places.install_dir)
@@ -88,7 +89,16 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         else None,
         "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
         "cdi": evidence_gpu_node.cdi(host),
+        "strategy": _strategy(facts),
     }
+
+
+def _strategy(facts: NodeFacts) -> Dict[str, Any]:
+    """now: of the device plugin's unit, "" for none."""
+    if facts.cdi is None or facts.toolkit is None or facts.sharing is None:
+        raise AssertionError("not gathered")
+    sharing = facts.sharing
+    return {"cdi": asdict(facts.cdi), "toolkit": asdict(facts.toolkit), "now": sharing.strategy, "holders": list(sharing.holders)}
 
 
 def _plane(host: Host, places: Places) -> Dict[str, Any]:

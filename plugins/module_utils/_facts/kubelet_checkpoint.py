@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a host shares its cards now: the unit of its device plugin, and what kubelet has recorded of it.
+"""How a host shares its cards now: unit and strategy of its device plugin, and what kubelet has recorded of it.
 
 Private to this collection. Read-only.
 """
@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import uids_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
@@ -24,21 +24,27 @@ _CHECKPOINT = "kubelet_internal_checkpoint"
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _UNIT = re.compile(r"--memory-unit[ =](\S+)")
+_STRATEGY = re.compile(r"--device-strategy[ =](\S+)")
 
 
 @dataclass(frozen=True)
 class Sharing:
     """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
-    cards and a process that runs."""
+    cards and a process that runs; holders: these, and those with whole cards; strategy: the device plugin's, "" for none."""
 
     unit: str
     pods: Tuple[str, ...]
+    holders: Tuple[str, ...] = ()
+    strategy: str = ""
 
 
 def sharing(host: Host, kubelet_root: str) -> Sharing:
     """Look at the host."""
-    unit = _UNIT.search(host.text(_UNIT_FILE) or "")
-    return Sharing(unit.group(1) if unit else "", _pods(host, kubelet_root))
+    text = host.text(_UNIT_FILE) or ""
+    unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
+    # The device plugin's own default counts where its unit does not name one.
+    now = strategy.group(1) if strategy else "envvar" if unit else ""
+    return Sharing(unit.group(1) if unit else "", *_pods(host, kubelet_root), now)
 
 
 def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:
@@ -59,13 +65,14 @@ def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
     return {str(name): len(ids) if isinstance(ids, (list, dict)) else 0 for name, ids in devices.items()}
 
 
-def _pods(host: Host, kubelet_root: str) -> Tuple[str, ...]:
+def _pods(host: Host, kubelet_root: str) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
+    """(those with memory, those with memory or whole cards)."""
     entries = recorded(host, kubelet_root).get("PodDeviceEntries")
-    entries = entries if isinstance(entries, list) else []
-    given = {str(entry.get("PodUID")) for entry in entries if isinstance(entry, dict) and entry.get("ResourceName") == MEMORY}
-    if not given:
-        return ()
+    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    memory, cards = ({str(entry.get("PodUID")) for entry in known if entry.get("ResourceName") == name} for name in (MEMORY, CARDS))
+    if not memory | cards:
+        return (), ()
     # kubelet forgets a pod late: whether it still has the memory is what its processes say.
     groups = (host.text(f"/proc/{process.pid}/cgroup") or "" for process in host.processes)
     alive = {uid for text in groups for uid in uids_in(text)}
-    return tuple(sorted(given & alive))
+    return tuple(sorted(memory & alive)), tuple(sorted((memory | cards) & alive))

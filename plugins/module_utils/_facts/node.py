@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciCard, driver, pci
@@ -60,6 +61,8 @@ class NodeFacts:
     managers: Optional[Tuple[Manager, ...]] = None
     registered: Optional[Dict[str, int]] = None
     sharing: Optional[Sharing] = None
+    cdi: Optional[device_strategy.CdiFacts] = None
+    toolkit: Optional[device_strategy.ToolkitFacts] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result: only what was gathered."""
@@ -94,6 +97,8 @@ class NodeFacts:
             managers=many("managers", Manager),
             registered=values.get("registered"),
             sharing=one("sharing", Sharing),
+            cdi=one("cdi", device_strategy.CdiFacts),
+            toolkit=one("toolkit", device_strategy.ToolkitFacts),
         )
 
 
@@ -101,6 +106,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     """The facts of the host. install_dir: where the runtime is, or will be."""
     what = distribution(host)
     node = kubelet(host, what)
+    installed = runtimes(host, what) if "runtimes" in subsets else None
     return NodeFacts(
         distribution=what,
         kubelet=node,
@@ -112,10 +118,12 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         pci=pci(host) if "cards" in subsets else None,
         driver=driver(host) if "cards" in subsets else None,
         nvidia_smi=cards(host) if "cards" in subsets else None,
-        runtimes=runtimes(host, what) if "runtimes" in subsets else None,
+        runtimes=installed,
         managers=managers(host, node.root, install_dir) if "managers" in subsets else None,
         registered=registered(host, node.root) if "managers" in subsets else None,
-        sharing=sharing(host, node.root) if "managers" in subsets else None,
+        sharing=sharing(host, node.root) if "managers" in subsets or "sharing" in subsets else None,
+        cdi=None if installed is None else device_strategy.cdi(host, node, installed),
+        toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
     )
 
 

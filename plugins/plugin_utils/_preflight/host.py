@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import AUTO, STRATEGIES, choose, obstacles
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
@@ -80,6 +81,7 @@ class Wanted:
     kubeconfig: str = "/etc/kubernetes/admin.conf"
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
     memory_unit: str = "GiB"
+    device_strategy: str = AUTO
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
     target_kubernetes: str = ""
@@ -97,6 +99,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _target(found, facts, wanted.target_kubernetes)
         _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
         _runtime(found, facts)
+        _strategy(found, facts, wanted.device_strategy)
         _managers(found, facts)
     if wanted.control_plane:
         _control_plane(found, facts, wanted)
@@ -279,6 +282,18 @@ def _runtime(found: Reasons, facts: NodeFacts) -> None:
     if not own and not any(runtime.name == kubelet.runtime and runtime.running for runtime in facts.runtimes):
         cure = f"start it (systemctl status {kubelet.runtime}), or correct kubelet's endpoint"
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
+
+
+def _strategy(found: Reasons, facts: NodeFacts, asked: str) -> None:
+    now = facts.sharing
+    if facts.cdi is None or now is None or asked not in (AUTO, *STRATEGIES) or facts.kubelet.runtime not in KNOWN_RUNTIMES:
+        return  # said of the variable itself, or of the container runtime
+    for seen, expected, cure in obstacles(asked, facts.cdi, facts.toolkit, now.strategy, now.holders):
+        found.error("strategy", seen, expected, cure)
+    chosen = choose(asked, facts.cdi, now.strategy, now.holders)
+    if chosen.kept:
+        seen = f"{len(now.holders)} pods that have cards by the device strategy {chosen.strategy}, which the host therefore keeps"
+        found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has cards")
 
 
 def _managers(found: Reasons, facts: NodeFacts) -> None:

@@ -74,8 +74,8 @@ def _one(
         seen = f"{who} with {_list(nodes)} in its /dev"
         indexes = ", ".join(map(str, sorted(wanted)))
         cure = (
-            "delete the pod so that it gets its card anew; check that its image or manifest does not set NVIDIA_VISIBLE_DEVICES, "
-            "and that nobody else changed its annotations"
+            "delete the pod so that it gets its card anew; check that it has no hostPath volume below /var/run/nvidia-container-devices, "
+            "that its image or manifest does not set NVIDIA_VISIBLE_DEVICES, and that nobody else changed its annotations"
         )
         found.error("wrong_card", seen, f"{_list(expected)}: its annotation names card {indexes}", cure)
 

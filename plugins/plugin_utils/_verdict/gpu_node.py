@@ -20,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.visibility import judge_visibility, needs_no_runtime
 
 _RUNTIME = "nvidia"
 
@@ -37,7 +38,9 @@ def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: M
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
     _second_plugin(found, gpu, doctor, report)
     if gpu["container_runtime"] is not None:
-        _container_runtime(found, gpu["container_runtime"], seen["places"]["runtime_default"])
+        default = seen["places"]["runtime_default"]
+        _container_runtime(found, gpu["container_runtime"], "unchanged" if needs_no_runtime(gpu, default) else default)
+    judge_visibility(found, seen, node)
     if report.problem is None:
         _cdi(found, gpu["cdi"], report)
     if node is not None:

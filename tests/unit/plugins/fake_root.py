@@ -70,6 +70,13 @@ class FakeRoot:
             self.link(f"{folder}/driver", f"../../../../bus/pci/drivers/{driver}")
 
 
+#: nvidia's runtime takes cards from mounts only.
+TOOLKIT = """\
+accept-nvidia-visible-devices-as-volume-mounts = true
+accept-nvidia-visible-devices-envvar-when-unprivileged = false
+"""
+
+
 def debian(root: FakeRoot) -> FakeRoot:
     """Debian 12 with systemd and a Python that can make environments."""
     root.file("/usr/lib/os-release", 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\nVERSION_ID="12"\n# comment\n')
@@ -115,6 +122,7 @@ def gpu(root: FakeRoot, version: str = "535.261.03") -> FakeRoot:
     root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text())
     for minor in (0, 1):
         root.file(f"/dev/nvidia{minor}")
+    root.file("/etc/nvidia-container-runtime/config.toml", TOOLKIT)
     return root
 
 

@@ -20,6 +20,12 @@ CONTRACTS = {
     "module_utils._host": ("module_utils._formats",),
     "module_utils._change": ("module_utils._host",),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
+    "module_utils._facts.device_strategy": (
+        "module_utils._formats",
+        "module_utils._host",
+        "module_utils._facts.kubernetes",
+        "module_utils._runtimes.cri",
+    ),
     "module_utils._cluster": (
         "module_utils._formats",
         "module_utils._host",
@@ -54,7 +60,7 @@ CONTRACTS = {
         "module_utils._scheduler",
     ),
     "plugin_utils._verdict": (
-        *(f"module_utils.{name}" for name in ("_facts.nvidia_smi", "_cluster", "_scheduler")),
+        *(f"module_utils.{name}" for name in ("_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
         "plugin_utils._preflight.cards",
         "plugin_utils._preflight.reasons",
     ),

@@ -126,6 +126,7 @@ PLACES: dict[str, Any] = {
     "pki_dir": "/p",
     "extender_port": 1,
     "memory_unit": "MiB",
+    "device_strategy": "cdi",
     "minimum_driver": "550.54",
     "expect_cards": 8,
     "expect_memory_mib": 81000,
@@ -164,6 +165,12 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "images": ("images", "unix:///run/containerd/containerd.sock"),
         "cdi": ("cdi",),
         "containers": ("containers",),
+        "strategy": {
+            "cdi": {"kubelet": "", "runtime": "containerd 1.6.20~ds1 does not take CDI devices from kubelet, releases from 1.7.2 on do"},
+            "toolkit": {"environment": False, "mounts": True, "problem": ""},
+            "now": "",
+            "holders": [],
+        },
     }
     assert gpu_["container_runtime"][:-1] == ("docker", "x.service", "/x.toml")
     assert plane == {"scheduler": ("scheduler_files", "/m.yaml", "/s.yaml")}

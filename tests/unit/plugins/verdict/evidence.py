@@ -125,6 +125,12 @@ def gpu_host() -> Json:
             "specs": [{"path": "/var/run/cdi/nvidia.yaml", "cards": list(UUIDS), "versions": ["535.261.03"], "missing": []}],
         },
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
+        "strategy": {
+            "cdi": {"kubelet": "", "runtime": "containerd 1.6.20 does not take CDI devices from kubelet"},
+            "toolkit": {"environment": False, "mounts": True, "problem": ""},
+            "now": "volume-mounts",
+            "holders": [],
+        },
     }
     places = {
         "memory_unit": "GiB",
@@ -135,6 +141,7 @@ def gpu_host() -> Json:
         "extender_port": 32766,
         "metrics_plugin": "",
         "metrics_extender": "",
+        "device_strategy": "auto",
         "runtime_default": "auto",
     }
     kubelet = {"running": True, "root": "/var/lib/kubelet"}
@@ -193,7 +200,7 @@ def node() -> Json:
         "metadata": {
             "name": "node-1",
             "labels": {"gpushare.kubernetes/node": "true"},
-            "annotations": {"gpushare/cards": json.dumps({"v": 1, "unit": "GiB", "cards": cards})},
+            "annotations": {"gpushare/cards": json.dumps({"v": 1, "unit": "GiB", "strategy": "volume-mounts", "cards": cards})},
         },
         "status": {"capacity": amounts, "allocatable": dict(amounts), "conditions": [{"type": "Ready", "status": "True"}]},
     }

@@ -1,0 +1,80 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a node has the device strategy that the inventory asks for, and what an image that sets NVIDIA_VISIBLE_DEVICES=all sees there.
+
+Private to this collection, used on the controller only. Pure. docs/isolation.md has the table behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_CARDS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
+    AUTO,
+    CDI,
+    CONFIG,
+    ENVIRONMENT,
+    MOUNTS,
+    CdiFacts,
+    ToolkitFacts,
+    choose,
+)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+
+_RUNTIME = "nvidia"
+_ALL = "NVIDIA_VISIBLE_DEVICES=all"
+
+
+def needs_no_runtime(gpu: Mapping[str, Any], default: str) -> bool:
+    """Whether the default runtime does not matter. default: gpushare_default_runtime."""
+    return default == "unchanged" or (default == AUTO and gpu["strategy"]["now"] == CDI)
+
+
+def judge_visibility(found: Findings, seen: Mapping[str, Any], node: Mapping[str, Any] | None) -> None:
+    """seen: of gpushare_verify_host; node: as the API has it, None if the API was not asked."""
+    gpu, asked = seen["gpu"], seen["places"]["device_strategy"]
+    facts = gpu["strategy"]
+    if node:
+        _published(found, node, asked, CdiFacts(**facts["cdi"]), facts["holders"])
+    if facts["now"]:
+        _visible(found, facts["now"], gpu["container_runtime"], ToolkitFacts(**facts["toolkit"]))
+
+
+def _published(found: Findings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:
+    try:
+        now = published(node["metadata"]["annotations"][ANNOTATION_CARDS]).strategy
+    except (KeyError, AnnotationError):
+        return  # said of the cards
+    expected = choose(asked, cdi, now, holders)
+    if now != expected.strategy:
+        words = f"device strategy {now}" if now else "a device plugin that publishes no device strategy"
+        why = f", which {asked} means on this host" if asked == AUTO else ""
+        found.error("strategy_wrong", words, f"{expected.strategy}{why}", SITE)
+    elif expected.kept:
+        seen = f"device strategy {now}, which the node keeps while {len(holders)} pods have cards by it"
+        found.note("strategy_kept", seen, expected.kept, f"{SITE} when no pod of the node has cards")
+
+
+def _visible(found: Findings, strategy: str, runtime: Mapping[str, Any] | None, toolkit: ToolkitFacts) -> None:
+    by_default = runtime is not None and runtime["running_default"] == _RUNTIME
+    if strategy == MOUNTS and not toolkit.mounts:
+        seen = f"{CONFIG} that does not accept volume mounts: containers get no card by the strategy {MOUNTS}"
+        found.error("mounts_ignored", seen, "accept-nvidia-visible-devices-as-volume-mounts = true", f"{SITE}, or set it")
+    if strategy == ENVIRONMENT and not toolkit.environment:
+        seen = f"{CONFIG} that ignores the environment: containers get no card by the strategy {ENVIRONMENT}"
+        found.error("environment_ignored", seen, "accept-nvidia-visible-devices-envvar-when-unprivileged = true", f"{SITE}, or set it")
+    if not (by_default and toolkit.environment):
+        return
+    seen = f"the default runtime {_RUNTIME} honours every container's environment: a container with {_ALL} sees all cards"
+    if strategy == ENVIRONMENT:
+        found.note("cards_visible", seen, "containers that see only their cards", "set gpushare_device_strategy: auto for this host")
+    else:
+        found.error(
+            "cards_visible", seen, f"accept-nvidia-visible-devices-envvar-when-unprivileged = false in {CONFIG}", f"{SITE}, or set it"
+        )

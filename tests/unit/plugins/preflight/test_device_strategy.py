@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Which device strategy a host gets: what it is capable of, what is asked, and what pods keep it from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
+    CdiFacts,
+    Choice,
+    ToolkitFacts,
+    cdi,
+    choose,
+    obstacles,
+    toolkit,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import KubeletFacts, Runtime
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError, Status
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.plugins.fake_root import FakeRoot
+
+CAPABLE, UNABLE = CdiFacts("", ""), CdiFacts("", "containerd 1.6.20 does not take them")
+STRICT, DEFAULT = ToolkitFacts(environment=False, mounts=True), ToolkitFacts(environment=True, mounts=False)
+
+
+def kubelet(version: str | None = "v1.36.3", runtime: str | None = "containerd", **gates: bool) -> KubeletFacts:
+    endpoint = "unix:///run/containerd/containerd.sock"
+    return KubeletFacts(True, True, version, "/usr/bin/kubelet", "n", False, "/var/lib/kubelet", None, endpoint, runtime, gates)
+
+
+def running(name: str, version: str | None) -> tuple[Runtime, ...]:
+    return (Runtime(name, f"/usr/bin/{name}", version, None, True), Runtime("other", None, "9.9.9", None, False))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(str(tmp_path))
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, config: Mapping[str, Any]) -> None:
+    """What the running containerd says of itself."""
+    monkeypatch.setattr(device_strategy.cri, "status", lambda _address: Status({}, dict(config)))
+
+
+@pytest.mark.parametrize(
+    ("version", "gates", "why"),
+    [
+        ("v1.36.3", {}, ""),
+        ("v1.29.0", {}, ""),
+        ("v1.29.0", {"DevicePluginCDIDevices": False}, "has its feature gate DevicePluginCDIDevices off"),
+        ("v1.28.4", {"DevicePluginCDIDevices": True}, ""),
+        ("v1.28.4", {}, "knows no CDI devices"),
+        ("v1.27.9", {"DevicePluginCDIDevices": True}, "knows no CDI devices"),
+        (None, {}, "does not print its version"),
+    ],
+)
+def test_kubelets(host: Host, monkeypatch: pytest.MonkeyPatch, version: str | None, gates: dict[str, bool], why: str) -> None:
+    configured(monkeypatch, {"enableCDI": True})
+    found = cdi(host, kubelet(version, **gates), running("containerd", "2.1.4"))
+    assert (why in found.kubelet, bool(why), found.usable) == (True, bool(found.kubelet), not why)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "config", "why"),
+    [
+        ("containerd", "2.1.4", {"enableCDI": True}, ""),
+        ("containerd", "2.1.4", {}, ""),
+        ("containerd", "2.1.4", {"enableCDI": False}, "runs without enable_cdi = true"),
+        ("containerd", "1.7.27", {"enableCDI": True}, ""),
+        ("containerd", "1.7.27", {}, "runs without enable_cdi = true"),
+        ("containerd", "1.7.1", {"enableCDI": True}, "releases from 1.7.2 on do"),
+        ("containerd", "1.6.20~ds1", {}, "containerd 1.6.20~ds1 does not take CDI devices"),
+        ("containerd", None, {}, "version of the container runtime containerd is not known"),
+        ("cri-o", "1.28.0", {}, ""),
+        ("cri-o", "1.27.8", {}, "annotations only"),
+        ("docker", "29.0.0", {}, "cri-dockerd up to 0.4.3"),
+        ("unknown", "1.0", {}, "unknown is not known"),
+    ],
+)
+def test_container_runtimes(
+    host: Host, monkeypatch: pytest.MonkeyPatch, name: str, version: str | None, config: dict[str, Any], why: str
+) -> None:
+    configured(monkeypatch, config)
+    found = cdi(host, kubelet(runtime=name), running(name, version))
+    assert (why in found.runtime, bool(found.runtime)) == (True, bool(why))
+
+
+def test_a_containerd_that_does_not_answer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_address: str) -> Status:
+        raise CriError("no answer")
+
+    monkeypatch.setattr(device_strategy.cri, "status", silent)
+    assert "does not report whether CDI is on (no answer)" in cdi(host, kubelet(), running("containerd", "2.1.4")).runtime
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "now", "holders", "choice"),
+    [
+        ("auto", CAPABLE, "", (), Choice("cdi")),
+        ("auto", UNABLE, "", (), Choice("volume-mounts")),
+        ("auto", CAPABLE, "envvar", ("a",), Choice("envvar", "cdi")),
+        ("auto", CAPABLE, "envvar", (), Choice("cdi")),
+        ("auto", UNABLE, "cdi", ("a",), Choice("cdi", "volume-mounts")),
+        ("auto", CAPABLE, "cdi", ("a",), Choice("cdi")),
+        ("auto", CAPABLE, "strange", ("a",), Choice("cdi")),
+        ("envvar", CAPABLE, "cdi", ("a",), Choice("envvar")),
+    ],
+)
+def test_choices(asked: str, found: CdiFacts, now: str, holders: tuple[str, ...], choice: Choice) -> None:
+    assert choose(asked, found, now, holders) == choice
+
+
+@given(st.booleans(), st.booleans(), st.sampled_from(["", "cdi", "volume-mounts"]), st.booleans())
+def test_auto_is_never_the_environment_by_itself(by_kubelet: bool, by_runtime: bool, now: str, busy: bool) -> None:
+    found = CdiFacts("" if by_kubelet else "no", "" if by_runtime else "no")
+    assert choose("auto", found, now, ("a",) if busy else ()).strategy in ("cdi", "volume-mounts")
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "configured_", "now", "holders", "words"),
+    [
+        ("auto", CAPABLE, DEFAULT, "", (), []),
+        ("auto", UNABLE, STRICT, "", (), []),
+        ("auto", UNABLE, DEFAULT, "", (), ["as-volume-mounts = false and accept-"]),
+        ("auto", UNABLE, ToolkitFacts(True, True), "", (), ["when-unprivileged = true"]),
+        ("auto", UNABLE, None, "", (), []),
+        ("cdi", UNABLE, DEFAULT, "", (), ["gpushare_device_strategy cdi, and containerd 1.6.20 does not"]),
+        ("cdi", CdiFacts("a", "b"), DEFAULT, "", (), ["cdi, and a", "cdi, and b"]),
+        ("envvar", CAPABLE, DEFAULT, "", (), []),
+        ("envvar", CAPABLE, STRICT, "", (), ["when-unprivileged = false"]),
+        ("envvar", CAPABLE, DEFAULT, "cdi", tuple("dcba"), ["while 4 pods have cards by cdi (UID a, b, c and 1 more)"]),
+        ("envvar", CAPABLE, DEFAULT, "cdi", (), []),
+        ("auto", CAPABLE, DEFAULT, "envvar", ("a",), []),
+        ("volume-mounts", CAPABLE, ToolkitFacts(True, False, "config.toml is not TOML"), "", (), ["config.toml is not TOML"]),
+    ],
+)
+def test_obstacles(
+    asked: str, found: CdiFacts, configured_: ToolkitFacts | None, now: str, holders: tuple[str, ...], words: list[str]
+) -> None:
+    reasons = obstacles(asked, found, configured_, now, holders)
+    assert len(reasons) == len(words)
+    assert all(word in seen and expected and cure for word, (seen, expected, cure) in zip(words, reasons, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (None, DEFAULT),
+        ("disable-require = false\n", DEFAULT),
+        ("accept-nvidia-visible-devices-as-volume-mounts = true\naccept-nvidia-visible-devices-envvar-when-unprivileged = false\n", STRICT),
+    ],
+)
+def test_the_toolkits_configuration(tmp_path: Path, text: str | None, read: ToolkitFacts) -> None:
+    root = FakeRoot(tmp_path)
+    if text is not None:
+        root.file("/etc/nvidia-container-runtime/config.toml", text)
+    assert toolkit(Host(str(root))) == read
+
+
+def test_a_configuration_that_is_not_toml(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    root.file("/etc/nvidia-container-runtime/config.toml", "= =")
+    assert toolkit(Host(str(root))).problem.startswith("/etc/nvidia-container-runtime/config.toml is not TOML (")
