@@ -87,6 +87,8 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "extender/leadership.py": ("extender/test_leadership.py",),
     "extender/requeue.py": ("extender/test_requeue.py", _RESERVED),
     "kubectl_gpushare/cluster.py": ("kubectl_gpushare/test_views.py", "kubectl_gpushare/test_inspect_usage.py"),
+    "kubectl_gpushare/cordon.py": ("kubectl_gpushare/test_cordon.py",),
+    "kubectl_gpushare/explain.py": ("kubectl_gpushare/test_explain.py",),
     "kubectl_gpushare/selectors.py": ("kubectl_gpushare/test_selectors.py",),
     "kubectl_gpushare/views.py": ("kubectl_gpushare/test_views.py",),
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),

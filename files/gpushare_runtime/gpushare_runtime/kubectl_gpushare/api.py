@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+import yaml
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
@@ -26,6 +27,8 @@ TIMEOUT_SECONDS: Final = 15.0
 MOST_OBJECTS: Final = 1_000_000
 """Nodes and pods of one cluster; Kubernetes is built for 5000 and 150,000."""
 MOST_FILE_BYTES: Final = 2 * 1024**3
+MOST_MANIFEST_BYTES: Final = 16 * 1024**2
+MOST_REPLICAS: Final = 10_000
 _EXPIRED: Final = 410
 _FORBIDDEN: Final = 403
 
@@ -145,6 +148,46 @@ def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise InputError(f"{file}: found JSON that is no Kubernetes list; expected the output of kubectl get nodes,pods -A -o json")
     for item in items:
         yield str(item.get("kind") or of_list), item
+
+
+def read_manifests(file: str) -> list[tuple[dict[str, Any], int]]:
+    """(pod, how many) of each Pod, and of each object with a pod template, in a YAML or JSON file; "-" is the standard input."""
+    try:
+        if file != "-" and Path(file).stat().st_size > MOST_MANIFEST_BYTES:
+            raise InputError(f"{file}: found more than {MOST_MANIFEST_BYTES} bytes; expected manifests of pods")
+        text = sys.stdin.buffer.read(MOST_MANIFEST_BYTES) if file == "-" else Path(file).read_bytes()
+        documents = [one for one in yaml.safe_load_all(text) if one is not None]
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{file}: found no YAML ({quote(str(error))}); expected manifests of pods") from None
+    found = [pod for one in documents for pod in _pods_of(one, file)]
+    if not found:
+        raise InputError(f"{file}: found no pod; expected a Pod, or an object with spec.template such as a Deployment or a Job")
+    return found
+
+
+def _pods_of(value: object, file: str) -> Iterator[tuple[dict[str, Any], int]]:
+    if not isinstance(value, dict):
+        raise InputError(f"{file}: found {quote(value)}; expected a Kubernetes object")
+    if str(value.get("kind") or "").endswith("List"):
+        for item in value.get("items") or ():
+            yield from _pods_of(item, file)
+        return
+    metadata, spec = value.get("metadata") or {}, value.get("spec") or {}
+    if not isinstance(metadata, dict) or not isinstance(spec, dict):
+        raise InputError(f"{file}: found metadata or a spec that is no object; expected a Kubernetes object")
+    if value.get("kind") == "CronJob":
+        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+    name, template = str(metadata.get("name") or "pod"), spec.get("template")
+    if value.get("kind") == "Pod":
+        yield {**value, "metadata": {"namespace": "default", **metadata, "name": name}}, 1
+    elif isinstance(template, dict):
+        count = spec.get("replicas", spec.get("parallelism", 1))
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_REPLICAS:
+            raise InputError(f"{file}: found {quote(count)} replicas of {quote(name)}; expected 0 to {MOST_REPLICAS}")
+        of = {"namespace": metadata.get("namespace") or "default", **(template.get("metadata") or {}), "name": name}
+        yield {"metadata": of, "spec": template.get("spec") or {}}, count
 
 
 def explain_error(error: KubeError, server: str, needs: str) -> str:

@@ -34,6 +34,9 @@ class NodeInfo:
     cordoned: bool = False
 
 
+UNKNOWN_NODE: Final = NodeInfo("unknown")
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A pod on no node. reported: what kube-scheduler reported of its last attempt, "" before the first."""

@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gpushare_runtime import __version__
@@ -38,6 +39,12 @@ VIEWS: Final = {
     "namespaces": "sums by namespace",
     "models": "sums by model of card",
 }
+OTHERS: Final = {
+    "explain": "on which nodes a pod fits, why not on the others, and what would change that",
+    "cordon": "let cards of a node take no new pods",
+    "uncordon": "let cards of a node take new pods again",
+}
+COMMANDS: Final = (*VIEWS, *OTHERS)
 ALIASES: Final = {
     "node": "nodes",
     "no": "nodes",
@@ -48,9 +55,23 @@ ALIASES: Final = {
     "ns": "namespaces",
     "model": "models",
 }
-WITH_VALUE: Final = ("-o", "--output", "-n", "--namespace", "-l", "--selector", "--sort-by", "--kubeconfig", "--context", "--from-file")
+WITH_VALUE: Final = (
+    "-o",
+    "--output",
+    "-n",
+    "--namespace",
+    "-l",
+    "--selector",
+    "--sort-by",
+    "--kubeconfig",
+    "--context",
+    "--from-file",
+    "-f",
+    "--filename",
+)
 _EPILOG: Final = """\
-Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line; 130 interrupted.
+Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line;
+3 explain: the pod fits nowhere; 130 interrupted.
 Colours are used on a terminal only, and not where NO_COLOR is set.
 """
 
@@ -59,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit status, as in --help."""
     arguments = _parser().parse_args(_command_first(list(sys.argv[1:] if argv is None else argv)))
     collects = gc.isenabled()
-    if not arguments.watch:
+    if arguments.command in VIEWS and not arguments.watch:
         # Millions of objects that stay until the end, and no cycles to find among them: a third of the time.
         gc.disable()
     try:
@@ -103,16 +124,12 @@ def _command_first(argv: list[str]) -> list[str]:
     return [ALIASES.get(argv[at], argv[at]), *argv[:at], *argv[at + 1 :]]
 
 
-COMMANDS: Final = tuple(VIEWS)
-
-
 def options_of(command: str) -> list[str]:
     """The long options of a command, as its help lists them."""
     parser = argparse.ArgumentParser(add_help=False)
-    _add_view_options(parser)
-    add_source_options(parser)
+    _add_arguments(parser, command)
     words = parser.format_usage().replace("[", " ").replace("]", " ").split()
-    short = {"-o": "--output", "-w": "--watch", "-l": "--selector", "-n": "--namespace", "-A": "--all-namespaces"}
+    short = {"-o": "--output", "-w": "--watch", "-l": "--selector", "-n": "--namespace", "-A": "--all-namespaces", "-f": "--filename"}
     return sorted({short.get(word, word) for word in words if word.startswith("-")})
 
 
@@ -125,14 +142,33 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kubectl-gpushare {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for view, help_text in VIEWS.items():
-        one = commands.add_parser(view, help=help_text, description=f"Show {help_text}.", epilog=_EPILOG,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-        one.add_argument("names", nargs="*", metavar="NAME", help="only these")
-        one.add_argument("--by-default", action="store_true", help=argparse.SUPPRESS)
-        _add_view_options(one)
-        add_source_options(one)
+    for command, text in {**VIEWS, **OTHERS}.items():
+        sentence = f"Show {text}." if command in VIEWS or command == "explain" else f"{text[:1].upper()}{text[1:]}."
+        one = commands.add_parser(
+            command, help=text, description=sentence, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        _add_arguments(one, command)
     return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    if command in VIEWS:
+        parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
+        parser.add_argument("--by-default", action="store_true", help=argparse.SUPPRESS)
+        _add_view_options(parser)
+        add_source_options(parser)
+    elif command == "explain":
+        parser.add_argument("pod", nargs="?", metavar="POD", help="a pod of the namespace")
+        parser.add_argument(
+            "-f", "--filename", default="", metavar="FILE", help="instead, a manifest with one pod; - is the standard input"
+        )
+        parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
+        parser.add_argument("--no-headers", action="store_true", help="rows only")
+        add_source_options(parser)
+    else:
+        parser.add_argument("node", metavar="NODE", help="name of the node")
+        parser.add_argument("cards", nargs="+", metavar="CARD", help="index or UUID of a card, or all")
+        _add_cluster_options(parser)
 
 
 def _add_view_options(parser: argparse.ArgumentParser) -> None:
@@ -149,29 +185,37 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods; default: the context's")
     scope.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
-    parser.add_argument("--kubeconfig", metavar="FILE", help=KUBECONFIG_HELP)
-    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current-context")
+    _add_cluster_options(parser)
     parser.add_argument("--from-file", action="append", default=[], metavar="FILE",
                         help="not of a cluster: output of `kubectl get nodes,pods -A -o json`; - is the standard input")  # fmt: skip
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", help=KUBECONFIG_HELP)
+    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current-context")
 
 
 def _show(arguments: argparse.Namespace) -> int:
     # Only here: GPU nodes have no rich.
     from rich.console import Console
 
+    from gpushare_runtime.kubectl_gpushare.commands import run_cordon, run_explain
     from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
     from gpushare_runtime.kubectl_gpushare.output import Format
     from gpushare_runtime.kubectl_gpushare.views import Selection
 
     console, view = Console(), arguments.command
+    if view in ("cordon", "uncordon"):
+        return run_cordon(arguments)
     form = Format(
         arguments.output,
-        arguments.sort_by,
-        arguments.reverse,
-        not arguments.no_headers,
-        console.width if console.is_terminal else None,
-        console.is_terminal and not console.no_color and console.color_system is not None,
+        headers=not arguments.no_headers,
+        width=console.width if console.is_terminal else None,
+        colours=console.is_terminal and not console.no_color and console.color_system is not None,
     )
+    if view == "explain":
+        return run_explain(arguments, form)
+    form = replace(form, sort_by=arguments.sort_by, reverse=arguments.reverse)
     labels = parse_selector(arguments.selector)
     try:
         if arguments.from_file:

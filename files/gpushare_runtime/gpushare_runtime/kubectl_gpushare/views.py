@@ -15,13 +15,12 @@ from gpushare_runtime.core.ledger import CardState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, NodeInfo, Waiting
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, NodeInfo, Waiting
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Row, Table
 
 _MOST_NAME: Final = 253
 LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole card"}
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
-UNKNOWN_NODE: Final = NodeInfo("unknown")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Cards are cordoned by the annotation that the device plugin reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.device_plugin.node.devices import is_cordoned
+from gpushare_runtime.kubectl_gpushare import cordon
+from gpushare_runtime.kubectl_gpushare.api import InputError
+from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_cards
+from gpushare_runtime.kubectl_gpushare.main import main
+from unit.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
+from unit.runtime.kubectl_gpushare.objects import node
+from unit.runtime.pods import card, inventory
+
+CARDS = inventory(16, 16, 24)
+UUIDS = [one.uuid for one in CARDS.cards]
+
+
+@pytest.mark.parametrize(
+    ("before", "cards", "set_it", "after"),
+    [
+        ("", [1], True, UUIDS[1]),
+        ("0", [1], True, f"0,{UUIDS[1]}"),
+        ("0, 1", [1], True, "0,1"),
+        (UUIDS[1], [1], True, UUIDS[1]),
+        ("all", [1], True, "all"),
+        ("", [0, 1, 2], True, ",".join(UUIDS)),
+        ("GPU-gone", [0], True, f"GPU-gone,{UUIDS[0]}"),
+        ("", [1], False, ""),
+        ("1", [1], False, ""),
+        (f"0,{UUIDS[1]},1", [1], False, "0"),
+        ("all", [1], False, f"{UUIDS[0]},{UUIDS[2]}"),
+        ("all,1", [0, 1, 2], False, ""),
+        ("GPU-gone", [0], False, "GPU-gone"),
+    ],
+)
+def test_the_annotation_and_what_the_device_plugin_makes_of_it(before: str, cards: list[int], set_it: bool, after: str) -> None:
+    made = annotation(before, CARDS, [CARDS.cards[index] for index in cards], set_it)
+    assert made == after
+    for index, one in enumerate(CARDS.cards):
+        assert is_cordoned(made, one) is (set_it if index in cards else is_cordoned(before, one))
+
+
+def test_cards_by_index_by_uuid_and_all() -> None:
+    assert [one.index for one in chosen_cards(CARDS, "a", ["2", UUIDS[0], "0"])] == [2, 0]
+    assert [one.index for one in chosen_cards(CARDS, "a", ["all"])] == [0, 1, 2]
+    with pytest.raises(InputError, match=r"found no card '9' on node 'a'; expected an index or UUID of 0 \(GPU-00000000\), 1 "):
+        chosen_cards(CARDS, "a", ["9"])
+
+
+class Api(FakeApi):
+    """Nodes may be patched, by an administrator; `follows`: a device plugin is there."""
+
+    follows = True
+    conflicts = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.method != "PATCH" or self.faults:
+            return await super().handle(request)
+        body = json.loads(await request.read())
+        self.bodies.append(body)
+        if self.conflicts:
+            self.conflicts -= 1
+            return status(409, "Conflict", "the object has been modified")
+        value: dict[str, Any] = json.loads(json.dumps(self.objects[request.path]))
+        text = body["metadata"]["annotations"]["gpushare/cordon"]
+        annotations = value["metadata"]["annotations"]
+        annotations.pop("gpushare/cordon", None)
+        if text is not None:
+            annotations["gpushare/cordon"] = text
+        if self.follows:
+            read = Inventory.from_json(annotations["gpushare/cards"])
+            cards = tuple(replace(one, cordoned=is_cordoned(text or "", one)) for one in read.cards)
+            annotations["gpushare/cards"] = replace(read, cards=cards).to_json()
+        return web.json_response(await self.put(request.path, value))
+
+
+def run(tmp_path: Path, *argv: str, api: FakeApi | None = None) -> tuple[int, FakeApi]:
+    async def go() -> tuple[int, FakeApi]:
+        async with serving(api or Api()) as server:
+            await server.put("/api/v1/nodes/a", node("a", "10.0.0.1", 16, 16))
+            await server.put("/api/v1/nodes/cp1", {"metadata": {"name": "cp1"}})
+            (tmp_path / "config").write_text(kubeconfig(server.url))
+            return await asyncio.to_thread(main, [*argv, "--kubeconfig", str(tmp_path / "config")]), server
+
+    return asyncio.run(go())
+
+
+def test_cordon_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Api()
+    api.conflicts = 2
+    code, _ = run(tmp_path, "cordon", "a", "1", api=api)
+    assert (code, capsys.readouterr().out) == (0, "node/a GPU 1 cordoned\n")
+    assert api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]["gpushare/cordon"] == card(1, 16).uuid
+    assert len(api.bodies) == 3
+    assert all(body["metadata"]["resourceVersion"] for body in api.bodies)
+
+
+def test_what_is_so_already_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, api = run(tmp_path, "uncordon", "a", "0", "1")
+    assert (code, api.bodies, capsys.readouterr().out) == (0, [], "node/a GPU 0,1 already uncordoned\n")
+
+
+def test_a_node_on_which_nobody_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Api()
+    api.follows = False
+    monkeypatch.setattr(cordon.set_cordon, "__defaults__", (0.0,))
+    assert run(tmp_path, "cordon", "a", "all", api=api)[0] == 1
+    assert "gpushare/cards does not show it yet; is gpushare-device-plugin running on that node?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("cordon", "a", "7"), "found no card '7' on node 'a'"),
+        (("cordon", "cp1", "0"), "node 'cp1' has no annotation gpushare/cards"),
+        (("cordon", "none", "0"), "/api/v1/nodes/none not found"),
+        (("uncordon", "..", "0"), "'..' cannot be part of an API path"),
+    ],
+)
+def test_what_does_not_exist(argv: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, *argv)[0] == 1
+    assert said in capsys.readouterr().err
+
+
+def test_without_the_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Api()
+    api.faults = [fail(403, "Forbidden", 'nodes "a" is forbidden')]
+    assert run(tmp_path, "cordon", "a", "0", api=api)[0] == 1
+    assert 'nodes "a" is forbidden; it needs to get and patch nodes' in capsys.readouterr().err

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Where a pod fits, why not elsewhere, and cures that hold: checked against a count of its own."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.objects import read_pending
+from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from gpushare_runtime.kubectl_gpushare.explain import Verdict, explain
+from gpushare_runtime.kubectl_gpushare.main import main
+from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.runtime.kubectl_gpushare.test_views import allocation, pending
+from unit.runtime.pods import card
+
+
+def asks(**limits: int) -> PendingPod:
+    found = read_pending(pod("new", None, **limits))
+    assert isinstance(found, PendingPod)
+    return found
+
+
+def by_node(cluster: Cluster, wants: PendingPod) -> dict[str, Verdict]:
+    return {one.node: one for one in explain(cluster, wants)}
+
+
+def one_node(*pods: dict[str, Any], **cards: Any) -> Cluster:
+    changes = {int(name.removeprefix("gpu")): value for name, value in cards.items()}
+    inventory = Inventory(GIB, tuple(card(i, 16, **changes.get(i, {})) for i in range(3)))
+    return read_all([node("a", "10.0.0.1", cards=inventory)], pods)
+
+
+def test_where_it_fits_it_names_the_card() -> None:
+    cluster = one_node(pod("p", "a", card=1, mem=10))
+    assert by_node(cluster, asks(mem=6))["a"] == Verdict("a", [1])
+    assert by_node(cluster, asks(mem=7))["a"].cards == [0]
+    assert by_node(cluster, asks(count=2))["a"].cards == [0, 2]
+
+
+def test_why_not_and_what_would_change_that() -> None:
+    cluster = one_node(
+        pod("large", "a", card=0, mem=10), pod("small", "a", card=0, mem=2), pod("other", "a", card=1, mem=9), gpu2={"health": "XID 79"}
+    )
+    assert by_node(cluster, asks(mem=12))["a"] == Verdict(
+        "a",
+        (),
+        "needs 12 GiB on one card, at most 7 are free on one (11 of 32 in total, 1 not usable)",
+        ("ask for at most 7 units", "end default/other", "repair GPU 2"),
+    )
+    assert by_node(cluster, asks(mem=17))["a"].cures == ("ask for at most 7 units",)
+    assert by_node(cluster, asks(count=2))["a"].cures == ("end default/large, default/other, default/small",)
+
+
+def test_a_cordoned_card_and_a_cordoned_node() -> None:
+    cluster = one_node(pod("p", "a", card=0, mem=16), pod("q", "a", card=1, mem=16), gpu2={"cordoned": True})
+    assert by_node(cluster, asks(mem=1))["a"].cures == ("end default/p", "uncordon GPU 2")
+    raw = node("b", "10.0.0.2", 16)
+    raw["spec"] = {"unschedulable": True}
+    found = by_node(read_all([raw], []), asks(mem=1))["b"]
+    assert (found.fits, found.reason, found.cures) == (False, "the node takes no new pods (kubectl cordon)", ("kubectl uncordon b",))
+
+
+def test_nodes_without_usable_cards_say_so() -> None:
+    found = by_node(read_all([node("a", "10.0.0.1", cards='{"v":9}')], []), asks(mem=1))["a"]
+    assert found.reason.startswith("its annotation gpushare/cards cannot be used: version 9")
+    assert found.cures == ()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_cure_holds_by_a_count_of_its_own(seed: int) -> None:
+    """Plain memory: a card takes the pod if it is usable and the units of its pods leave so many."""
+    draw = random.Random(seed)
+    cards = {i: (draw.choice((8, 16)), draw.random() < 0.8) for i in range(4)}
+    inventory = Inventory(GIB, tuple(card(i, size, cordoned=not usable) for i, (size, usable) in cards.items()))
+    pods: dict[str, tuple[int, int]] = {}
+    for number in range(draw.randrange(12)):
+        index, units = draw.randrange(4), draw.randrange(1, 9)
+        if sum(u for i, u in pods.values() if i == index) + units <= cards[index][0]:
+            pods[f"p{number}"] = (index, units)
+    cluster = read_all([node("a", "x", cards=inventory)], [pod(name, "a", card=i, mem=u) for name, (i, u) in pods.items()])
+    wanted = draw.randrange(1, 20)
+
+    def fits(units: int, without: tuple[str, ...] = (), uncordoned: int = -1) -> bool:
+        used = {i: sum(u for name, (j, u) in pods.items() if j == i and name not in without) for i in cards}
+        return any((usable or i == uncordoned) and size - used[i] >= units for i, (size, usable) in cards.items())
+
+    verdict = by_node(cluster, asks(mem=wanted))["a"]
+    assert verdict.fits is fits(wanted)
+    cures = dict(cure.split(" ", 1) for cure in verdict.cures)
+    if not verdict.fits and any(fits(units) for units in range(1, wanted)):
+        smaller = int(cures["ask"].split()[3])
+        assert (fits(smaller), fits(smaller + 1)) == (True, False)
+    if "end" in cures and "more" not in cures["end"]:
+        named = tuple(name.removeprefix("default/") for name in cures["end"].split(", "))
+        assert fits(wanted, without=named)
+        assert not any(fits(wanted, without=tuple(n for n in named if n != left)) for left in named)
+    if "uncordon" in cures:
+        assert fits(wanted, uncordoned=int(cures["uncordon"].removeprefix("GPU ")))
+    elif not verdict.fits:
+        assert not any(fits(wanted, uncordoned=index) for index in cards)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    nodes = [node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 8)]
+    pods = [
+        pod("p", "a", card=0, mem=10),
+        pod("w", "b", annotations=allocation({"0": {"0": 8}}), count=1),
+        pending("waits", "0/2 nodes are available", mem=9),
+        pending("odd", mem=-1),
+    ]
+    items = [{**one, "kind": "Node"} for one in nodes] + [{**one, "kind": "Pod"} for one in pods]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    return path
+
+
+def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "waits", "--from-file", str(file)]) == 3
+    assert capsys.readouterr().out == (
+        "kube-scheduler reported: 0/2 nodes are available\n\n"
+        "NODE  FITS  GPU  REASON\n"
+        "a     no    -    needs 9 GiB on one card, at most 6 are free on one (6 of 16 in total); "
+        "it fits if you ask for at most 6 units, or end default/p\n"
+        "b     no    -    needs 9 GiB on one card, its largest card has 8 (8 in total on 1 card)\n\n"
+        "Only cards are judged: not CPU, main memory, taints, selectors or volumes.\n"
+    )
+    assert main(["explain", "w", "--from-file", str(file)]) == 0
+    assert capsys.readouterr().out == "pod default/w is on node b and has 8 units of GPU 0\n"
+    assert main(["explain", "odd", "--from-file", str(file)]) == 3
+    assert capsys.readouterr().out.startswith("default/odd: container 'main', aliyun.com/gpu-mem: -1 is negative")
+    assert main(["explain", "none", "--from-file", str(file)]) == 1
+    assert "found no pod 'none' that requests cards in namespace 'default'; pending there: odd, waits" in capsys.readouterr().err
+
+
+def test_a_manifest_as_json(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "job.yaml"
+    limits = {"limits": {"aliyun.com/gpu-mem": "6"}}
+    template = {"spec": {"containers": [{"name": "main", "resources": limits}]}}
+    manifest.write_text(yaml.safe_dump({"kind": "Job", "metadata": {"name": "j", "namespace": "team"}, "spec": {"template": template}}))
+    assert main(["explain", "-f", str(manifest), "--from-file", str(file), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["v"], found["namespace"], found["name"], found["request"], found["fits"]) == (1, "team", "j", "6 units", True)
+    assert [(one["name"], one["fits"], one["cards"]) for one in found["nodes"]] == [("a", True, [0]), ("b", False, [])]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "found no YAML ("),
+        ("3", "found 3; expected a Kubernetes object"),
+        ("kind: Service", "found no pod; expected a Pod"),
+        ("kind: Pod", "found a pod that requests no cards"),
+        ("{kind: Pod, spec: {containers: 3}}", "found a pod that cannot be read ("),
+        ("{kind: Deployment, spec: {replicas: 100000, template: {}}}", "found 100000 replicas of 'pod'; expected 0 to 10000"),
+    ],
+)
+def test_manifests_that_are_none(text: str, said: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    assert main(["explain", "-f", str(tmp_path / "x.yaml"), "--from-file", str(file)]) == 1
+    assert said in capsys.readouterr().err
+    assert main(["explain", "--from-file", str(file)]) == 1
+    assert "expected the name of a pod, or -f FILE" in capsys.readouterr().err
