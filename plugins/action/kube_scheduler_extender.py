@@ -13,8 +13,9 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, check_lease, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import UnreadFile
 
 
 class ActionModule(ActionBase):
@@ -40,10 +41,17 @@ class ActionModule(ActionBase):
         return {**done, **result, "changed": done.get("changed", True), "warnings": [*plan.warnings, *(done.get("warnings") or ())]}
 
     def _plan(self, found: dict[str, Any], task_vars: dict[str, Any] | None) -> Plan:
-        try:
-            return _make_plan(found)
-        except UnreadFile as unread:  # a volume puts it elsewhere on the host than in the container
-            return _make_plan(self._module({"read": [unread.path]}, task_vars))
+        read: list[str] = []
+        while True:
+            try:
+                return _make_plan(found)
+            except UnreadFile as unread:  # a volume puts it elsewhere on the host than in the container, or another file names it
+                if unread.path in read:
+                    raise SchedulerError(f"{unread.path[:80]} cannot be read on this host") from unread
+                read.append(unread.path)
+                found = self._module({"read": read}, task_vars)
+                if found.get("failed") or "files" not in found:
+                    raise SchedulerError(str(found.get("msg") or "the host does not answer")) from unread
 
     def _module(self, plan: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         return ask(self, task_vars, "gpushare.kubernetes.kube_scheduler_extender", {**self._task.args, "plan": plan})

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kube_scheduler_extender
-short_description: Add the gpushare extender to a kubeadm kube-scheduler
+short_description: Add the gpushare extender to a kubeadm kube-scheduler of any release
 version_added: 0.1.0
 description:
   - The role C(scheduler) uses this module. Its options may change in any release.
-  - Merges the extender into the KubeSchedulerConfiguration that the static pod's manifest names, or into a new one. Adds C(--config) with
-    its volumes to the manifest. Everything else in both files stays, including comments.
+  - Merges the extender into the KubeSchedulerConfiguration that the static pod's manifest names, in any apiVersion that this scheduler
+    reads. Up to Kubernetes 1.22 also into the Policy that it names, a file or a ConfigMap, whose predicates and priorities stay.
+  - Where the manifest names nothing, creates a Policy up to Kubernetes 1.18, and a KubeSchedulerConfiguration from 1.19 on. Adds the
+    flag with its volumes to the manifest. Everything else in both files stays, including comments.
   - Keeps the scheduler's part of kubeadm's ClusterConfiguration in step, so that C(kubeadm upgrade apply) writes the same C(--config)
     and volumes.
   - Before anything is written, the kube-scheduler of the manifest's own image reads the candidate (on hosts with containerd).
@@ -43,7 +45,7 @@ options:
     type: path
     default: /etc/kubernetes/manifests/kube-scheduler.yaml
   config:
-    description: The configuration file to make if the manifest names none.
+    description: The configuration file to make if the manifest names none. A policy file is made in the same folder.
     type: path
     default: /etc/kubernetes/gpushare/kube-scheduler.yaml
   url_prefix:
@@ -51,7 +53,9 @@ options:
     type: str
     default: http://127.0.0.1:32766/gpushare-scheduler
   health_url:
-    description: The extender's health report, which has its sync state and the number of calls of filter.
+    description:
+      - The extender's health report, which has its sync state and the number of calls of filter.
+      - Empty for an extender that has none. Then the module does not check that the scheduler calls it.
     type: str
     default: http://127.0.0.1:32766/healthz
   health_ca:

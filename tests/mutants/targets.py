@@ -33,6 +33,7 @@ _CONTAINERD: Final = (
     "plugins/runtimes/test_default_runtime.py",
 )
 _DOCKER: Final = "plugins/runtimes/test_docker.py"
+_GENERATIONS: Final = "plugins/scheduler/test_generations.py"
 _KUBELET: Final = ("plugins/kubelet/test_converge.py", "plugins/kubelet/test_gates.py")
 _SCHEDULER: Final = ("plugins/scheduler/test_plan.py", "plugins/scheduler/test_config_and_manifest.py")
 
@@ -124,12 +125,15 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_runtimes/docker.py": (_DOCKER,),
     "module_utils/_runtimes/docker_config.py": (_DOCKER,),
     "module_utils/_formats/json_edit.py": ("plugins/formats/test_json_edit.py",),
-    "module_utils/_scheduler/config.py": _SCHEDULER,
+    "module_utils/_scheduler/config.py": (*_SCHEDULER, _GENERATIONS),
+    "module_utils/_scheduler/policy.py": (_GENERATIONS,),
+    "module_utils/_scheduler/releases.py": (_GENERATIONS,),
+    "plugin_utils/_scheduler/wiring.py": (*_SCHEDULER, _GENERATIONS),
     "module_utils/_scheduler/manifest.py": _SCHEDULER,
     "module_utils/_scheduler/apply.py": ("plugins/scheduler/test_apply.py",),
     "module_utils/_scheduler/kubeadm.py": _SCHEDULER,
-    "plugin_utils/_scheduler/plan.py": _SCHEDULER,
-    "plugin_utils/_scheduler/unplan.py": _SCHEDULER,
+    "plugin_utils/_scheduler/plan.py": (*_SCHEDULER, _GENERATIONS),
+    "plugin_utils/_scheduler/unplan.py": (*_SCHEDULER, _GENERATIONS),
     "plugin_utils/_scheduler/yaml_splice.py": ("plugins/scheduler/test_yaml_splice.py",),
     "plugin_utils/_verdict/findings.py": ("plugins/verdict/test_findings.py", *_JUDGED),
     "module_utils/_evidence/cluster.py": ("plugins/evidence/test_cluster.py",),

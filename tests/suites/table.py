@@ -281,6 +281,20 @@ SUITES = (
         seconds=300,
     ),
     Suite(
+        "generations",
+        "the real kube-schedulers of 1.22, 1.24 and 1.36 read what is written for them",
+        tests=("tests/generations",),
+        paths=(
+            f"{UTILS}/_scheduler/*",
+            f"{PLUGIN_UTILS}/_scheduler/*",
+            "tests/generations/*",
+            "tests/unit/plugins/scheduler/*generations.py",
+            "tests/lab/gpushare_lab/components.py",
+        ),
+        prepared=True,
+        seconds=400,
+    ),
+    Suite(
         "uninstall",
         "uninstall.yml killed anywhere, with hosts away, with edits of others",
         tests=("tests/hosts/test_uninstall.py",),

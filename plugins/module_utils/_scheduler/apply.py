@@ -24,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate, kubeadm, proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import KEY as POLICY_KEY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Expected, Host, SchedulerService
 
 OWNER = "scheduler"
@@ -69,7 +70,10 @@ def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence
     if manifest is not None and scheduler_manifest.TLS_VOLUME in manifest:
         host = replace(host, read_once=(os.path.join(tls_dir, SCHEDULER_TLS_FILES[0]),))
     running = SchedulerService(host, kubectl).running()
+    policy = scheduler_manifest.policy_configmap(manifest or "")
     return {
+        "server": json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion", ""),
+        "policy": None if policy is None else _policy(kubectl, *policy),
         "files": {path: _text(path) for path in sorted(paths)},
         "journal": [_fields(entry) for entry in journal],
         "cluster": _cluster(kubectl),
@@ -87,13 +91,19 @@ def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_
     scheduler, service = plan["scheduler"], None
     if scheduler is not None:
         expected = Expected(scheduler["lease"], scheduler["name"], scheduler["image"], resource, plan["shapes"])
-        service = SchedulerService(replace(host, read_once=tuple(scheduler["read_once"])), tools.kubectl, expected, tools.end_container)
+        change = _change_policy(tools, transaction, plan["policy"], state)
+        once = replace(host, read_once=tuple(scheduler["read_once"]))
+        service = SchedulerService(once, tools.kubectl, expected, tools.end_container, change)
     if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.is_due()):
         _check_extender(host, tls_dir)
-    due = bool(transaction.diff() and scheduler)
+    policy = plan.get("policy")
+    is_new = policy is not None and policy["sha256_before"] != digest(policy["content"].encode())
+    due = bool((transaction.diff() or is_new) and scheduler)
     unchecked = _check_candidate(tools, plan) if due else None
     said = (unchecked or f"accepted by {scheduler['image']}") if due else "not needed"
     result: Dict[str, Any] = {"candidate": said, "warnings": [] if unchecked is None else [unchecked]}
+    if due and not host.health_url:
+        result["warnings"].append("the extender was not called to verify the scheduler, because health_url is empty")
     try:
         transaction.apply(service)
     except TransactionError as error:
@@ -134,6 +144,8 @@ def _check_extender(host: Host, tls_dir: str) -> None:
             f"{tls_dir} has no {', '.join(missing)}, which kube-scheduler needs to call the extender, so nothing was changed: run the "
             "role extender first, which makes them"
         )
+    if not host.health_url:
+        return
     reason = unhealthy(*fetch_json(host.health_url, ca=host.health_ca), "synced")
     if reason is not None:
         raise Refused(f"the extender must be in sync before a scheduler is pointed at it, so nothing was changed: {reason}")
@@ -141,7 +153,7 @@ def _check_extender(host: Host, tls_dir: str) -> None:
 
 def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
     """Have the manifest's own kube-scheduler read the candidate. None if it accepts it; why it could not be asked."""
-    scheduler, config = plan["scheduler"], plan["files"][0]["content"]
+    scheduler, config = plan["scheduler"], plan["scheduler"]["candidate"]
     if tools.ctr is None:
         return "the candidate was not checked: this host has no ctr (containerd)"
     path = os.path.join(tools.scratch, "gpushare-candidate.yaml")
@@ -152,11 +164,46 @@ def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
         *((source, target) for source, target in scheduler["mounts"] if os.path.exists(source)),
     ]
     try:
-        return candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"])
+        return candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"], scheduler["kind"])
     except candidate.CandidateError as error:
         raise Refused(f"kube-scheduler refuses the configuration, so nothing was written. It says:\n{error}") from error
     finally:
         os.unlink(path)
+
+
+def _change_policy(tools: Tools, transaction: Transaction, order: Optional[Mapping[str, Any]], state: str) -> Callable[[str, bool], bool]:
+    """Brings the policy in its ConfigMap in step with the manifest on the disk; returns whether it is, or was, out of step.
+
+    The manifest carries the hash of the policy with us in it. Without a hash, the policy is the one without us.
+    """
+
+    # A run that was killed may have changed it, and not have restarted the scheduler, which has read it at its start.
+    forced = [transaction.unfinished]
+
+    def change(manifest: str, do: bool) -> bool:
+        if order is None:
+            return False
+        after, before = str(order["content"]), str(order["before"])
+        noted = scheduler_manifest.annotation_in(manifest)
+        wanted = after if noted == digest(after.encode()) or (noted is None and state == "absent") else before
+        found = _policy(tools.kubectl, order["namespace"], order["name"])
+        if found is None or found["text"] == wanted:
+            is_forced = forced[0]
+            forced[0] = is_forced and not do
+            return is_forced
+        if found["text"] not in (after, before):
+            raise OSError(f"{order['path']} has been changed by somebody else just now: run again")
+        if do:
+            tools.point("before " + order["path"])
+            transaction.journal.record(order["path"], OWNER, FileState(found["text"].encode(), 0, 0, 0, None), wanted.encode())
+            tools.point("noted " + order["path"])
+            patch = {"metadata": {"resourceVersion": found["version"]}, "data": {POLICY_KEY: wanted}}
+            what = ["configmap", "--namespace", order["namespace"], order["name"]]
+            tools.kubectl.text(["patch", *what, "--type=merge", "--patch", json.dumps(patch)])
+            tools.point("written " + order["path"])
+        return True
+
+    return change
 
 
 def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str, Any]) -> None:
@@ -209,6 +256,13 @@ def _cluster(kubectl: Kubectl) -> Optional[Dict[str, str]]:
     found = kubectl.json(["get", *CLUSTER, "--ignore-not-found"])
     text = ((found or {}).get("data") or {}).get(kubeadm.KEY)
     return None if text is None else {"text": text, "version": found["metadata"]["resourceVersion"]}
+
+
+def _policy(kubectl: Kubectl, namespace: str, name: str) -> Optional[Dict[str, str]]:
+    """The scheduler's policy in this ConfigMap, None where there is none."""
+    found = kubectl.json(["get", "configmap", "--namespace", namespace, name, "--ignore-not-found"])
+    text = ((found or {}).get("data") or {}).get(POLICY_KEY)
+    return None if text is None else {"namespace": namespace, "name": name, "text": text, "version": found["metadata"]["resourceVersion"]}
 
 
 def _count_nodes(kubectl: Kubectl) -> int:

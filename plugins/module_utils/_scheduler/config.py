@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import copy
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import COMPUTE, NAMESPACE, SCHEDULER_TLS_FILES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError, flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import Release
 
-API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 PERCENTAGE = "percentageOfNodesToScore"
 DEFAULT_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
@@ -30,7 +32,24 @@ _FLAGS_OF_CONFIG = (
     ("profiling", ("enableProfiling",), bool),
     ("contention-profiling", ("enableContentionProfiling",), bool),
     ("leader-elect", ("leaderElection", "leaderElect"), bool),
+    ("leader-elect-lease-duration", ("leaderElection", "leaseDuration"), str),
+    ("leader-elect-renew-deadline", ("leaderElection", "renewDeadline"), str),
+    ("leader-elect-retry-period", ("leaderElection", "retryPeriod"), str),
+    ("leader-elect-resource-lock", ("leaderElection", "resourceLock"), str),
+    ("lock-object-namespace", ("leaderElection", "resourceNamespace"), str),
+    ("lock-object-name", ("leaderElection", "resourceName"), str),
+    ("leader-elect-resource-namespace", ("leaderElection", "resourceNamespace"), str),
+    ("leader-elect-resource-name", ("leaderElection", "resourceName"), str),
 )
+# Flags of Kubernetes up to 1.22 that a configuration can say in another form only, and their defaults.
+_NOT_CARRIED = (
+    ("algorithm-provider", "DefaultProvider"),
+    ("hard-pod-affinity-symmetric-weight", "1"),
+    ("scheduler-name", "default-scheduler"),
+)
+_INSECURE_PORT = 10251
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_NANOSECONDS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
 
 
 @dataclass(frozen=True)
@@ -69,61 +88,104 @@ class Extender:
         return entry
 
 
+def policy_entry(extender: Extender) -> Dict[str, Any]:
+    """The element of `extenders` in a Policy: the same, but for the name of one key, and a timeout in nanoseconds."""
+    entry = {"enableHttps" if key == "enableHTTPS" else key: value for key, value in extender.entry().items()}
+    parts = _DURATION.findall(extender.http_timeout)
+    entry["httpTimeout"] = int(sum(float(number) * _NANOSECONDS[unit] for number, unit in parts))
+    return entry
+
+
 @dataclass(frozen=True)
 class Lease:
-    """The lease that the active scheduler holds."""
+    """The lock that the active scheduler holds. by: "leases" for a Lease, "endpoints" for an annotation of Endpoints."""
 
     namespace: str
     name: str
+    by: str = "leases"
 
 
-def check_config(config: Any) -> Dict[str, Any]:
-    """The configuration, if it is one that we can merge with; SchedulerError if not."""
+def check_config(config: Any, release: Optional[Release] = None) -> Dict[str, Any]:
+    """The configuration, if it is one that we can merge with; SchedulerError if not. release: of the scheduler, None if unknown."""
     if not isinstance(config, dict) or config.get("kind") != KIND:
         found = config.get("kind") if isinstance(config, dict) else type(config).__name__
         raise SchedulerError(f"the scheduler's configuration must be a {KIND}; found {found!r}")
-    if config.get("apiVersion") != API_VERSION:
+    version = str(config.get("apiVersion"))
+    if not releases.reads(release, version):
+        known = releases.readable(release) if release is not None else list(releases.API_VERSIONS)
+        whose = f"that kube-scheduler {release[0]}.{release[1]} reads" if release is not None else "of Kubernetes"
         raise SchedulerError(
-            f"the scheduler's configuration must have apiVersion {API_VERSION}; found {config.get('apiVersion')!r}: "
+            f"the scheduler's configuration must have an apiVersion {whose} ({', '.join(known) or 'none'}); found {version[:80]!r}: "
             "convert it (kube-scheduler --config OLD --write-config-to NEW), then run again"
         )
     return config
 
 
-def merge_config(current: Optional[Any], manifest: Mapping[str, Any], extender: Extender, percentage: Optional[int]) -> Dict[str, Any]:
+def merge_config(
+    current: Optional[Any],
+    manifest: Mapping[str, Any],
+    extender: Extender,
+    percentage: Optional[int],
+    release: Optional[Release] = None,
+) -> Dict[str, Any]:
     """The KubeSchedulerConfiguration with our extender in it: `current` and nothing else changed, or a new one.
 
-    percentage: what percentageOfNodesToScore shall be; None: as it is.
+    percentage: what percentageOfNodesToScore shall be; None: as it is. release: of the scheduler, None if unknown.
     """
-    merged = _new_config(manifest) if current is None else copy.deepcopy(check_config(current))
+    merged = _new_config(manifest, release) if current is None else copy.deepcopy(check_config(current, release))
     if percentage is not None:
         merged[PERCENTAGE] = percentage
+    is_alpha = merged["apiVersion"] in releases.ALPHA
+    return with_extender(merged, extender, policy_entry(extender) if is_alpha else extender.entry())
+
+
+def with_extender(merged: Dict[str, Any], extender: Extender, entry: Mapping[str, Any]) -> Dict[str, Any]:
+    """The configuration or policy, with this entry in the place of ours, or at the end. SchedulerError where another one binds."""
     extenders = list(merged.get("extenders") or [])
     ours = [place for place, entry in enumerate(extenders) if is_ours(entry, extender)]
-    for place, entry in enumerate(extenders):
-        if place not in ours and entry.get("bindVerb"):
+    for place, other in enumerate(extenders):
+        if place not in ours and other.get("bindVerb"):
             raise SchedulerError(
-                f"extenders[{place}] ({entry.get('urlPrefix')}) has bindVerb {entry['bindVerb']!r}, and kube-scheduler allows one "
+                f"extenders[{place}] ({other.get('urlPrefix')}) has bindVerb {other['bindVerb']!r}, and kube-scheduler allows one "
                 "extender that binds: remove that verb, or run a second scheduler for GPU pods"
             )
     if ours:
-        extenders[ours[0]] = extender.entry()
-        extenders = [entry for place, entry in enumerate(extenders) if place not in ours[1:]]
+        extenders[ours[0]] = dict(entry)
+        extenders = [one for place, one in enumerate(extenders) if place not in ours[1:]]
     else:
-        extenders.append(extender.entry())
+        extenders.append(dict(entry))
     merged["extenders"] = extenders
     return merged
 
 
-def lease(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Optional[Lease]:
-    """The lease that this scheduler competes for, None without leader election. Flags win over the configuration."""
+def without_extender(config: Mapping[str, Any], extender: Extender) -> Dict[str, Any]:
+    """The configuration or policy without our extender."""
+    kept = copy.deepcopy(dict(config))
+    extenders = [entry for entry in kept.get("extenders") or [] if not is_ours(entry, extender)]
+    if extenders:
+        kept["extenders"] = extenders
+    elif kept.get("extenders"):
+        del kept["extenders"]
+    return kept
+
+
+def lease(manifest: Mapping[str, Any], config: Mapping[str, Any], release: Optional[Release] = None) -> Optional[Lease]:
+    """The lock that this scheduler competes for, None without leader election. Flags win over the configuration."""
     section = config.get("leaderElection") or {}
     elect = flag(manifest, "leader-elect")
     if not (_boolean(elect) if elect is not None else section.get("leaderElect", True)):
         return None
+
+    def of(name: str, key: str, default: str) -> str:
+        return str(flag(manifest, f"leader-elect-resource-{name}") or section.get(key) or flag(manifest, f"lock-object-{name}") or default)
+
+    by = flag(manifest, "leader-elect-resource-lock") or section.get("resourceLock")
+    if by is None:
+        by = "endpoints" if release is not None and release < releases.FIRST_LEASE else "leases"
     return Lease(
-        flag(manifest, "leader-elect-resource-namespace") or section.get("resourceNamespace") or NAMESPACE,
-        flag(manifest, "leader-elect-resource-name") or section.get("resourceName") or "kube-scheduler",
+        of("namespace", "resourceNamespace", NAMESPACE),
+        of("name", "resourceName", "kube-scheduler"),
+        "endpoints" if by == "endpoints" else "leases",
     )
 
 
@@ -133,9 +195,21 @@ def scheduler_name(config: Mapping[str, Any]) -> str:
     return str(profiles[0].get("schedulerName") or "default-scheduler")
 
 
-def _new_config(manifest: Mapping[str, Any]) -> Dict[str, Any]:
+def opens_port(manifest: Mapping[str, Any], release: Optional[Release]) -> bool:
+    """Whether a configuration opens a port without TLS that the manifest's flags keep shut."""
+    return release is not None and release <= releases.LAST_INSECURE and flag(manifest, "port") == "0"
+
+
+def _new_config(manifest: Mapping[str, Any], release: Optional[Release]) -> Dict[str, Any]:
+    for name, default in _NOT_CARRIED:
+        value = flag(manifest, name)
+        if value not in (None, default):
+            raise SchedulerError(
+                f"the kube-scheduler manifest has --{name}={str(value)[:80]}, which kube-scheduler ignores beside a configuration: write a "
+                f"configuration that says the same as a profile, name it in --config with a volume, remove --{name}, and run again"
+            )
     config: Dict[str, Any] = {
-        "apiVersion": API_VERSION,
+        "apiVersion": releases.newest(release),
         "kind": KIND,
         "clientConnection": {"kubeconfig": DEFAULT_KUBECONFIG},
         "leaderElection": {"leaderElect": True},
@@ -148,6 +222,11 @@ def _new_config(manifest: Mapping[str, Any]) -> Dict[str, Any]:
         for key in path[:-1]:
             section = section[key]
         section[path[-1]] = _boolean(value) if kind is bool else kind(value)
+    port = flag(manifest, "port")
+    if port is not None and release is not None and release <= releases.LAST_INSECURE:
+        # A configuration cannot switch this port off, and its default is every address.
+        address = "127.0.0.1" if port == "0" else flag(manifest, "address") or "0.0.0.0"
+        config["healthzBindAddress"] = config["metricsBindAddress"] = f"{address}:{_INSECURE_PORT if port == '0' else port}"
     return config
 
 

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
+    CONFIG,
     TLS_VOLUME,
     VOLUME,
     SchedulerError,
@@ -28,29 +29,29 @@ PATH = f"configmap:{NAMESPACE}/{NAME}/{KEY}"
 _WITH_MAPS = ("kubeadm.k8s.io/v1beta1", "kubeadm.k8s.io/v1beta2", "kubeadm.k8s.io/v1beta3")
 
 
-def config_argument(cluster: Mapping[str, Any]) -> Optional[str]:
-    """The value of the scheduler's argument `config`, None if there is none."""
+def config_argument(cluster: Mapping[str, Any], name: str = CONFIG) -> Optional[str]:
+    """The value of the scheduler's argument of this name, None if there is none."""
     arguments = _scheduler(cluster).get("extraArgs") or []
     if isinstance(arguments, Mapping):
-        arguments = [{"name": name, "value": value} for name, value in arguments.items()]
-    found = [one.get("value") for one in arguments if one.get("name") == "config"]
+        arguments = [{"name": key, "value": value} for key, value in arguments.items()]
+    found = [one.get("value") for one in arguments if one.get("name") == name]
     return found[-1] if found else None
 
 
-def merge(cluster: Any, manifest: Mapping[str, Any]) -> Dict[str, Any]:
-    """The ClusterConfiguration by which kubeadm writes the `--config` of this manifest, with the volumes that it needs. All else stays.
+def merge(cluster: Any, manifest: Mapping[str, Any], name: str = CONFIG) -> Dict[str, Any]:
+    """The ClusterConfiguration by which kubeadm writes the flag of this name, with the volumes that it needs. All else stays.
 
-    Another `config` argument that is there stays as well: it is somebody's decision.
+    Another argument of this name that is there stays as well: it is somebody's decision.
     """
     merged = copy.deepcopy(_checked(cluster))
     scheduler = merged["scheduler"] = dict(_scheduler(merged))
-    path = flag(manifest, "config")
-    if path is not None and config_argument(merged) is None:
+    path = flag(manifest, name)
+    if path is not None and config_argument(merged, name) is None:
         arguments = scheduler.get("extraArgs") or ({} if merged.get("apiVersion") in _WITH_MAPS else [])
         if isinstance(arguments, list):
-            scheduler["extraArgs"] = [*arguments, {"name": "config", "value": path}]
+            scheduler["extraArgs"] = [*arguments, {"name": name, "value": path}]
         else:
-            scheduler["extraArgs"] = {**arguments, "config": path}
+            scheduler["extraArgs"] = {**arguments, name: path}
     volumes: List[Dict[str, Any]] = list(scheduler.get("extraVolumes") or [])
     needed = _volumes(manifest, path)
     kept = [one for one in volumes if one.get("name") != TLS_VOLUME or any(new["name"] == TLS_VOLUME for new in needed)]
@@ -64,19 +65,24 @@ def merge(cluster: Any, manifest: Mapping[str, Any]) -> Dict[str, Any]:
     return merged
 
 
-def unmerge(cluster: Any, config_path: Optional[str]) -> Dict[str, Any]:
-    """The ClusterConfiguration without our volumes, and without the argument `config` if it is `config_path` (None: it stays)."""
+def is_alpha(cluster: Any) -> bool:
+    """Whether kubeadm of before 1.13 wrote it, whose scheduler has no section of its own."""
+    return isinstance(cluster, dict) and str(cluster.get("apiVersion")).startswith("kubeadm.k8s.io/v1alpha")
+
+
+def unmerge(cluster: Any, config_path: Optional[str], name: str = CONFIG) -> Dict[str, Any]:
+    """The ClusterConfiguration without our volumes, and without the argument of this name if it is `config_path` (None: it stays)."""
     kept = copy.deepcopy(_checked(cluster))
     scheduler = dict(_scheduler(kept))
     ours = {TLS_VOLUME} if config_path is None else {TLS_VOLUME, VOLUME}
     volumes = [one for one in scheduler.get("extraVolumes") or [] if one.get("name") not in ours]
     _put_back(scheduler, "extraVolumes", volumes)
     arguments = scheduler.get("extraArgs") or []
-    if config_path is not None and config_argument(kept) == config_path:
+    if config_path is not None and config_argument(kept, name) == config_path:
         if isinstance(arguments, Mapping):
-            arguments = {name: value for name, value in arguments.items() if name != "config"}
+            arguments = {key: value for key, value in arguments.items() if key != name}
         else:
-            arguments = [one for one in arguments if one != {"name": "config", "value": config_path}]
+            arguments = [one for one in arguments if one != {"name": name, "value": config_path}]
     _put_back(scheduler, "extraArgs", arguments)
     if scheduler != _scheduler(kept):
         kept["scheduler"] = scheduler

@@ -29,36 +29,57 @@ class SchedulerError(ValueError):
 
 @dataclass(frozen=True)
 class Location:
-    """Where the scheduler's configuration lies: `host` on the host, `container` as the scheduler sees it."""
+    """Where the scheduler's configuration, or policy, lies: `host` on the host, `container` as the scheduler sees it."""
 
     host: str
     container: str
 
 
-def config_location(manifest: Mapping[str, Any], default: str) -> Location:
-    """The file that `--config` names, or `default` if the manifest names none."""
-    container_path = flag(manifest, "config") or default
+CONFIG, POLICY = "config", "policy-config-file"
+
+
+def config_location(manifest: Mapping[str, Any], default: str, name: str = CONFIG) -> Location:
+    """The file that the flag of this name names, or `default` if the manifest names none."""
+    return location_of(manifest, flag(manifest, name) or default, default, f"--{name}=")
+
+
+def location_of(manifest: Mapping[str, Any], container_path: str, default: str, said_by: str) -> Location:
+    """Where this path of the container lies on the host. said_by: what names it, for the message."""
     host_path = _host_path(manifest, container_path)
     if host_path is None and container_path != default:
         raise SchedulerError(
-            f"the kube-scheduler manifest has --config={container_path}, but no hostPath volume is mounted there, so the file "
+            f"the kube-scheduler manifest has {said_by}{container_path}, but no hostPath volume is mounted there, so the file "
             "cannot be found on this host; mount it with a hostPath volume"
         )
     return Location(host_path or default, container_path)
 
 
 def config_paths(manifest: str) -> List[str]:
-    """Paths that the text of a manifest may mean by `--config`: a host without a YAML parser sends these files along."""
-    return re.findall(r"--?config[=\s\"',-]+(/[^]\s\"',]+)", manifest)
+    """Paths that the text of a manifest may mean by `--config` and `--policy-config-file`: a host without a YAML parser sends these
+    files along."""
+    return re.findall(r"--?(?:policy-)?config(?:-file)?[=\s\"',-]+(/[^]\s\"',]+)", manifest)
 
 
-def merge_manifest(manifest: Mapping[str, Any], location: Location, config_sha256: str, tls_dir: str = "") -> Dict[str, Any]:
-    """The static pod with `--config`, its volume and the certificates', and the annotation that restarts it; all else as it was."""
+def policy_configmap(manifest: str) -> Optional[Tuple[str, str]]:
+    """(namespace, name) of the ConfigMap that the text of a manifest may name as the scheduler's policy."""
+    found = [re.search(rf"--?policy-configmap{end}[=\s\"',-]+([a-z0-9.-]{{1,253}})", manifest) for end in ("-namespace", "")]
+    namespace, name = (match.group(1) if match else None for match in found)
+    return None if name is None else (namespace or "kube-system", name)
+
+
+def merge_manifest(
+    manifest: Mapping[str, Any], location: Optional[Location], config_sha256: str, tls_dir: str = "", name: str = CONFIG
+) -> Dict[str, Any]:
+    """The static pod with the flag of this name, its volume and the certificates', and the annotation that restarts it.
+
+    All else is as it was. location: None for a policy in a ConfigMap, which needs no flag and no volume. name: "" for a file that
+    another one names.
+    """
     merged: Dict[str, Any] = copy.deepcopy(dict(manifest))
     container = scheduler_container(merged)
-    if flag(merged, "config") is None:
-        container["args" if container.get("args") else "command"].append(f"--config={location.container}")
-    if _host_path(merged, location.container) is None:
+    if location is not None and name and flag(merged, name) is None:
+        container["args" if container.get("args") else "command"].append(f"--{name}={location.container}")
+    if location is not None and _host_path(merged, location.container) is None:
         folder, host_folder = posixpath.dirname(location.container), posixpath.dirname(location.host)
         _mount(merged, VOLUME, host_folder, folder, "DirectoryOrCreate")
     if tls_dir:
@@ -115,21 +136,21 @@ def words(manifest: Mapping[str, Any]) -> List[str]:
     return _words(scheduler_container(manifest))
 
 
-def candidate_command(manifest: Mapping[str, Any]) -> List[str]:
-    """The scheduler's own command, reading the configuration at CANDIDATE_PATH, printing what it understood, and ending.
+def candidate_command(manifest: Mapping[str, Any], name: str = CONFIG) -> List[str]:
+    """The scheduler's own command, reading the configuration or policy at CANDIDATE_PATH, printing what it understood, and ending.
 
-    Without any configuration if the manifest names none.
+    name: of the flag that names it. Without any if the manifest has none.
     """
     command, skip = [], False
     for word in words(manifest):
         if skip:
             skip = False
-        elif word in ("--config", "-config"):
+        elif word in (f"--{name}", f"-{name}"):
             skip = True
-        elif not word.startswith(("--config=", "-config=")):
+        elif not word.startswith((f"--{name}=", f"-{name}=")):
             command.append(word)
-    if flag(manifest, "config") is not None:
-        command.append(f"--config={CANDIDATE_PATH}")
+    if flag(manifest, name) is not None:
+        command.append(f"--{name}={CANDIDATE_PATH}")
     return command + ["--write-config-to=/dev/stdout"]
 
 

@@ -10,6 +10,7 @@ or None; nothing here waits or calls.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
@@ -85,6 +86,16 @@ def started_at(pod: Mapping[str, Any]) -> datetime:
 def container_id(pod: Mapping[str, Any]) -> str:
     """The id that the container runtime has given the container of a running pod."""
     return str(pod["status"]["containerStatuses"][0].get("containerID", "")).rpartition("/")[2]
+
+
+def lease_of_endpoints(endpoints: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+    """The annotation by which schedulers of before Kubernetes 1.17 elect their leader, as a Lease; None without one."""
+    text = (((endpoints or {}).get("metadata") or {}).get("annotations") or {}).get("control-plane.alpha.kubernetes.io/leader")
+    try:
+        record = json.loads(text or "")
+    except ValueError:
+        return None
+    return {"spec": record} if isinstance(record, dict) else None
 
 
 def holder(lease: Optional[Mapping[str, Any]], hostname: str, since: datetime) -> Optional[Holder]:

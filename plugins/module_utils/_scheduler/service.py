@@ -43,7 +43,7 @@ class NotRunningError(RuntimeError):
 class Host:
     """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds.
 
-    health_ca: the certificate authority of the extender's health report, None for plain http.
+    health_url: "" where nobody can be asked whether the extender is called. health_ca: its certificate authority, None for plain http.
     read_once: files that a scheduler reads at its start only, and whose change the manifest does not show.
     """
 
@@ -74,19 +74,28 @@ class SchedulerService(Service):
     """The kube-scheduler of one host. After `healthy`, `proof` says who holds the lease and whether that is another host."""
 
     def __init__(
-        self, host: Host, kubectl: Kubectl, expected: Optional[Expected] = None, end: Callable[[str], None] = lambda _container: None
+        self,
+        host: Host,
+        kubectl: Kubectl,
+        expected: Optional[Expected] = None,
+        end: Callable[[str], None] = lambda _container: None,
+        change: Callable[[str, bool], bool] = lambda _manifest, _do: False,
     ) -> None:
-        """end: ends a container of this host, by its id, so that kubelet starts it anew."""
+        """end: ends a container of this host, by its id, so that kubelet starts it anew.
+
+        change: whether what the scheduler reads from the cluster is out of step with this manifest; if so, the flag says to change it.
+        """
         super().__init__(self.is_due, self.restart_now, self.prove)
         self.proof: Dict[str, Any] = {}
         self._host = host
         self._kubectl = kubectl
         self._expected = expected
         self._end = end
+        self._change = change
 
     def is_due(self) -> bool:
         """Whether the scheduler that runs is another one than the manifest on the disk says, or none does."""
-        return self.running() is None
+        return self.running() is None or self._change(self._manifest().decode(), False)
 
     def running(self) -> Optional[Mapping[str, Any]]:
         """The pod that kubelet runs, if it is the one of the manifest on the disk."""
@@ -98,9 +107,14 @@ class SchedulerService(Service):
     def restart_now(self) -> None:
         """Return when kubelet runs the manifest on the disk; NotRunningError if it does not within the timeout."""
         try:
-            pod = self._wait(self._as_written)
-            if self._is_stale(pod):
-                self._end(proof.container_id(pod))
+            changed = self._change(self._manifest().decode(), True)
+            # One that has read the former policy may fail for it; kubelet starts it again.
+            pod = self._wait(self._as_written, patient=changed)
+            if changed or self._is_stale(pod):
+                former = proof.container_id(pod)
+                self._end(former)
+                if changed:
+                    self._wait(lambda: self._another(former))
             self._wait(self._running)
         except (Missing, proof.HopelessError, KubectlError) as error:
             raise NotRunningError(f"{error}. The scheduler said:\n{scheduler_log()}") from error
@@ -116,7 +130,7 @@ class SchedulerService(Service):
             self.proof = {"holder": holder.identity if holder else "", "standby": bool(holder and not holder.ours)}
             if self.proof["standby"]:
                 self._wait(self._ready)  # it will not call the extender before it is active
-            elif scheduler_manifest.annotation_in(self._manifest().decode()) is not None:
+            elif scheduler_manifest.annotation_in(self._manifest().decode()) is not None and self._host.health_url:
                 self._see_a_call(expected)
         except (Missing, proof.HopelessError, KubectlError) as error:
             return f"{error}. The scheduler said:\n{scheduler_log()}"
@@ -132,6 +146,10 @@ class SchedulerService(Service):
         if stale:
             raise Missing(f"kube-scheduler runs since before {stale} was changed, and reads that file at its start only")
         return pod
+
+    def _another(self, former: str) -> None:
+        if proof.container_id(self._running()) == former:
+            raise Missing("kubelet has not started kube-scheduler anew, which reads its policy at its start only")
 
     def _is_stale(self, pod: Mapping[str, Any]) -> Optional[str]:
         """The file that is newer than the process. Kubernetes gives whole seconds."""
@@ -158,7 +176,10 @@ class SchedulerService(Service):
         lease = expected.lease
         if lease is None:
             return None
-        found = self._kubectl.json(["get", "lease", "--namespace", lease["namespace"], lease["name"], "--ignore-not-found"])
+        by = "endpoints" if lease.get("by") == "endpoints" else "lease"
+        found = self._kubectl.json(["get", by, "--namespace", lease["namespace"], lease["name"], "--ignore-not-found"])
+        if by == "endpoints":
+            found = proof.lease_of_endpoints(found)
         holder = proof.holder(found, self._host.name, proof.started_at(pod))
         if holder is None:
             identity = ((found or {}).get("spec") or {}).get("holderIdentity")
@@ -192,13 +213,17 @@ class SchedulerService(Service):
     def _remove(self, name: str, *how: str) -> None:
         self._kubectl.text(["delete", "pod", "--namespace", NAMESPACE, name, "--ignore-not-found", "--now", *how])
 
-    def _wait(self, condition: Callable[[], T], timeout: Optional[float] = None) -> T:
+    def _wait(self, condition: Callable[[], T], timeout: Optional[float] = None, patient: bool = False) -> T:
+        """patient: also where waiting seems hopeless."""
         deadline = time.monotonic() + (self._host.timeout if timeout is None else timeout)
         while True:
             try:
                 return condition()
             except (Missing, KubectlError):
                 if time.monotonic() > deadline:
+                    raise
+            except proof.HopelessError:
+                if not patient or time.monotonic() > deadline:
                     raise
             time.sleep(POLL_SECONDS)
 

@@ -18,7 +18,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 ERROR, WARNING = "error", "warning"
-#: Of API server and kubelets: the scheduler's configuration is written as kubescheduler.config.k8s.io/v1.
+#: Of API server and kubelets: older ones were never run with the daemons. Their kubelets and schedulers have playbooks of their own.
 OLDEST_KUBERNETES = (1, 25)
 OLDEST_IN_WORDS = "1.25 or newer"
 # Ansible's words, and sudo's.
@@ -177,7 +177,10 @@ def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) 
         return found
     version = numbers(asked.version)
     if version is not None and version[:2] < OLDEST_KUBERNETES:
-        cure = "upgrade it: older schedulers do not read kubescheduler.config.k8s.io/v1"
+        cure = (
+            "upgrade it: the daemons were never run on an older one; the playbooks kubelet_gates and scheduler_extender change kubelet and "
+            "scheduler alone"
+        )
         found.append(Reason(asked.plane, "kubernetes", ERROR, f"Kubernetes {asked.version}", OLDEST_IN_WORDS, cure))
     for judgement in judgements:
         if judgement.node_name and judgement.node_name not in (asked.nodes or ()):

@@ -22,8 +22,19 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm, releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import CONFIG, POLICY
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import (
+    CONFIGURATION,
+    POLICY_MAP,
+    PolicyMap,
+    UnreadFile,
+    find,
+    policy_path,
+    policy_text,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import dump, lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
@@ -35,18 +46,11 @@ ALL_NODES_UP_TO = 500
 NO_LEASE = "none"
 
 
-class UnreadFile(LookupError):
-    """The manifest means a file that the host has not sent; `path` is it."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-
 @dataclass(frozen=True)
 class Found:
     """What the host and the cluster answered. files: path to text, None for one that is not there; cluster: the ClusterConfiguration's
-    text, None without one; others: the control-plane nodes besides this one whose scheduler calls our extender."""
+    text, None without one; others: the control-plane nodes besides this one whose scheduler calls our extender. server: version of the
+    API server; policy: the ConfigMap with the scheduler's policy that the manifest names."""
 
     files: Mapping[str, str | None]
     journal: Mapping[str, Entry] = field(default_factory=dict)
@@ -54,13 +58,25 @@ class Found:
     cluster_version: str = ""
     nodes: int = 0
     others: Sequence[str] = ()
+    server: str = ""
+    policy: PolicyMap | None = None
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Found:
         """From the module's answer."""
         cluster = answer["cluster"] or {}
         journal = {one["path"]: _entry(one) for one in answer["journal"]}
-        return cls(answer["files"], journal, cluster.get("text"), cluster.get("version", ""), answer["nodes"], answer["others"])
+        policy = PolicyMap(**answer["policy"]) if answer.get("policy") else None
+        return cls(
+            answer["files"],
+            journal,
+            cluster.get("text"),
+            cluster.get("version", ""),
+            answer["nodes"],
+            answer["others"],
+            str(answer.get("server") or ""),
+            policy,
+        )
 
 
 @dataclass(frozen=True)
@@ -123,36 +139,77 @@ def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None
 
 
 def build(
-    changes: Sequence[Change], values: Sequence[tuple[str, str | None, str | None]], cluster: Change | None, version: str, notes: list[str]
+    changes: Sequence[Change],
+    values: Sequence[tuple[str, str | None, str | None]],
+    cluster: Change | None,
+    found: Found,
+    notes: list[str],
+    policy: Change | None = None,
 ) -> Plan:
-    """The plan of these changes. The first is the configuration, the last the manifest. values: for the journal, (name, before, after)."""
-    shown = [change for change in [*changes, *([cluster] if cluster else [])] if change.differs]
+    """The plan of these changes. The first is the configuration or policy, the last the manifest.
+
+    values: for the journal, (name, before, after). policy: of a ConfigMap, which is then the first one of the changes' stead.
+    """
+    shown = [change for change in [*([policy] if policy else []), *changes, *([cluster] if cluster else [])] if change.differs]
     manifest_before, manifest_after = changes[-1].before, changes[-1].after
     texts = {text: yaml.safe_load(text) for text in (manifest_before, manifest_after) if text is not None}
     for_module: dict[str, Any] = {
         "files": [change.for_module for change in changes],
         "values": [list(value) for value in values],
-        "cluster": {**cluster.for_module, "version": version} if cluster and cluster.differs else None,
+        "cluster": {**cluster.for_module, "version": found.cluster_version} if cluster and cluster.differs else None,
+        "policy": _policy_order(policy, found),
         "shapes": {digest(text.encode()): scheduler_manifest.shape(pod) for text, pod in texts.items()},
         "scheduler": None,
     }
     if manifest_after is not None:
         manifest = texts[manifest_after]
-        named = scheduler_manifest.flag(manifest, "config") is not None
-        found = yaml.safe_load((changes[0].after if named else None) or "{}")
-        config = found if isinstance(found, dict) else {}  # it is somebody else's, and wrong: nothing can be read from it
-        lease = scheduler_config.lease(manifest, config)
+        release = releases.release_of(scheduler_manifest.image(manifest), found.server)
+        is_old = release is not None and release <= releases.LAST_POLICY
+        flag = POLICY if policy or (is_old and scheduler_manifest.flag(manifest, POLICY) is not None) else CONFIG
+        named = scheduler_manifest.flag(manifest, flag) is not None
+        config = _configuration(manifest, [*changes], found)
+        lease = scheduler_config.lease(manifest, config, release)
+        candidate = policy.after if policy else changes[0].after if named or _names(config, changes[0].path) else None
         for_module["scheduler"] = {
             "image": scheduler_manifest.image(manifest),
-            "command": scheduler_manifest.candidate_command(manifest),
+            "command": scheduler_manifest.candidate_command(manifest, flag),
+            "candidate": candidate,
+            "kind": "Policy" if flag == POLICY else scheduler_config.KIND,
             "mounts": scheduler_manifest.host_mounts(manifest),
             "lease": None if lease is None else asdict(lease),
             "name": scheduler_config.scheduler_name(config),
-            "read_once": _read_once(manifest, changes[0].path if named else None),
+            "read_once": _read_once(manifest, changes[0].path if named and policy is None else None),
         }
     shape = None if manifest_before is None else scheduler_manifest.shape(texts[manifest_before])
     warnings = [words for words in map(_lost, shown) if words]
     return Plan(bool(shown), [change.diff for change in shown], notes, warnings, for_module, shape)
+
+
+def _policy_order(policy: Change | None, found: Found) -> dict[str, Any] | None:
+    """For the module: the policy's ConfigMap as it was and as it becomes, so that a scheduler that fails gets the former one back."""
+    if policy is None or found.policy is None:
+        return None
+    return {**policy.for_module, "namespace": found.policy.namespace, "name": found.policy.name, "before": policy.before}
+
+
+def _configuration(manifest: Mapping[str, Any], changes: Sequence[Change], found: Found) -> Mapping[str, Any]:
+    """The KubeSchedulerConfiguration that the manifest names, as it becomes. Of somebody else's that is wrong nothing can be read."""
+    if scheduler_manifest.flag(manifest, CONFIG) is None:
+        return {}
+    try:
+        path = scheduler_manifest.config_location(manifest, changes[0].path).host
+    except scheduler_manifest.SchedulerError:
+        return {}
+    texts = {**found.files, **{change.path: change.after for change in changes}}
+    config = yaml.safe_load(texts.get(path) or "{}")
+    return config if isinstance(config, dict) else {}
+
+
+def _names(config: Mapping[str, Any], path: str) -> bool:
+    """Whether a configuration up to v1alpha1 names this policy."""
+    source = config.get("algorithmSource")
+    policy = (source.get("policy") or {}) if isinstance(source, dict) else {}
+    return bool((policy.get("file") or {}).get("path") == path)
 
 
 def _lost(change: Change) -> str:
@@ -182,26 +239,58 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
     """
     manifest_text = found.files[manifest_path] or ""
     manifest = yaml.safe_load(manifest_text)
-    location = scheduler_manifest.config_location(manifest, default_config)
+    wiring = find(manifest, default_config, found.files, found.server)
+    notes: list[str] = []
+    if wiring.kind == POLICY_MAP:
+        return _present_in_map(manifest_path, manifest_text, manifest, found, extender, notes)
+    location = wiring.location
+    assert location is not None
     if location.host not in found.files:
         raise UnreadFile(location.host)
-    config_text = found.files[location.host]
-    if config_text is None and scheduler_manifest.flag(manifest, "config") not in (None, default_config):
+    text = found.files[location.host]
+    default = default_config if wiring.kind == CONFIGURATION else policy_path(default_config)
+    if text is None and (not wiring.flag or scheduler_manifest.flag(manifest, wiring.flag) not in (None, default)):
         raise scheduler_manifest.SchedulerError(
-            f"the kube-scheduler manifest has --config={location.container}, which is {location.host} on this host, and that file "
-            "does not exist; restore it, or remove the flag"
+            f"the kube-scheduler manifest has --{wiring.flag or CONFIG}={location.container}, which is {location.host} on this host, and "
+            "that file does not exist; restore it, or remove the flag"
         )
-    current = None if config_text is None else yaml.safe_load(config_text)
-    now = current.get(scheduler_config.PERCENTAGE) if isinstance(current, dict) else None
-    wanted = _percentage(percentage, now, found)
-    config = scheduler_config.merge_config(current, manifest, extender, wanted)
-    wanted_config = HEADER + dump(config) if config_text is None else splice(config_text, config)
-    merged = scheduler_manifest.merge_manifest(manifest, location, digest(wanted_config.encode()), extender.tls_dir)
-    notes: list[str] = []
-    cluster = _cluster(found, merged, notes)
-    changes = [Change(location.host, config_text, wanted_config), Change(manifest_path, manifest_text, splice(manifest_text, merged))]
-    values = [] if wanted in (None, now) else [(NOTED_PERCENTAGE, None if now is None else str(now), str(wanted))]
-    return build(changes, values, cluster, found.cluster_version, notes)
+    current = None if text is None else yaml.safe_load(text)
+    values: list[tuple[str, str | None, str | None]] = []
+    if wiring.kind == CONFIGURATION:
+        now = current.get(scheduler_config.PERCENTAGE) if isinstance(current, dict) else None
+        wanted = _percentage(percentage, now, found)
+        config = scheduler_config.merge_config(current, manifest, extender, wanted, wiring.release)
+        after = HEADER + dump(config) if text is None else splice(text, config)
+        values = [] if wanted in (None, now) else [(NOTED_PERCENTAGE, None if now is None else str(now), str(wanted))]
+        if text is None and scheduler_config.opens_port(manifest, wiring.release):
+            notes.append(
+                "with a configuration, this kube-scheduler listens without TLS although --port=0 switches that off: the configuration "
+                "limits it to 127.0.0.1"
+            )
+    else:
+        after = policy_text(text, scheduler_policy.merge_policy(current, extender))
+    merged = scheduler_manifest.merge_manifest(manifest, location, digest(after.encode()), extender.tls_dir, wiring.flag)
+    cluster = _cluster(found, merged, wiring.flag, notes)
+    changes = [Change(location.host, text, after), Change(manifest_path, manifest_text, splice(manifest_text, merged))]
+    return build(changes, values, cluster, found, notes)
+
+
+def _present_in_map(
+    manifest_path: str, manifest_text: str, manifest: Any, found: Found, extender: scheduler_config.Extender, notes: list[str]
+) -> Plan:
+    """The plan for a policy in a ConfigMap: the manifest gets the certificates and the hash, and the ConfigMap our extender."""
+    if found.policy is None:
+        name = scheduler_manifest.flag(manifest, "policy-configmap")
+        raise scheduler_manifest.SchedulerError(
+            f"the kube-scheduler manifest has --policy-configmap={name}, and there is no such ConfigMap with a key {scheduler_policy.KEY}; "
+            "restore it, or remove the flag"
+        )
+    before = found.policy.text
+    after = policy_text(before, scheduler_policy.merge_policy(yaml.safe_load(before), extender))
+    merged = scheduler_manifest.merge_manifest(manifest, None, digest(after.encode()), extender.tls_dir)
+    cluster = _cluster(found, merged, "", notes)
+    changes = [Change(manifest_path, manifest_text, splice(manifest_text, merged))]
+    return build(changes, [], cluster, found, notes, Change(found.policy.path, before, after))
 
 
 def _percentage(setting: int, now: int | None, found: Found) -> int | None:
@@ -216,7 +305,7 @@ def _percentage(setting: int, now: int | None, found: Found) -> int | None:
     return None
 
 
-def _cluster(found: Found, merged: Mapping[str, Any], notes: list[str]) -> Change | None:
+def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str]) -> Change | None:
     if found.cluster is None:
         notes.append(
             f"this cluster has no ConfigMap {NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
@@ -224,11 +313,17 @@ def _cluster(found: Found, merged: Mapping[str, Any], notes: list[str]) -> Chang
         )
         return None
     current = yaml.safe_load(found.cluster)
-    wanted = kubeadm.merge(current, merged)
-    theirs, ours = kubeadm.config_argument(wanted), scheduler_manifest.flag(merged, "config")
-    if theirs != ours:
+    if kubeadm.is_alpha(current):
         notes.append(
-            f"{kubeadm.PATH} has --config={theirs} for the scheduler, but this host's manifest has {ours}: a kubeadm upgrade will "
+            f"{kubeadm.PATH} is {current['apiVersion']}, which is not changed: a kubeadm upgrade writes the scheduler's manifest without "
+            "the extender, so run this role again after it"
+        )
+        return None
+    wanted = kubeadm.merge(current, merged, flag or CONFIG)
+    theirs, ours = kubeadm.config_argument(wanted, flag), scheduler_manifest.flag(merged, flag)
+    if flag and theirs != ours:
+        notes.append(
+            f"{kubeadm.PATH} has --{flag}={theirs} for the scheduler, but this host's manifest has {ours}: a kubeadm upgrade will "
             "bring the former; let both name one file, then run again"
         )
     return Change(kubeadm.PATH, found.cluster, splice(found.cluster, wanted))

@@ -22,8 +22,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import PERCENTAGE, Extender, check_config, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import PERCENTAGE, Extender, check_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
+    CONFIG,
     TLS_VOLUME,
     VOLUME,
     scheduler_container,
@@ -34,9 +36,9 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
     Change,
     Found,
     Plan,
-    UnreadFile,
     build,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import UnreadFile, Wiring, find, policy_text
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
 
 
@@ -52,31 +54,72 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
     notes: list[str] = []
     manifest_text = found.files[manifest_path]
     manifest = None if manifest_text is None else yaml.safe_load(manifest_text)
-    location = None if manifest is None else scheduler_manifest.config_location(manifest, default_config)
+    name, location = _where(manifest, default_config, found)
     used = default_config if location is None else location.host
     for path in (used, *found.journal):
         if path.startswith("/") and path not in found.files:
             raise UnreadFile(path)
     others = [path for path, entry in found.journal.items() if entry.is_file and path not in (used, manifest_path)]
-    ours = _our_config_path(manifest, location, found.journal.get(manifest_path), default_config)
+    ours = _our_config_path(manifest, location, found.journal.get(manifest_path), default_config, name)
     # A file that somebody's own --config names must be there, even if it was us who made it.
-    named = ours is None and manifest is not None and scheduler_manifest.flag(manifest, "config") is not None
+    named = ours is None and manifest is not None and scheduler_manifest.flag(manifest, name) is not None
     changes = [_config(path, found, extender, notes, named and path == used) for path in (used, *others)]
     stays = changes[0].after is not None and _is_edited(changes[0], found.journal.get(used))
     if ours is not None and stays:
         notes.append(f"{used} holds settings of somebody else, so {manifest_path} goes on naming it")
         ours = None
-    changes.append(_manifest(manifest_path, manifest_text, manifest, found, ours, stays, notes))
-    return build(changes, [], _cluster(found, ours, stays, notes), found.cluster_version, notes)
+    changes.append(_manifest(manifest_path, manifest_text, manifest, found, (ours, name), stays, notes))
+    return build(changes, [], _cluster(found, ours, name, stays, notes), found, notes, _policy_map(found, extender, notes))
 
 
-def _our_config_path(manifest: Any, location: scheduler_manifest.Location | None, entry: Entry | None, default_config: str) -> str | None:
-    """What `--config` names in the manifest if it was us who put it there."""
-    if location is None or scheduler_manifest.flag(manifest, "config") is None:
+def _where(manifest: Any, default_config: str, found: Found) -> tuple[str, scheduler_manifest.Location | None]:
+    """The flag that names the file with our extender, and that file."""
+    if manifest is None:
+        return CONFIG, None
+    wiring = find_wiring(manifest, default_config, found)
+    if wiring is None or wiring.location is None:
+        return CONFIG, scheduler_manifest.config_location(manifest, default_config)
+    return wiring.flag or CONFIG, wiring.location
+
+
+def find_wiring(manifest: Any, default_config: str, found: Found) -> Wiring | None:
+    """None for a scheduler that could not be wired, from which nothing of ours has to be taken."""
+    try:
+        return find(manifest, default_config, found.files, found.server)
+    except scheduler_manifest.SchedulerError:
+        # Of a --config without a volume, it is an error all the same.
+        scheduler_manifest.config_location(manifest, default_config)
+        return None
+
+
+def _policy_map(found: Found, extender: Extender, notes: list[str]) -> Change | None:
+    """The policy's ConfigMap without our extender. The other schedulers have read it at their start, and lose theirs by their own turn."""
+    if found.policy is None:
+        return None
+    text, path = found.policy.text, found.policy.path
+    entry = found.journal.get(path)
+    policy = yaml.safe_load(text)
+    if entry is not None and entry.original is not None and entry.untouched(text.encode()):
+        return Change(path, text, entry.original.content.decode())
+    if not isinstance(policy, dict) or policy.get("kind") != scheduler_policy.KIND:
+        return None
+    kept = scheduler_policy.unmerge_policy(policy, extender)
+    if kept == policy:
+        return Change(path, text, text)
+    if entry is not None:  # without one, another control plane has put it in
+        notes.append(_only_ours(path, entry))
+    return Change(path, text, policy_text(text, kept))
+
+
+def _our_config_path(
+    manifest: Any, location: scheduler_manifest.Location | None, entry: Entry | None, default_config: str, name: str
+) -> str | None:
+    """What the flag of this name names in the manifest if it was us who put it there."""
+    if location is None or scheduler_manifest.flag(manifest, name) is None:
         return None
     if entry is not None and entry.original is not None:
         before = yaml.safe_load(entry.original.content)
-        return location.container if scheduler_manifest.flag(before, "config") is None else None
+        return location.container if scheduler_manifest.flag(before, name) is None else None
     mounted = any(one.get("name") == scheduler_manifest.VOLUME for one in manifest["spec"].get("volumes") or [])
     return location.container if mounted or location.container == default_config else None
 
@@ -93,6 +136,11 @@ def _config(path: str, found: Found, extender: scheduler_config.Extender, notes:
     if text is None:
         return Change(path, None, None)
     config = yaml.safe_load(text)
+    if isinstance(config, dict) and config.get("kind") == scheduler_policy.KIND:
+        policy = scheduler_policy.unmerge_policy(config, extender)
+        if policy != config:
+            notes.append(_only_ours(path, entry))
+        return Change(path, text, policy_text(text, policy))
     if not isinstance(config, dict) or config.get("kind") != scheduler_config.KIND:
         return Change(path, text, text)
     noted = found.journal.get(NOTED_PERCENTAGE)
@@ -105,24 +153,27 @@ def _config(path: str, found: Found, extender: scheduler_config.Extender, notes:
     return Change(path, text, splice(text, kept))
 
 
-def _manifest(path: str, text: str | None, manifest: Any, found: Found, ours: str | None, stays: bool, notes: list[str]) -> Change:
+def _manifest(
+    path: str, text: str | None, manifest: Any, found: Found, ours: tuple[str | None, str], stays: bool, notes: list[str]
+) -> Change:
+    """ours: what `without_us` takes out."""
     entry = found.journal.get(path)
     if entry is not None and entry.untouched(_bytes(text)) and not stays:
         return _original(path, text, entry)
     if text is None:
         return Change(path, None, None)
-    kept = without_us(manifest, ours)
+    kept = without_us(manifest, *ours)
     if kept != manifest and not (entry and entry.untouched(_bytes(text))):
         notes.append(_only_ours(path, entry))
     return Change(path, text, splice(text, kept))
 
 
-def _cluster(found: Found, ours: str | None, stays: bool, notes: list[str]) -> Change | None:
+def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list[str]) -> Change | None:
     if found.cluster is None:
         return None
     text, entry, current = found.cluster, found.journal.get(kubeadm.PATH), yaml.safe_load(found.cluster)
-    path = ours if ours is not None or stays else kubeadm.config_argument(current) if _carries_ours(current) else None
-    kept = kubeadm.unmerge(current, path)
+    path = ours if ours is not None or stays else kubeadm.config_argument(current, name) if _carries_ours(current) else None
+    kept = kubeadm.unmerge(current, path, name)
     if kept == current:
         return None
     if found.others:
@@ -158,12 +209,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 def without_extender(config: Any, extender: Extender, percentage: Percentage | None) -> dict[str, Any]:
     """A configuration without our extender. percentage: what to put back if the present value is ours, None if it is not."""
-    kept = copy.deepcopy(check_config(config))
-    extenders = [entry for entry in kept.get("extenders") or [] if not is_ours(entry, extender)]
-    if extenders:
-        kept["extenders"] = extenders
-    elif kept.get("extenders"):
-        del kept["extenders"]
+    kept = scheduler_config.without_extender(check_config(config), extender)
     if percentage is not None and percentage.before is None:
         kept.pop(PERCENTAGE, None)
     elif percentage is not None:
@@ -171,16 +217,16 @@ def without_extender(config: Any, extender: Extender, percentage: Percentage | N
     return kept
 
 
-def without_us(manifest: Mapping[str, Any], config_path: str | None) -> dict[str, Any]:
-    """A static pod without our annotation and certificates, and without `--config=<config_path>` and its volume (None: they stay)."""
+def without_us(manifest: Mapping[str, Any], config_path: str | None, name: str = CONFIG) -> dict[str, Any]:
+    """A static pod without our annotation and certificates, and without `--name=<config_path>` and its volume (None: they stay)."""
     kept: dict[str, Any] = copy.deepcopy(dict(manifest))
     unmount(kept, TLS_VOLUME)
     if config_path is not None:
         unmount(kept, VOLUME)
         container = scheduler_container(kept)
         for key in ("command", "args"):
-            if f"--config={config_path}" in (container.get(key) or []):
-                container[key] = [word for word in container[key] if word != f"--config={config_path}"]
+            if f"--{name}={config_path}" in (container.get(key) or []):
+                container[key] = [word for word in container[key] if word != f"--{name}={config_path}"]
     annotations = (kept.get("metadata") or {}).get("annotations") or {}
     if annotations.pop(ANNOTATION_SCHEDULER_CONFIG, None) is not None and not annotations:
         del kept["metadata"]["annotations"]

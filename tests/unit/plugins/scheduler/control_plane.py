@@ -48,6 +48,8 @@ class ControlPlane:
         self.synced = True
         self.ctr: str | None = "/usr/bin/ctr"
         self.other_pods: list[dict[str, Any]] = []
+        # Of the release, and the ConfigMap kube-system/scheduler-policy, if there is one.
+        self.server = "v1.36.3"
         # What was asked of kubectl and ctr, and what the last run said of itself.
         self.asked: list[list[str]] = []
         self.candidate: str | None = None
@@ -73,6 +75,8 @@ class ControlPlane:
     def config_in_use(self) -> str:
         """The configuration that a scheduler with the present manifest reads."""
         pod = parsed(self.manifest.read_text())
+        if manifest.flag(pod, "policy-configmap"):
+            return str(self.known()["policy"])
         path = manifest.flag(pod, "config")
         return Path(path).read_text() if path and Path(path).exists() else ("" if path is None else "no such file")
 
@@ -90,6 +94,9 @@ class ControlPlane:
         pod["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
         pod["spec"]["nodeName"] = "cp1"
         broken = known["reads"] == "no such file" or not self.runs_with(known["reads"])
+        if broken:
+            # kubelet starts it again, and it reads everything again.
+            self.known(reads=self.config_in_use())
         waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
         status = {
             "state": waiting if broken else {"running": {"startedAt": known["since"]}},
@@ -114,10 +121,14 @@ class ControlPlane:
             return 0, json.dumps({"spec": {"holderIdentity": "host_1", "renewTime": now(1), "acquireTime": now(1)}}), ""
         if words[:2] == ["get", "configmap"]:
             known = self.known()
+            if "scheduler-policy" in words:
+                return 0, json.dumps({"metadata": {"resourceVersion": "7"}, "data": {"policy.cfg": known["policy"]}}), ""
             if known["cluster"] is None:
                 return 0, "", ""
             found = {"metadata": {"resourceVersion": str(known["version"])}, "data": {"ClusterConfiguration": known["cluster"]}}
             return 0, json.dumps(found), ""
+        if words[:3] == ["get", "--raw", "/version"]:
+            return 0, json.dumps({"gitVersion": self.server}), ""
         if words[:2] == ["get", "--raw"]:
             return 0, json.dumps({"items": [{}], "metadata": {"remainingItemCount": 2}}), ""
         if words[0] == "create":
@@ -128,6 +139,10 @@ class ControlPlane:
             if self.refuses_patch:
                 return 1, "", "configmaps is forbidden"
             patch = json.loads(words[-1])
+            if "scheduler-policy" in words:
+                assert patch["metadata"]["resourceVersion"] == "7"
+                self.known(policy=patch["data"]["policy.cfg"])
+                return 0, "", ""
             assert patch["metadata"]["resourceVersion"] == str(self.known()["version"])
             self.known(cluster=patch["data"]["ClusterConfiguration"], version=self.known()["version"] + 1)
         return 0, "", ""

@@ -140,6 +140,83 @@ def test_a_scheduler_whose_manifest_does_not_change_is_restarted_all_the_same(pl
     assert (plane.known()["ends"], plane.known()["reads"]) == (1, original)
 
 
+# A policy in a ConfigMap, which schedulers up to 1.22 read at their start.
+
+POLICY = '{"kind": "Policy", "apiVersion": "v1", "predicates": [{"name": "PodFitsResources"}]}'
+
+
+def with_policy_map(plane: ControlPlane) -> str:
+    text = MANIFEST.replace("v1.36.3", "v1.22.17").replace(
+        "    - --bind-address", "    - --policy-configmap=scheduler-policy\n    - --bind-address"
+    )
+    plane.manifest.write_text(text)
+    plane.known(policy=POLICY)
+    plane.kubelet()
+    return text
+
+
+def test_a_policy_in_a_configmap_is_changed_read_and_given_back(plane: ControlPlane) -> None:
+    text = with_policy_map(plane)
+    assert plane.converge()
+    assert "gpushare-scheduler" in plane.known()["policy"]
+    # The scheduler was started anew after the ConfigMap was changed.
+    assert plane.known()["reads"] == plane.known()["policy"]
+    assert plane.result["candidate"] == "accepted by registry.k8s.io/kube-scheduler:v1.22.17"
+    assert not plane.converge()
+    assert plane.converge("absent")
+    assert (plane.known()["policy"], plane.manifest.read_text(), plane.known()["reads"]) == (POLICY, text, POLICY)
+    assert not plane.converge("absent")
+
+
+def test_a_policy_in_a_configmap_killed_anywhere_is_finished_by_the_next_run(plane: ControlPlane) -> None:
+    with_policy_map(plane)
+    points = {state: list(plane.passed(state)) for state in ("present", "absent")}
+    assert any(point.startswith("written configmap:kube-system/scheduler-policy") for point in points["present"])
+    for state, passed in points.items():
+        for wanted in passed:
+            if state == "absent":
+                plane.converge()
+
+            def kill(point: str, wanted: str = wanted) -> None:
+                if point == wanted:
+                    raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt):
+                plane.converge(state, kill)
+            plane.converge(state)
+            assert plane.known()["reads"] == plane.known()["policy"], (state, wanted)
+            assert ("gpushare" in plane.known()["policy"]) is (state == "present"), (state, wanted)
+            assert not plane.converge(state), (state, wanted)
+            plane.converge("absent")
+            assert plane.known()["policy"] == POLICY
+
+
+def test_a_policy_with_which_the_scheduler_does_not_run_is_put_back(plane: ControlPlane) -> None:
+    text = with_policy_map(plane)
+    plane.runs_with = lambda config: "aliyun.com" not in config
+    with pytest.raises(TransactionError, match="put back what was there"):
+        plane.converge()
+    assert (plane.known()["policy"], plane.manifest.read_text(), plane.known()["reads"]) == (POLICY, text, POLICY)
+
+
+def test_a_policy_that_somebody_changes_meanwhile_stays_theirs(plane: ControlPlane) -> None:
+    with_policy_map(plane)
+    plan, _due = plane.plan("present")
+    theirs = POLICY.replace("PodFitsResources", "HostName")
+    plane.known(policy=theirs)
+    with pytest.raises(TransactionError, match="changed by somebody else just now"):
+        plane.carry_out(plan)
+    assert plane.known()["policy"] == theirs
+
+
+def test_an_extender_that_reports_no_health_is_not_called_for_proof(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ControlPlane, "host", property(lambda self: service.Host("host", "cp1", str(self.manifest), "", 0.3)))
+    plane.deaf = ""
+    assert plane.converge()
+    assert any("health_url is empty" in warning for warning in plane.result["warnings"])
+    assert not any(words[0] == "create" for words in plane.asked if words)
+
+
 # What a plan is made from.
 
 
@@ -155,6 +232,8 @@ def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
     Journal("/").record("/theirs", "container_runtime", None, b"x")
     fresh = plane.read("/more")
     assert fresh == {
+        "server": "v1.36.3",
+        "policy": None,
         "files": {str(plane.manifest): MANIFEST, str(plane.config): None, "/more": None},
         "journal": [],
         "cluster": {"text": CLUSTER, "version": "1"},

@@ -13,6 +13,7 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import Percentage, without_extender, without_us
@@ -32,7 +33,7 @@ ENTRIES = st.builds(
     st.dictionaries(st.sampled_from(["weight", "httpTimeout", "prioritizeVerb"]), st.text("abc", max_size=3), max_size=2),
 )
 CONFIGS = st.fixed_dictionaries(
-    {"apiVersion": st.just(scheduler_config.API_VERSION), "kind": st.just(scheduler_config.KIND)},
+    {"apiVersion": st.just(releases.V1), "kind": st.just(scheduler_config.KIND)},
     optional={
         "profiles": st.lists(st.fixed_dictionaries({"schedulerName": st.text("abc", min_size=1, max_size=3)}), min_size=1, max_size=3),
         "extenders": st.lists(ENTRIES, max_size=4),
@@ -141,7 +142,7 @@ def test_without_preemption_kube_scheduler_does_not_ask_for_victims() -> None:
         (["a list"], "found 'list'"),
         (
             {
-                "apiVersion": scheduler_config.API_VERSION,
+                "apiVersion": releases.V1,
                 "kind": scheduler_config.KIND,
                 "extenders": [{"urlPrefix": "http://other", "bindVerb": "bind"}],
             },
@@ -151,7 +152,7 @@ def test_without_preemption_kube_scheduler_does_not_ask_for_victims() -> None:
 )
 def test_what_cannot_be_merged_with_is_refused_in_words(config: Any, words: str) -> None:
     with pytest.raises(SchedulerError, match=words):
-        scheduler_config.merge_config(config, manifest(), EXTENDER, None)
+        scheduler_config.merge_config(config, manifest(), EXTENDER, None, (1, 36))
 
 
 def test_a_manifest_that_is_none_of_a_scheduler_is_refused() -> None:
@@ -305,7 +306,7 @@ def test_what_is_no_volume_of_the_host_carries_no_file() -> None:
 
 
 def config(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"apiVersion": scheduler_config.API_VERSION, "kind": scheduler_config.KIND, "extenders": list(entries), **more}
+    return {"apiVersion": releases.V1, "kind": scheduler_config.KIND, "extenders": list(entries), **more}
 
 
 def test_our_entry_stays_in_its_place_and_is_there_once() -> None:
@@ -331,7 +332,7 @@ def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
     }
     pod = manifest(*(f"--{name}={value}" for name, value in flags.items()))
     assert scheduler_config.merge_config(None, pod, EXTENDER, None) == {
-        "apiVersion": scheduler_config.API_VERSION,
+        "apiVersion": releases.V1,
         "kind": scheduler_config.KIND,
         "clientConnection": {"kubeconfig": "/k", "contentType": "json", "qps": 1.5, "burst": 7},
         "enableProfiling": True,
@@ -400,7 +401,7 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
     assert without_extender(ours, EXTENDER, percentage) == config(other, **left)
     assert ours == before
     alone = without_extender(config(EXTENDER.entry(), percentageOfNodesToScore=9), EXTENDER, percentage)
-    assert alone == {"apiVersion": scheduler_config.API_VERSION, "kind": scheduler_config.KIND, **left}
+    assert alone == {"apiVersion": releases.V1, "kind": scheduler_config.KIND, **left}
     assert without_extender(config(), EXTENDER, None) == config()
     assert without_extender({**config(), "extenders": None}, EXTENDER, None) == {**config(), "extenders": None}
     with pytest.raises(SchedulerError, match="found 'Pod'"):

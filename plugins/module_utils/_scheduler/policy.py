@@ -1,0 +1,49 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The scheduler's Policy, which Kubernetes up to 1.22 reads, with our extender in it. Predicates and priorities stay as they are.
+
+Private to this collection. Pure: works on what the file loads as, and never changes its arguments.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, Mapping, Optional
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import (
+    Extender,
+    policy_entry,
+    with_extender,
+    without_extender,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+
+KIND = "Policy"
+#: The key of a ConfigMap with a policy.
+KEY = "policy.cfg"
+
+
+def check_policy(policy: Any) -> Dict[str, Any]:
+    """The policy, if it is one; SchedulerError if not."""
+    if not isinstance(policy, dict) or policy.get("kind") != KIND or policy.get("apiVersion") != "v1":
+        found = policy if not isinstance(policy, dict) else {key: policy.get(key) for key in ("apiVersion", "kind")}
+        raise SchedulerError(f"the scheduler's policy must have apiVersion v1 and kind {KIND}; found {str(found)[:80]}")
+    if not isinstance(policy.get("extenders") or [], list):
+        raise SchedulerError("the scheduler's policy must have a list of extenders")
+    return policy
+
+
+def merge_policy(current: Optional[Any], extender: Extender) -> Dict[str, Any]:
+    """The policy with our extender in it: `current` and nothing else changed, or a new one.
+
+    A new one has neither predicates nor priorities: then kube-scheduler takes its own.
+    """
+    merged = {"kind": KIND, "apiVersion": "v1"} if current is None else copy.deepcopy(check_policy(current))
+    return with_extender(merged, extender, policy_entry(extender))
+
+
+def unmerge_policy(policy: Mapping[str, Any], extender: Extender) -> Dict[str, Any]:
+    """The policy without our extender."""
+    return without_extender(check_policy(policy), extender)

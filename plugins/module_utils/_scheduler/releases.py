@@ -1,0 +1,64 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a kube-scheduler of each release reads: a Policy, or which versions of its configuration; and how each of them writes an extender.
+
+Private to this collection. Pure. Source: `cmd/kube-scheduler/app/options` and `kube-scheduler/config` of the releases themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List, Mapping, Optional, Tuple
+
+Release = Tuple[int, int]
+
+GROUP = "kubescheduler.config.k8s.io/"
+V1 = GROUP + "v1"
+#: apiVersion of a configuration to the minor releases of Kubernetes 1 that read it, first and last; None for no end.
+API_VERSIONS: Mapping[str, Tuple[int, Optional[int]]] = {
+    "componentconfig/v1alpha1": (8, 11),
+    GROUP + "v1alpha1": (12, 18),
+    GROUP + "v1alpha2": (18, 18),
+    GROUP + "v1beta1": (19, 22),
+    GROUP + "v1beta2": (22, 27),
+    GROUP + "v1beta3": (23, 28),
+    V1: (25, None),
+}
+#: In these an extender is written as in a Policy, or a Policy is named.
+ALPHA = ("componentconfig/v1alpha1", GROUP + "v1alpha1", GROUP + "v1alpha2")
+#: The last release that reads a Policy, and the first one whose configuration has extenders of its own in a stable form.
+LAST_POLICY: Release = (1, 22)
+FIRST_CONFIGURATION: Release = (1, 19)
+#: From here on a scheduler elects its leader by a Lease; before, by an annotation of Endpoints, in between by both.
+FIRST_LEASE: Release = (1, 17)
+#: With a configuration, schedulers up to this release listen without TLS where the configuration says, whatever their flags are.
+LAST_INSECURE: Release = (1, 22)
+_TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]")
+_VERSION = re.compile(r"v?([0-9]{1,3})\.([0-9]{1,3})")
+
+
+def release_of(image: str, server: str = "") -> Optional[Release]:
+    """Of the scheduler, by its image's tag; if that says nothing, by the API server's version. None if neither does."""
+    match = _TAG.search(image.partition("@")[0]) or _VERSION.match(server)
+    return None if match is None else (int(match.group(1)), int(match.group(2)))
+
+
+def reads(release: Optional[Release], api_version: str) -> bool:
+    """Whether this release reads a configuration of that version. Of an unknown release, any that we know."""
+    found = API_VERSIONS.get(api_version)
+    if found is None or release is None:
+        return found is not None
+    first, last = found
+    return release[0] == 1 and first <= release[1] and (last is None or release[1] <= last)
+
+
+def newest(release: Optional[Release]) -> str:
+    """The newest version of the configuration that this release reads; v1 for an unknown release."""
+    return V1 if release is None else ([one for one in API_VERSIONS if reads(release, one)] or [V1])[-1]
+
+
+def readable(release: Release) -> List[str]:
+    """The versions that this release reads, newest first."""
+    return [one for one in reversed(list(API_VERSIONS)) if reads(release, one)]

@@ -1,0 +1,124 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where a kube-scheduler of any release is told of extenders: its configuration, a policy file, or a policy in a ConfigMap.
+
+Private to this collection, used on the controller only. Pure. What the host has decides. Where it has nothing, the release does: up to
+1.18 a policy file; from 1.19 on a configuration, because Kubernetes 1.23 no longer starts with a policy.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import CONFIG, POLICY, Location, SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
+
+CONFIGURATION, POLICY_FILE, POLICY_MAP = "configuration", "policy file", "policy ConfigMap"
+_POLICY_NAME = "scheduler-policy.json"
+_INDENT = re.compile(r"\n([ \t]+)\S")
+
+
+class UnreadFile(LookupError):
+    """The manifest means a file that the host has not sent; `path` is it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+@dataclass(frozen=True)
+class PolicyMap:
+    """A policy in a ConfigMap of the cluster. version: the object's resourceVersion."""
+
+    namespace: str
+    name: str
+    text: str
+    version: str
+
+    @property
+    def path(self) -> str:
+        """In the journal, and as the header of a diff."""
+        return f"configmap:{self.namespace}/{self.name}/{scheduler_policy.KEY}"
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """flag: by which the manifest names the file, "" if something else does; location: of the file, None for a ConfigMap."""
+
+    kind: str
+    release: releases.Release | None
+    flag: str
+    location: Location | None
+
+
+def find(manifest: Mapping[str, Any], default_config: str, files: Mapping[str, str | None], server: str) -> Wiring:
+    """The scheduler's wiring. server: version of the API server, for an image whose tag says none.
+
+    SchedulerError where there is none that could be extended; UnreadFile if another file is needed.
+    """
+    release = releases.release_of(scheduler_manifest.image(manifest), server)
+    old = release is not None and release <= releases.LAST_POLICY
+    policy, config_map = (scheduler_manifest.flag(manifest, name) for name in (POLICY, "policy-configmap"))
+    if old and config_map and scheduler_manifest.flag(manifest, "use-legacy-policy-config") != "true":
+        return Wiring(POLICY_MAP, release, "", None)
+    if old and policy:
+        return Wiring(POLICY_FILE, release, POLICY, scheduler_manifest.config_location(manifest, policy_path(default_config), POLICY))
+    location = scheduler_manifest.config_location(manifest, default_config)
+    named = scheduler_manifest.flag(manifest, CONFIG) is not None
+    if release is not None and release < releases.FIRST_CONFIGURATION:
+        if not named:
+            default = policy_path(default_config)
+            return Wiring(POLICY_FILE, release, POLICY, scheduler_manifest.location_of(manifest, default, default, ""))
+        if location.host not in files:
+            raise UnreadFile(location.host)
+        by_config = _of_alpha(manifest, location, yaml.safe_load(files[location.host] or "{}"), release)
+        if by_config is not None:
+            return by_config
+    return Wiring(CONFIGURATION, release, CONFIG, location)
+
+
+def policy_path(default_config: str) -> str:
+    """The policy file to make, beside the configuration that would be made."""
+    return posixpath.join(posixpath.dirname(default_config), _POLICY_NAME)
+
+
+def _of_alpha(manifest: Mapping[str, Any], location: Location, config: Any, release: releases.Release) -> Wiring | None:
+    """What a configuration names as its policy, up to v1alpha1; None for a later one, which has extenders itself."""
+    if not isinstance(config, dict) or config.get("apiVersion") not in releases.ALPHA[:2]:
+        return None
+    policy = ((config.get("algorithmSource") or {}).get("policy")) or {}
+    path = (policy.get("file") or {}).get("path")
+    if path:
+        place = scheduler_manifest.location_of(manifest, str(path), "", f"in {location.host} algorithmSource.policy.file.path: ")
+        return Wiring(POLICY_FILE, release, "", place)
+    raise SchedulerError(
+        f"{location.host} has apiVersion {config['apiVersion']} and names no policy file, and only a policy has extenders in Kubernetes "
+        f"{release[0]}.{release[1]}: set algorithmSource.policy.file.path to a file with a policy, mount it with a hostPath volume, and "
+        "run again"
+    )
+
+
+def policy_text(before: str | None, wanted: Mapping[str, Any]) -> str:
+    """The text of a policy: in the form that it has, JSON or YAML; a new one in JSON."""
+    if before is None:
+        return json.dumps(wanted, indent=2) + "\n"
+    try:
+        now = json.loads(before)
+    except ValueError:
+        return splice(before, wanted)
+    if now == wanted:
+        return before
+    indent = _INDENT.search(before)
+    end = "\n" if before.endswith("\n") else ""
+    return json.dumps(wanted, indent=indent.group(1) if indent else None, ensure_ascii=False) + end

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Control planes as installers of each generation leave them, written after their documentation.
+
+kubeadm: `cmd/kubeadm/app/phases/controlplane/manifests.go` of its releases and kubernetes.io, "Customizing components with the kubeadm
+API". kubespray: its roles kubernetes/control-plane, `kubescheduler-config.yaml`, and the policy of before 2.20. Policies: the original
+gpushare's installation guide, and kubernetes.io, "Scheduling Policies" of 1.18.
+"""
+
+from __future__ import annotations
+
+import json
+
+MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
+POLICY_PATH = "/etc/kubernetes/scheduler-policy-config.json"
+
+
+def manifest(release: str, *flags: str, mounts: tuple[tuple[str, str], ...] = ()) -> str:
+    """kubeadm's static pod. mounts: (path on the host, path in the container) besides its own."""
+    major_minor = tuple(int(part) for part in release.split(".")[:2])
+    old = ["--address=127.0.0.1"] if major_minor < (1, 12) else ["--bind-address=127.0.0.1"]
+    insecure = ["--port=0"] if (1, 18) <= major_minor <= (1, 22) else []
+    secure = ["authentication", "authorization"] if major_minor >= (1, 16) else []
+    arguments = [
+        *(f"--{name}-kubeconfig=/etc/kubernetes/scheduler.conf" for name in secure),
+        *old,
+        "--kubeconfig=/etc/kubernetes/scheduler.conf",
+        "--leader-elect=true",
+        *insecure,
+        *flags,
+    ]
+    registry = "k8s.gcr.io" if major_minor < (1, 25) else "registry.k8s.io"
+    lines = [
+        "apiVersion: v1",
+        "kind: Pod",
+        "metadata:",
+        "  labels:",
+        "    component: kube-scheduler",
+        "    tier: control-plane",
+        "  name: kube-scheduler",
+        "  namespace: kube-system",
+        "spec:",
+        "  containers:",
+        "  - command:",
+        "    - kube-scheduler",
+        *(f"    - {argument}" for argument in arguments),
+        f"    image: {registry}/kube-scheduler:v{release}",
+        "    name: kube-scheduler",
+        "    volumeMounts:",
+        "    - mountPath: /etc/kubernetes/scheduler.conf",
+        "      name: kubeconfig",
+        "      readOnly: true",
+    ]
+    for number, (_source, target) in enumerate(mounts):
+        lines += [f"    - mountPath: {target}", f"      name: extra-{number}", "      readOnly: true"]
+    lines += [
+        "  hostNetwork: true",
+        "  volumes:",
+        "  - hostPath:",
+        "      path: /etc/kubernetes/scheduler.conf",
+        "      type: FileOrCreate",
+    ]
+    lines += ["    name: kubeconfig"]
+    for number, (source, _target) in enumerate(mounts):
+        lines += ["  - hostPath:", f"      path: {source}", f"    name: extra-{number}"]
+    return "\n".join([*lines, "status: {}", ""])
+
+
+def cluster(version: str, release: str) -> str:
+    return (
+        f"apiServer:\n  timeoutForControlPlane: 4m0s\napiVersion: kubeadm.k8s.io/{version}\nkind: ClusterConfiguration\n"
+        f"kubernetesVersion: v{release}\nscheduler: {{}}\n"
+    )
+
+
+#: What the original's guide has people write, and what others have in theirs.
+SEED_POLICY = """\
+{
+  "kind": "Policy",
+  "apiVersion": "v1",
+  "extenders": [
+    {
+      "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
+      "filterVerb": "filter",
+      "bindVerb":   "bind",
+      "enableHttps": false,
+      "nodeCacheCapable": true,
+      "managedResources": [
+        {
+          "name": "aliyun.com/gpu-mem",
+          "ignoredByScheduler": false
+        }
+      ],
+      "ignorable": false
+    }
+  ]
+}
+"""
+RICH_POLICY = (
+    json.dumps(
+        {
+            "kind": "Policy",
+            "apiVersion": "v1",
+            "predicates": [{"name": "PodFitsHostPorts"}, {"name": "PodFitsResources"}, {"name": "MatchNodeSelector"}],
+            "priorities": [{"name": "LeastRequestedPriority", "weight": 1}, {"name": "ServiceSpreadingPriority", "weight": 2}],
+            "extenders": [{"urlPrefix": "http://127.0.0.1:8888/fpga", "filterVerb": "filter", "httpTimeout": 5000000000}],
+            "hardPodAffinitySymmetricWeight": 10,
+        },
+        indent=4,
+    )
+    + "\n"
+)
+YAML_POLICY = """\
+# volumes across zones
+kind: Policy
+apiVersion: v1
+predicates:
+- name: NoVolumeZoneConflict   # kubespray
+- name: PodFitsResources
+"""
+
+
+def configuration(version: str, more: str = "") -> str:
+    return (
+        f"# ours since 2020\napiVersion: kubescheduler.config.k8s.io/{version}\nkind: KubeSchedulerConfiguration\nclientConnection:\n"
+        f"  kubeconfig: /etc/kubernetes/scheduler.conf\nleaderElection:\n  leaderElect: true\n{more}"
+    )
+
+
+PROFILES = """\
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: packed
+  plugins:
+    score:
+      disabled:
+      - name: NodeResourcesLeastAllocated
+extenders:
+- urlPrefix: http://127.0.0.1:8888/fpga
+  filterVerb: filter
+  enableHTTPS: false
+  httpTimeout: 5s
+"""
+_FOLDER = (("/etc/kubernetes/sched", "/etc/kubernetes/sched"),)
+_FILE = ((POLICY_PATH, POLICY_PATH),)
+_CONFIG = "/etc/kubernetes/sched/config.yaml"
+
+#: Name to (files, kubeadm's ClusterConfiguration or None, policy in the ConfigMap kube-system/scheduler-policy or None).
+STATES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
+    "kubeadm 1.11": ({MANIFEST_PATH: manifest("1.11.10")}, None, None),
+    "kubeadm 1.15": ({MANIFEST_PATH: manifest("1.15.12")}, cluster("v1beta2", "1.15.12"), None),
+    "kubeadm 1.18": ({MANIFEST_PATH: manifest("1.18.20")}, cluster("v1beta2", "1.18.20"), None),
+    "kubeadm 1.19": ({MANIFEST_PATH: manifest("1.19.16")}, cluster("v1beta2", "1.19.16"), None),
+    "kubeadm 1.21": ({MANIFEST_PATH: manifest("1.21.14")}, cluster("v1beta2", "1.21.14"), None),
+    "kubeadm 1.22": ({MANIFEST_PATH: manifest("1.22.17")}, cluster("v1beta3", "1.22.17"), None),
+    "kubeadm 1.23": ({MANIFEST_PATH: manifest("1.23.17")}, cluster("v1beta3", "1.23.17"), None),
+    "kubeadm 1.24": ({MANIFEST_PATH: manifest("1.24.17")}, cluster("v1beta3", "1.24.17"), None),
+    "kubeadm 1.25": ({MANIFEST_PATH: manifest("1.25.16")}, cluster("v1beta3", "1.25.16"), None),
+    "kubeadm 1.36": ({MANIFEST_PATH: manifest("1.36.3")}, cluster("v1beta4", "1.36.3"), None),
+    "seed 000": (
+        {MANIFEST_PATH: manifest("1.15.12", f"--policy-config-file={POLICY_PATH}", mounts=_FILE), POLICY_PATH: SEED_POLICY},
+        cluster("v1beta2", "1.15.12"),
+        None,
+    ),
+    "1.22 with a rich policy": (
+        {MANIFEST_PATH: manifest("1.22.17", f"--policy-config-file={POLICY_PATH}", mounts=_FILE), POLICY_PATH: RICH_POLICY},
+        cluster("v1beta3", "1.22.17"),
+        None,
+    ),
+    "kubespray 2.8 with a policy": (
+        {
+            MANIFEST_PATH: manifest(
+                "1.12.10",
+                "--policy-config-file=/etc/kubernetes/sched/kube-scheduler-policy.yaml",
+                "--use-legacy-policy-config=true",
+                mounts=_FOLDER,
+            ),
+            "/etc/kubernetes/sched/kube-scheduler-policy.yaml": YAML_POLICY,
+        },
+        None,
+        None,
+    ),
+    "1.16 with a policy ConfigMap": (
+        {MANIFEST_PATH: manifest("1.16.15", "--policy-configmap=scheduler-policy")},
+        cluster("v1beta2", "1.16.15"),
+        RICH_POLICY,
+    ),
+    "1.15 with v1alpha1 that names a policy": (
+        {
+            MANIFEST_PATH: manifest("1.15.12", f"--config={_CONFIG}", mounts=_FOLDER),
+            _CONFIG: configuration("v1alpha1", "algorithmSource:\n  policy:\n    file:\n      path: /etc/kubernetes/sched/policy.json\n"),
+            "/etc/kubernetes/sched/policy.json": RICH_POLICY,
+        },
+        cluster("v1beta2", "1.15.12"),
+        None,
+    ),
+    **{
+        f"{release} with {version}": (
+            {
+                MANIFEST_PATH: manifest(release, f"--config={_CONFIG}", mounts=_FOLDER),
+                _CONFIG: configuration(version, PROFILES.replace("LeastAllocated", score)),
+            },
+            cluster("v1beta3", release),
+            None,
+        )
+        for release, version, score in (
+            ("1.22.17", "v1beta1", "LeastAllocated"),
+            ("1.22.17", "v1beta2", "Fit"),
+            ("1.24.17", "v1beta2", "Fit"),
+            ("1.24.17", "v1beta3", "Fit"),
+            ("1.27.16", "v1beta3", "Fit"),
+            ("1.36.3", "v1", "Fit"),
+        )
+    },
+}

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Schedulers of every generation: what they become with our extender, what of theirs stays, and what they become again without it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof, releases
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.candidate import CandidateError, check
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap, UnreadFile, policy_text
+
+from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLICY_PATH, RICH_POLICY, STATES, configuration, manifest
+from unit.plugins.scheduler.manifests import EXTENDER
+from unit.plugins.scheduler.test_plan import TLS
+from unit.plugins.scheduler.test_plan import done as files_done
+
+NEW_POLICY = "/etc/kubernetes/gpushare/scheduler-policy.json"
+SCHED = "/etc/kubernetes/sched/"
+GROUP = "kubescheduler.config.k8s.io/"
+# By hand: the file with our extender, what it is, and the flag that names it.
+EXPECTED: dict[str, tuple[str, str, str]] = {
+    "kubeadm 1.11": (NEW_POLICY, "v1", "policy-config-file"),
+    "kubeadm 1.15": (NEW_POLICY, "v1", "policy-config-file"),
+    "kubeadm 1.18": (NEW_POLICY, "v1", "policy-config-file"),
+    "kubeadm 1.19": (CONFIG_PATH, f"{GROUP}v1beta1", "config"),
+    "kubeadm 1.21": (CONFIG_PATH, f"{GROUP}v1beta1", "config"),
+    "kubeadm 1.22": (CONFIG_PATH, f"{GROUP}v1beta2", "config"),
+    "kubeadm 1.23": (CONFIG_PATH, f"{GROUP}v1beta3", "config"),
+    "kubeadm 1.24": (CONFIG_PATH, f"{GROUP}v1beta3", "config"),
+    "kubeadm 1.25": (CONFIG_PATH, f"{GROUP}v1", "config"),
+    "kubeadm 1.36": (CONFIG_PATH, f"{GROUP}v1", "config"),
+    "seed 000": (POLICY_PATH, "v1", "policy-config-file"),
+    "1.22 with a rich policy": (POLICY_PATH, "v1", "policy-config-file"),
+    "kubespray 2.8 with a policy": (f"{SCHED}kube-scheduler-policy.yaml", "v1", "policy-config-file"),
+    "1.16 with a policy ConfigMap": ("", "v1", "policy-configmap"),
+    "1.15 with v1alpha1 that names a policy": (f"{SCHED}policy.json", "v1", "config"),
+    "1.22.17 with v1beta1": (f"{SCHED}config.yaml", f"{GROUP}v1beta1", "config"),
+    "1.22.17 with v1beta2": (f"{SCHED}config.yaml", f"{GROUP}v1beta2", "config"),
+    "1.24.17 with v1beta2": (f"{SCHED}config.yaml", f"{GROUP}v1beta2", "config"),
+    "1.24.17 with v1beta3": (f"{SCHED}config.yaml", f"{GROUP}v1beta3", "config"),
+    "1.27.16 with v1beta3": (f"{SCHED}config.yaml", f"{GROUP}v1beta3", "config"),
+    "1.36.3 with v1": (f"{SCHED}config.yaml", f"{GROUP}v1", "config"),
+}
+
+
+def state(name: str) -> Found:
+    files, cluster, policy = STATES[name]
+    found = PolicyMap("kube-system", "scheduler-policy", policy, "7") if policy else None
+    return Found({CONFIG_PATH: None, **files}, cluster=cluster, cluster_version="42", nodes=3, policy=found)
+
+
+def plan(found: Found, how: str = "present", extender: scheduler_config.Extender = TLS) -> Plan:
+    """As the action plugin does it: a file that was not sent is sent then."""
+    while True:
+        try:
+            where = (MANIFEST_PATH, CONFIG_PATH, found, extender)
+            return plan_present(*where) if how == "present" else plan_absent(*where)
+        except UnreadFile as unread:
+            found = replace(found, files={**found.files, unread.path: None})
+
+
+def done(found: Found, plan: Plan) -> Found:
+    after = files_done(found, plan)
+    order = plan.for_module["policy"]
+    if order is None or found.policy is None:
+        return after
+    known = found.journal.get(order["path"])
+    left = (digest(found.policy.text.encode()), digest(order["content"].encode()))
+    original = known.original if known else FileState(found.policy.text.encode(), 0, 0, 0, None)
+    journal = {**after.journal, order["path"]: Entry(order["path"], "scheduler", original, left, False)}
+    return replace(after, journal=journal, policy=replace(found.policy, text=order["content"]))
+
+
+def read(found: Found, path: str) -> Any:
+    return yaml.safe_load((found.policy.text if not path and found.policy else found.files[path]) or "")
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_each_generation_gets_our_extender_where_it_reads_extenders_and_gives_back_every_byte(name: str) -> None:
+    path, version, flag = EXPECTED[name]
+    before = state(name)
+    after = done(before, plan(before))
+    wired = read(after, path)
+    assert wired["apiVersion"] == version
+    (ours,) = [entry for entry in wired["extenders"] if entry["urlPrefix"] == TLS.url_prefix]
+    https, timeout = ("enableHttps", 1_000_000_000) if version == "v1" else ("enableHTTPS", "1s")
+    assert (ours[https], ours["httpTimeout"], ours["bindVerb"]) == (True, timeout, "bind")
+    pod = yaml.safe_load(after.files[MANIFEST_PATH] or "")
+    assert scheduler_manifest.flag(pod, flag) is not None
+    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in scheduler_manifest.host_mounts(pod)
+    text = after.policy.text if not path and after.policy else after.files[path]
+    assert scheduler_manifest.annotation_in(after.files[MANIFEST_PATH] or "") == digest(str(text).encode())
+    again = plan(after)
+    assert (again.changed, again.diff) == (False, [])
+    gone = done(after, plan(after, "absent"))
+    assert {file: text for file, text in gone.files.items() if text is not None} == STATES[name][0]
+    assert (gone.cluster, gone.policy.text if gone.policy else None) == STATES[name][1:]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_was_there_stays(name: str) -> None:
+    path = EXPECTED[name][0]
+    before = state(name)
+    after = done(before, plan(before))
+    was, now = (read(before, path) if path in before.files or not path else None) or {}, read(after, path)
+    for key, value in was.items():
+        if key != "extenders":
+            assert now[key] == value
+    others = [entry for entry in was.get("extenders", ()) if "gpushare" not in entry["urlPrefix"]]
+    assert [entry for entry in now["extenders"] if "gpushare" not in entry["urlPrefix"]] == others
+    flags_before = scheduler_manifest.words(yaml.safe_load(before.files[MANIFEST_PATH] or ""))
+    assert [
+        word for word in scheduler_manifest.words(yaml.safe_load(after.files[MANIFEST_PATH] or "")) if word in flags_before
+    ] == flags_before
+    if "#" in str(before.files.get(path)):
+        assert (after.files[path] or "").count("#") == (before.files[path] or "").count("#")
+
+
+def test_kubeadm_writes_the_flag_of_a_policy_again() -> None:
+    before = state("kubeadm 1.15")
+    scheduler = yaml.safe_load(done(before, plan(before)).cluster or "")["scheduler"]
+    assert scheduler["extraArgs"] == {"policy-config-file": NEW_POLICY}
+    assert [one["mountPath"] for one in scheduler["extraVolumes"]] == ["/etc/kubernetes/gpushare", "/etc/gpushare/pki/scheduler"]
+
+
+def test_the_originals_extender_is_replaced_in_place() -> None:
+    before = state("seed 000")
+    policy = json.loads(done(before, plan(before)).files[POLICY_PATH] or "")
+    assert [entry["urlPrefix"] for entry in policy["extenders"]] == [TLS.url_prefix]
+
+
+def test_a_policy_that_others_have_changed_loses_only_our_part() -> None:
+    before = state("1.22 with a rich policy")
+    after = done(before, plan(before))
+    policy = json.loads(after.files[POLICY_PATH] or "")
+    policy["priorities"].append({"name": "NodeAffinityPriority", "weight": 3})
+    edited = replace(after, files={**after.files, POLICY_PATH: json.dumps(policy, indent=4)})
+    gone = plan(edited, "absent")
+    kept = json.loads(done(edited, gone).files[POLICY_PATH] or "")
+    assert kept == {**json.loads(RICH_POLICY), "priorities": policy["priorities"]}
+    assert any("only our part is taken out" in note for note in gone.notes)
+
+
+def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_kept_to_the_host() -> None:
+    flags = ("--leader-elect-lease-duration=30s", "--lock-object-name=mine", "--kube-api-qps=99")
+    before = replace(state("kubeadm 1.21"), files={MANIFEST_PATH: manifest("1.21.14", *flags), CONFIG_PATH: None})
+    made = plan(before)
+    config = read(done(before, made), CONFIG_PATH)
+    assert config["leaderElection"] == {"leaderElect": True, "leaseDuration": "30s", "resourceName": "mine"}
+    assert config["clientConnection"]["qps"] == 99
+    assert config["healthzBindAddress"] == config["metricsBindAddress"] == "127.0.0.1:10251"
+    assert any("limits it to 127.0.0.1" in note for note in made.notes)
+    assert made.lease == "kube-system/mine"
+    later = read(done(state("kubeadm 1.23"), plan(state("kubeadm 1.23"))), CONFIG_PATH)
+    assert "healthzBindAddress" not in later
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({MANIFEST_PATH: manifest("1.21.14", "--algorithm-provider=ClusterAutoscalerProvider")}, "--algorithm-provider=Cluster"),
+        (
+            {MANIFEST_PATH: manifest("1.24.17", "--config=/s/c.yaml", mounts=(("/s", "/s"),)), "/s/c.yaml": configuration("v1")},
+            r"that kube-scheduler 1.24 reads \(kubescheduler.config.k8s.io/v1beta3, kubescheduler.config.k8s.io/v1beta2\)",
+        ),
+        (
+            {MANIFEST_PATH: manifest("1.36.3", "--config=/s/c.yaml", mounts=(("/s", "/s"),)), "/s/c.yaml": configuration("v1beta3")},
+            "that kube-scheduler 1.36 reads",
+        ),
+        (
+            {MANIFEST_PATH: manifest("1.15.12", "--config=/s/c.yaml", mounts=(("/s", "/s"),)), "/s/c.yaml": configuration("v1alpha1")},
+            "names no policy file",
+        ),
+        (
+            {MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),)), "/s/p.json": '{"kind": "Pod"}'},
+            "must have apiVersion v1 and kind Policy",
+        ),
+        (
+            {MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),))},
+            "file does not exist",
+        ),
+        ({MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json")}, "no hostPath volume is mounted there"),
+        ({MANIFEST_PATH: manifest("1.16.15", "--policy-configmap=scheduler-policy")}, "there is no such ConfigMap"),
+        (
+            {
+                MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),)),
+                "/s/p.json": json.dumps({"kind": "Policy", "apiVersion": "v1", "extenders": [{"urlPrefix": "http://x", "bindVerb": "b"}]}),
+            },
+            "kube-scheduler allows one extender that binds",
+        ),
+    ],
+)
+def test_a_scheduler_that_cannot_be_wired_is_refused_in_words(files: dict[str, str], words: str) -> None:
+    with pytest.raises(SchedulerError, match=words):
+        plan(Found({CONFIG_PATH: None, **files}))
+
+
+@pytest.mark.parametrize(
+    ("image", "server", "release"),
+    [
+        ("k8s.gcr.io/kube-scheduler:v1.22.17", "v1.23.1", (1, 22)),
+        ("registry:5000/kube-scheduler:1.9.6-rc.1", "", (1, 9)),
+        ("kube-scheduler:v1.24.17@sha256:" + "a" * 64, "", (1, 24)),
+        ("kube-scheduler@sha256:" + "a" * 64, "v1.22.4+k3s1", (1, 22)),
+        ("kube-scheduler:latest", "", None),
+    ],
+)
+def test_the_release_is_the_schedulers_own(image: str, server: str, release: tuple[int, int] | None) -> None:
+    assert releases.release_of(image, server) == release
+
+
+def test_a_scheduler_before_leases_is_proven_by_its_endpoints() -> None:
+    assert plan(state("kubeadm 1.15")).for_module["scheduler"]["lease"]["by"] == "endpoints"
+    assert plan(state("kubeadm 1.22")).for_module["scheduler"]["lease"]["by"] == "leases"
+    record = {"holderIdentity": "cp1_x", "acquireTime": "2020-01-01T00:00:00Z", "renewTime": "2020-01-01T00:00:02Z"}
+    annotations = {"control-plane.alpha.kubernetes.io/leader": json.dumps(record)}
+    found = proof.lease_of_endpoints({"metadata": {"annotations": annotations}})
+    holder = proof.holder(found, "cp1", proof.parse_time("2020-01-01T00:00:00Z"))
+    assert holder == proof.Holder(True, "cp1_x")
+    for none in (None, {}, {"metadata": {"annotations": {"control-plane.alpha.kubernetes.io/leader": "{"}}}):
+        assert proof.lease_of_endpoints(none) is None
+
+
+def test_a_policy_keeps_its_form() -> None:
+    tabs = '{\n\t"kind": "Policy",\n\t"apiVersion": "v1"}'
+    assert policy_text(tabs, json.loads(tabs)) == tabs
+    assert policy_text(tabs, {"kind": "Policy", "x": 1}) == '{\n\t"kind": "Policy",\n\t"x": 1\n}'
+
+
+# What kube-scheduler 1.22.17 prints for a policy, seen: see tests/generations.
+PRINTED = 'no kind "NodeResourcesLeastAllocatedArgs" is registered for version "kubescheduler.config.k8s.io/v1beta2" in scheme "x"'
+
+
+def test_a_policy_that_1_22_has_read_counts_as_accepted_although_it_cannot_print_what_it_made_of_it() -> None:
+    def says(err: str) -> str | None:
+        return check(lambda _argv: (1, "", err), "ctr", "image", [], [], "Policy")
+
+    assert says(PRINTED) is None
+    assert "was not checked" in str(says("the kubeconfig is gone"))
+    with pytest.raises(CandidateError, match="invalid policy"):
+        says('invalid policy: no kind "Polcy" is registered for version "v1" in scheme "x"')
+    with pytest.raises(CandidateError):
+        check(lambda _argv: (1, "", PRINTED), "ctr", "image", [], [])
+
+
+def test_plain_http_needs_no_certificates_in_the_pod() -> None:
+    before = state("seed 000")
+    after = done(before, plan(before, extender=EXTENDER))
+    assert "gpushare-pki" not in (after.files[MANIFEST_PATH] or "")
+    assert "tlsConfig" not in (after.files[POLICY_PATH] or "")
