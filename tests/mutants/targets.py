@@ -90,6 +90,8 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "kubectl_gpushare/cluster.py": ("kubectl_gpushare/test_views.py", "kubectl_gpushare/test_inspect_usage.py"),
     "kubectl_gpushare/cordon.py": ("kubectl_gpushare/test_cordon.py",),
     "kubectl_gpushare/explain.py": ("kubectl_gpushare/test_explain.py",),
+    "kubectl_gpushare/simulate.py": ("kubectl_gpushare/test_simulate.py",),
+    "kubectl_gpushare/trace.py": ("kubectl_gpushare/test_simulate.py",),
     "kubectl_gpushare/selectors.py": ("kubectl_gpushare/test_selectors.py",),
     "kubectl_gpushare/views.py": ("kubectl_gpushare/test_views.py",),
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),

@@ -12,76 +12,31 @@ writes JSON where asked.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare_runtime.core.constraints import NO_RULES, Rules
-from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.ranking import BEST_SCORE
 from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.core.quantity import parse_unit
-from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from gpushare_runtime.kubectl_gpushare.trace import Host, TracePod, read_hosts, read_pods
 
-UNITS: Final = 1000
 POLICIES: Final = ("random", "binpack", "spread", "fgd")
 MARKS: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 
 
-@dataclass
-class Host:
-    """What kube-scheduler counts of a node."""
-
-    name: str
-    cpu: int
-    memory: int
-
-
-@dataclass(frozen=True)
-class Pod:
-    """One line of the trace. asked: units of cards."""
-
-    cpu: int
-    memory: int
-    request: Request
-    asked: int
-
-
-def read_hosts(file: Path) -> tuple[list[Host], Ledger]:
-    """The nodes, and a ledger of their cards."""
-    hosts, ledger = [], Ledger()
-    for row in _rows(file):
-        name, model = row["sn"], row["model"]
-        cards = tuple(Card(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(int(row["gpu"])))
-        ledger.set_inventory(name, Inventory(parse_unit("MiB"), cards))
-        hosts.append(Host(name, int(row["cpu_milli"]), int(row["memory_mib"])))
-    return hosts, ledger
-
-
-def read_pods(file: Path, cards_only: bool) -> list[Pod]:
+def pods_of(file: Path, cards_only: bool) -> list[TracePod]:
     """The pods that ask for cards; without what else they ask for, if only cards count."""
-    return [_pod(row, cards_only) for row in _rows(file) if int(row["num_gpu"])]
+    return [replace(pod, cpu=0, memory=0) if cards_only else pod for pod in read_pods(file)]
 
 
-def _pod(row: dict[str, str], cards_only: bool) -> Pod:
-    cards, milli = int(row["num_gpu"]), int(row["gpu_milli"])
-    whole = cards if milli >= UNITS or cards > 1 else 0
-    models = tuple(row["gpu_spec"].split("|")) if row["gpu_spec"] else ()
-    container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_cards=whole)
-    request = Request((container,), rules=Rules(models=models) if models else NO_RULES)
-    cpu, memory = (0, 0) if cards_only else (int(row["cpu_milli"]), int(row["memory_mib"]))
-    return Pod(cpu, memory, request, cards * milli)
-
-
-def replay(policy: str, hosts_file: Path, pods: Sequence[Pod], seed: int) -> dict[str, Any]:
+def replay(policy: str, hosts_file: Path, pods: Sequence[TracePod], seed: int) -> dict[str, Any]:
     """placed: {mark: fraction of all cards' units that is placed when pods have asked for `mark` of them}; CPU time per pod."""
     hosts, ledger = read_hosts(hosts_file)
     total = sum(node.free for node in ledger.nodes.values())
@@ -115,7 +70,7 @@ def replay(policy: str, hosts_file: Path, pods: Sequence[Pod], seed: int) -> dic
     }
 
 
-def _place(placement: Placement, hosts: Iterable[Host], ledger: Ledger, pod: Pod, pick: random.Random | None, uid: str) -> str:
+def _place(placement: Placement, hosts: Iterable[Host], ledger: Ledger, pod: TracePod, pick: random.Random | None, uid: str) -> str:
     """The node that it went to, "" if there was none."""
     by_name = {host.name: host for host in hosts if host.cpu >= pod.cpu and host.memory >= pod.memory}
     nodes: list[NodeLedger] = [ledger.nodes[name] for name in by_name if ledger.nodes[name].remaining_after(pod.request) is not None]
@@ -134,11 +89,6 @@ def _place(placement: Placement, hosts: Iterable[Host], ledger: Ledger, pod: Pod
     return node.name
 
 
-def _rows(file: Path) -> Iterable[dict[str, str]]:
-    with file.open(newline="") as lines:
-        yield from csv.DictReader(lines)
-
-
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Replay a trace of GPU pods through the placement policies.")
@@ -149,7 +99,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[42])
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
-    pods = read_pods(options.traces / options.pods, options.cards_only)
+    pods = pods_of(options.traces / options.pods, options.cards_only)
     found = []
     only = ", only cards count" if options.cards_only else ""
     print(f"{options.pods}: {len(pods)} pods with cards{only}; fraction of all card memory placed when pods have asked for …")

@@ -1,25 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The commands of `kubectl gpushare` that are no views: explain, cordon, uncordon."""
+"""The commands of `kubectl gpushare` that are no views: explain, simulate, cordon, uncordon."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, explain_error, fill, fill_from_files, read_manifests
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare import simulate
+from gpushare_runtime.kubectl_gpushare.api import (
+    MOST_REPLICAS,
+    TIMEOUT_SECONDS,
+    InputError,
+    explain_error,
+    fill,
+    fill_from_files,
+    read_manifests,
+)
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
 from gpushare_runtime.kubectl_gpushare.cordon import set_cordon
 from gpushare_runtime.kubectl_gpushare.explain import document, explain, table_of
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
-from gpushare_runtime.kubectl_gpushare.layout import lines_of
+from gpushare_runtime.kubectl_gpushare.layout import Table, lines_of
 from gpushare_runtime.kubectl_gpushare.output import Format, written
+from gpushare_runtime.kubectl_gpushare.trace import TraceError, read_hosts, read_pods
 
 FITS_NOWHERE: Final = 3
 
@@ -100,6 +112,59 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
     raise InputError(
         f"found no pod {quote(name)} that requests cards in namespace {quote(namespace)}; pending there: {as_text(there, 1000)}"
     )
+
+
+def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
+    """0 if every policy places every pod, FITS_NOWHERE if not."""
+    if bool(arguments.filename) == bool(arguments.trace):
+        raise InputError("expected -f FILE with pods, or --trace FILE with --trace-nodes FILE, and not both")
+    if arguments.trace:
+        outcomes, table = _simulate_trace(arguments, form)
+    else:
+        outcomes = _simulate_pods(arguments)
+        table = simulate.table_of(outcomes)
+    if form.name in ("json", "yaml"):
+        sys.stdout.write(written(simulate.document(outcomes), form.name))
+    else:
+        for line in lines_of(table, wide=form.name == "wide", width=form.width, headers=form.headers, colours=form.colours):
+            print(line)
+    return 0 if all(one.node for found in outcomes.values() for one in found) else FITS_NOWHERE
+
+
+def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Outcome]]:
+    pods: list[PendingPod] = []
+    for number, (raw, count) in enumerate(read_manifests(arguments.filename)):
+        pod = _pending(raw, arguments.filename)
+        if isinstance(pod, InvalidPod):
+            raise InputError(f"{arguments.filename}: {pod}: {pod.error}")
+        names = [pod.name] if count == 1 else [f"{pod.name}-{replica}" for replica in range(count)]
+        pods += [replace(pod, name=name, uid=f"simulated-{number}-{replica}") for replica, name in enumerate(names)]
+        if len(pods) > MOST_REPLICAS:
+            raise InputError(f"{arguments.filename}: found more than {MOST_REPLICAS} pods; expected at most so many")
+    cluster, _ = read(arguments, "simulate")
+
+    def takes_pods(pod: PendingPod, node: str) -> bool:
+        return not cluster.infos.get(node, UNKNOWN_NODE).cordoned
+
+    return {policy: simulate.run(policy, simulate.copy_of(cluster.ledger), pods, has_room=takes_pods) for policy in arguments.policies}
+
+
+def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.Outcome]], Table]:
+    if not arguments.trace_nodes:
+        raise InputError("found --trace without --trace-nodes; expected the trace's nodes too, such as openb_node_list_gpu_node.csv")
+    outcomes, cards = {}, 0
+    try:
+        pods = sorted(read_pods(Path(arguments.trace)), key=lambda pod: pod.created)
+        for policy in arguments.policies:
+            hosts, ledger = read_hosts(Path(arguments.trace_nodes))
+            cards = sum(len(node.card_states) for node in ledger.nodes.values())
+            outcomes[policy] = simulate.run_trace(policy, hosts, ledger, pods)
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
+    except TraceError as error:
+        raise InputError(f"{error}") from None
+    table = simulate.table_of(outcomes) if form.name == "wide" else simulate.summary_of(outcomes, pods, cards)
+    return outcomes, table
 
 
 def run_cordon(arguments: argparse.Namespace) -> int:

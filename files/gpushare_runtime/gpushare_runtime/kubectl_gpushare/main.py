@@ -41,10 +41,12 @@ VIEWS: Final = {
 }
 OTHERS: Final = {
     "explain": "on which nodes a pod fits, why not on the others, and what would change that",
+    "simulate": "where each of some pods would go under each policy, and why not elsewhere",
     "cordon": "let cards of a node take no new pods",
     "uncordon": "let cards of a node take new pods again",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
+_POLICIES: Final = ("binpack", "spread", "fgd")
 ALIASES: Final = {
     "node": "nodes",
     "no": "nodes",
@@ -71,7 +73,7 @@ WITH_VALUE: Final = (
 )
 _EPILOG: Final = """\
 Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line;
-3 explain: the pod fits nowhere; 130 interrupted.
+3 explain, simulate: a pod fits nowhere; 130 interrupted.
 Colours are used on a terminal only, and not where NO_COLOR is set.
 """
 
@@ -143,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kubectl-gpushare {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, text in {**VIEWS, **OTHERS}.items():
-        sentence = f"Show {text}." if command in VIEWS or command == "explain" else f"{text[:1].upper()}{text[1:]}."
+        sentence = f"Show {text}." if command in (*VIEWS, "explain", "simulate") else f"{text[:1].upper()}{text[1:]}."
         one = commands.add_parser(
             command, help=text, description=sentence, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
         )
@@ -161,6 +163,18 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("pod", nargs="?", metavar="POD", help="a pod of the namespace")
         parser.add_argument(
             "-f", "--filename", default="", metavar="FILE", help="instead, a manifest with one pod; - is the standard input"
+        )
+        parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
+        parser.add_argument("--no-headers", action="store_true", help="rows only")
+        add_source_options(parser)
+    elif command == "simulate":
+        parser.add_argument(
+            "-f", "--filename", default="", metavar="FILE", help="manifests of pods; replicas are counted; - is the standard input"
+        )
+        parser.add_argument("--trace", default="", metavar="FILE", help="pods of a trace instead, as openb_pod_list_default.csv")
+        parser.add_argument("--trace-nodes", default="", metavar="FILE", help="nodes of the trace, as openb_node_list_gpu_node.csv")
+        parser.add_argument(
+            "--policies", nargs="+", choices=_POLICIES, default=_POLICIES, metavar="POLICY", help="default: binpack spread fgd"
         )
         parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
         parser.add_argument("--no-headers", action="store_true", help="rows only")
@@ -199,7 +213,7 @@ def _show(arguments: argparse.Namespace) -> int:
     # Only here: GPU nodes have no rich.
     from rich.console import Console
 
-    from gpushare_runtime.kubectl_gpushare.commands import run_cordon, run_explain
+    from gpushare_runtime.kubectl_gpushare.commands import run_cordon, run_explain, run_simulate
     from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
     from gpushare_runtime.kubectl_gpushare.output import Format
     from gpushare_runtime.kubectl_gpushare.views import Selection
@@ -213,8 +227,8 @@ def _show(arguments: argparse.Namespace) -> int:
         width=console.width if console.is_terminal else None,
         colours=console.is_terminal and not console.no_color and console.color_system is not None,
     )
-    if view == "explain":
-        return run_explain(arguments, form)
+    if view in ("explain", "simulate"):
+        return (run_explain if view == "explain" else run_simulate)(arguments, form)
     form = replace(form, sort_by=arguments.sort_by, reverse=arguments.reverse)
     labels = parse_selector(arguments.selector)
     try:

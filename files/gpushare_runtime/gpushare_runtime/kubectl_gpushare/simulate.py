@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""`kubectl gpushare simulate`: where each of some pods would go under each policy, one after the other, and why not elsewhere. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.placement.explain import no_fit
+from gpushare_runtime.core.placement.fragmentation import Workload
+from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.ranking import BEST_SCORE
+from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.core.request import Request
+from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.trace import UNITS, Host, TracePod
+
+VERSION: Final = 1
+POLICIES: Final = ("binpack", "spread", "fgd")
+_REASONS: Final = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One pod under one policy. node: "" if it fits on none; fitting: on how many nodes it fits; elsewhere: why not on the others."""
+
+    pod: str
+    node: str
+    cards: Sequence[int]
+    fitting: int
+    elsewhere: str
+
+
+def copy_of(ledger: Ledger) -> Ledger:
+    """The same nodes and allocated pods."""
+    made = Ledger()
+    for node in ledger.nodes.values():
+        made.set_node(node.record)
+        for pod in node.pods:
+            made.apply(pod)
+    return made
+
+
+def run(
+    policy: str,
+    ledger: Ledger,
+    pods: Iterable[PendingPod],
+    *,
+    has_room: Callable[[PendingPod, str], bool] = lambda pod, node: True,
+    taken: Callable[[PendingPod, str], None] = lambda pod, node: None,
+    reasons: bool = True,
+) -> list[Outcome]:
+    """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, cards aside; taken: told of each that was
+    placed; reasons: also for pods that were placed, why not elsewhere."""
+    workload = Workload()
+    workload.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
+    placement = Placement(policy, workload=workload)
+    found = []
+    for pod in pods:
+        workload.observe([pod.request])
+        request = ledger.for_pod(pod)
+        nodes = [node for node in ledger.nodes.values() if has_room(pod, node.name)]
+        fitting = [node for node in nodes if request.unsupported is None and node.remaining_after(request) is not None]
+        name = ""
+        cards: tuple[int, ...] = ()
+        if fitting:
+            scores = placement.rank(request, fitting)
+            name = next(name for name, score in scores.items() if score == BEST_SCORE)
+            allocation = placement.choose(request, ledger.nodes[name])
+            assert allocation is not None
+            cards = tuple(sorted(allocation.by_card))
+        elsewhere = request.unsupported or ""
+        if not elsewhere and (reasons or not name):
+            fits = {node.name for node in fitting}
+            elsewhere = _elsewhere(request, [node for node in ledger.nodes.values() if node.name not in fits], nodes)
+        if name:
+            ledger.apply(pod.allocated(name, allocation))
+            taken(pod, name)
+        found.append(Outcome(str(pod), name, cards, len(fitting), elsewhere))
+    return found
+
+
+def _elsewhere(request: Request, unfit: Sequence[NodeLedger], possible: Collection[NodeLedger]) -> str:
+    """Reasons with the number of nodes, the most frequent first."""
+    names = {node.name for node in possible}
+    counts = Counter(no_fit(request, node).words if node.name in names else "takes no such pods" for node in unfit)
+    parts = [f"{count} {'node' if count == 1 else 'nodes'}: {words}" for words, count in counts.most_common(_REASONS)]
+    more = sum(counts.values()) - sum(count for _, count in counts.most_common(_REASONS))
+    return as_text("; ".join([*parts, *([f"{more} more nodes"] if more else [])]), 4096)
+
+
+def run_trace(policy: str, hosts: Sequence[Host], ledger: Ledger, pods: Sequence[TracePod]) -> list[Outcome]:
+    """As `run`, with the nodes' CPU and memory counted as kube-scheduler does. Hosts and ledger change."""
+    by_name = {host.name: host for host in hosts}
+    of = {f"{number}": pod for number, pod in enumerate(pods)}
+
+    def has_room(pending: PendingPod, node: str) -> bool:
+        pod, host = of[pending.uid], by_name[node]
+        return host.cpu >= pod.cpu and host.memory >= pod.memory
+
+    def taken(pending: PendingPod, node: str) -> None:
+        pod, host = of[pending.uid], by_name[node]
+        host.cpu, host.memory = host.cpu - pod.cpu, host.memory - pod.memory
+
+    pending = [PendingPod(uid, "trace", pod.name, pod.request) for uid, pod in of.items()]
+    return run(policy, ledger, pending, has_room=has_room, taken=taken, reasons=False)
+
+
+def table_of(outcomes: dict[str, list[Outcome]]) -> Table:
+    """One row per pod, one column per policy."""
+    policies = list(outcomes)
+    table = Table(
+        (Column("POD"), *(Column(policy.upper()) for policy in policies), Column("FITS", right=True), Column("ELSEWHERE", flexible=True))
+    )
+    for row in zip(*outcomes.values(), strict=True):
+        # The first policy's; of one that places the pod nowhere, its own.
+        told = next((one for one in row if not one.node), row[0])
+        places = [Cell(f"{one.node}/{','.join(map(str, one.cards))}") if one.node else Cell(ABSENT, BAD) for one in row]
+        cells = [Cell(as_text(row[0].pod, 512)), *places, Cell(str(told.fitting), "", told.fitting), Cell(told.elsewhere)]
+        table.rows.append(Row(f"pod/{as_text(row[0].pod, 512)}", cells))
+    return table
+
+
+def summary_of(outcomes: dict[str, list[Outcome]], pods: Sequence[TracePod], cards: int) -> Table:
+    """One row per policy. cards: of all nodes."""
+    table = Table(
+        (
+            Column("POLICY"),
+            Column("PODS", right=True),
+            Column("PLACED", right=True),
+            Column("UNPLACED", right=True),
+            Column("MEMORY", right=True),
+        )
+    )
+    for policy, found in outcomes.items():
+        placed = sum(pod.asked for one, pod in zip(found, pods, strict=True) if one.node)
+        count = sum(bool(one.node) for one in found)
+        share = f"{100 * placed / (cards * UNITS):.1f}%" if cards else ABSENT
+        row = [Cell(policy), *(Cell(str(n), "", n) for n in (len(found), count, len(found) - count)), Cell(share, "", placed)]
+        table.rows.append(Row(f"policy/{policy}", row))
+    table.legend = ["MEMORY is the part of all cards' memory that is placed. Nothing ends, and nothing is preempted."]
+    return table
+
+
+def document(outcomes: dict[str, list[Outcome]]) -> dict[str, Any]:
+    """As JSON: by policy, a list of pods."""
+    return {
+        "v": VERSION,
+        "policies": {
+            policy: [
+                {"pod": one.pod, "node": one.node, "cards": list(one.cards), "fitting": one.fitting, "elsewhere": one.elsewhere}
+                for one in found
+            ]
+            for policy, found in outcomes.items()
+        },
+    }

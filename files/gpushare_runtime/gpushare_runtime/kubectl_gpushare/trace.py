@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Traces of GPU clusters in the form of Alibaba's openb (cluster-trace-gpu-v2023): nodes and pods as CSV. A card counts 1000 units, as
+the trace writes shares; a pod of a whole card or of several asks for whole cards."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, is_text, quote
+from gpushare_runtime.core.constraints import NO_RULES, Rules
+from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.quantity import UNITS as UNIT_SIZES
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+
+UNITS: Final = 1000
+"""Of one card."""
+MOST_ROWS: Final = 1_000_000
+MOST_BYTES: Final = 512 * 1024**2
+_MOST_NAME: Final = 253
+_MOST_MODELS: Final = 64
+
+
+class TraceError(ValueError):
+    """A file that is no such trace; names the line and the column."""
+
+
+@dataclass
+class Host:
+    """What kube-scheduler counts of a node and is still free: CPU in thousandths, memory in MiB."""
+
+    name: str
+    cpu: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class TracePod:
+    """One line of the trace. asked: units of cards; created: seconds."""
+
+    name: str
+    cpu: int
+    memory: int
+    request: Request
+    asked: int
+    created: int
+
+
+def read_hosts(file: Path) -> tuple[list[Host], Ledger]:
+    """The nodes, and a ledger of their cards. TraceError, OSError."""
+    hosts, ledger = [], Ledger()
+    for where, row in _rows(file):
+        name, model = _text(row, "sn", where), _text(row, "model", where)
+        count = _number(row, "gpu", where, MOST_CARDS)
+        cards = tuple(Card(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(count))
+        ledger.set_inventory(name, Inventory(UNIT_SIZES["MiB"], cards))
+        hosts.append(Host(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
+    return hosts, ledger
+
+
+def read_pods(file: Path) -> list[TracePod]:
+    """The pods that ask for cards, in the file's order. TraceError, OSError."""
+    return [_pod(row, where) for where, row in _rows(file) if _number(row, "num_gpu", where, MOST_CARDS)]
+
+
+def _pod(row: Mapping[str, str], where: str) -> TracePod:
+    cards, milli = _number(row, "num_gpu", where, MOST_CARDS), _number(row, "gpu_milli", where, UNITS)
+    whole = cards if milli >= UNITS or cards > 1 else 0
+    spec = _text(row, "gpu_spec", where)
+    models = tuple(spec.split("|")[:_MOST_MODELS]) if spec else ()
+    container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_cards=whole)
+    request = Request((container,), rules=Rules(models=models) if models else NO_RULES)
+    cpu, memory = _number(row, "cpu_milli", where), _number(row, "memory_mib", where)
+    return TracePod(_text(row, "name", where), cpu, memory, request, cards * milli, _number(row, "creation_time", where))
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """(file and line, columns) of each row."""
+    if file.stat().st_size > MOST_BYTES:
+        raise TraceError(f"{file}: found more than {MOST_BYTES} bytes; expected a trace of at most {MOST_ROWS} rows")
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            for count, row in enumerate(csv.DictReader(lines)):
+                if count >= MOST_ROWS:
+                    raise TraceError(f"{file}: found more than {MOST_ROWS} rows; expected at most so many")
+                yield f"{file}, line {count + 2}", row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise TraceError(f"{file}: found no CSV ({quote(str(error))}); expected a trace as openb_pod_list_default.csv") from None
+
+
+def _text(row: Mapping[str, str], column: str, where: str) -> str:
+    value = row.get(column)
+    if not isinstance(value, str) or not is_text(value, _MOST_NAME):
+        raise TraceError(f"{where}: found {quote(value)} as {column}; expected a short text")
+    return value
+
+
+def _number(row: Mapping[str, str], column: str, where: str, most: int = MOST_UNITS) -> int:
+    value = row.get(column)
+    if not isinstance(value, str) or not (value.isascii() and value.isdigit()) or len(value) > 18 or int(value) > most:
+        raise TraceError(f"{where}: found {quote(value)} as {column}; expected a whole number of at most {most}")
+    return int(value)

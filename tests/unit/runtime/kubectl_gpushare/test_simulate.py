@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Where pods would go, by hand for small clusters, and by a count of its own for a random trace."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare_runtime.core.objects import read_pending
+from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.kubectl_gpushare import simulate
+from gpushare_runtime.kubectl_gpushare.cluster import read_all
+from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
+from unit.runtime.kubectl_gpushare.objects import node, pod
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+
+
+def asks(name: str, units: int) -> PendingPod:
+    found = read_pending({**pod(name, None, mem=units), "metadata": {"name": name, "namespace": "x", "uid": name}})
+    assert isinstance(found, PendingPod)
+    return found
+
+
+def test_binpack_fills_and_spread_spreads() -> None:
+    cluster = read_all([node("a", "x", 16, 16), node("b", "y", 16)], [pod("p", "a", card=1, mem=6)])
+    pods = [asks("one", 6), asks("two", 10), asks("three", 12), asks("four", 12), asks("five", 12)]
+    places = {}
+    for policy in ("binpack", "spread"):
+        found = simulate.run(policy, simulate.copy_of(cluster.ledger), pods)
+        places[policy] = [(one.node, *one.cards) for one in found]
+    # Binpack: the card with least left; ties between nodes go to the one with less free. Spread: the node with least in use.
+    assert places["binpack"] == [("a", 1), ("b", 0), ("a", 0), ("",), ("",)]
+    assert places["spread"] == [("b", 0), ("a", 0), ("",), ("",), ("",)]
+    assert [state.free for state in cluster.ledger.nodes["a"].card_states] == [16, 10]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    cordoned = node("c", "10.0.0.3", 24)
+    cordoned["spec"] = {"unschedulable": True}
+    items = [{**one, "kind": "Node"} for one in (node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 8), cordoned)]
+    items.append({**pod("p", "a", card=0, mem=4), "kind": "Pod"})
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
+    return tmp_path / "cluster.json"
+
+
+def manifest(tmp_path: Path, replicas: int, units: int) -> str:
+    limits = {"limits": {"aliyun.com/gpu-mem": str(units)}}
+    template = {"spec": {"containers": [{"name": "main", "resources": limits}]}}
+    value = {"kind": "Deployment", "metadata": {"name": "web", "namespace": "t"}, "spec": {"replicas": replicas, "template": template}}
+    (tmp_path / "web.yaml").write_text(yaml.safe_dump(value))
+    return str(tmp_path / "web.yaml")
+
+
+def test_the_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["simulate", "-f", manifest(tmp_path, 3, 8), "--from-file", str(file), "--policies", "binpack"]
+    assert main(argv) == 3
+    assert capsys.readouterr().out == (
+        "POD      BINPACK  FITS  ELSEWHERE\n"
+        "t/web-0  b/0         2  1 node: takes no such pods\n"
+        "t/web-1  a/0         1  1 node: needs 8 GiB on one card, at most 0 are free on one; 1 node: takes no such pods\n"
+        "t/web-2  -           0  1 node: needs 8 GiB on one card, at most 4 are free on one; "
+        "1 node: needs 8 GiB on one card, at most 0 are free on one; 1 node: takes no such pods\n"
+    )
+    argv[2] = manifest(tmp_path, 1, 12)
+    assert main([*argv[:-1], "spread", "fgd", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {policy: [(one["pod"], one["node"], one["cards"]) for one in pods] for policy, pods in found["policies"].items()} == {
+        "spread": [("t/web", "a", [0])],
+        "fgd": [("t/web", "a", [0])],
+    }
+
+
+def random_trace(tmp_path: Path, seed: int) -> tuple[Path, Path]:
+    draw = random.Random(seed)
+    nodes = [f"n{i},{draw.choice((4000, 8000))},65536,{draw.choice((1, 2, 4))},{draw.choice(('T4', 'P100'))}\n" for i in range(6)]
+    rows = []
+    for i in range(60):
+        cards, milli = draw.choice(((0, 0), (1, 300), (1, 500), (1, 700), (1, 1000), (2, 1000)))
+        rows.append(f"p{i},{draw.choice((500, 1000))},1024,{cards},{milli},{draw.choice(('', 'T4', 'T4|P100'))},LS,Running,{60 - i},9,9\n")
+    (tmp_path / "nodes.csv").write_text(NODES + "".join(nodes))
+    (tmp_path / "pods.csv").write_text(PODS + "".join(rows))
+    return tmp_path / "nodes.csv", tmp_path / "pods.csv"
+
+
+@pytest.mark.parametrize("policy", simulate.POLICIES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_trace_books_nothing_twice_and_refuses_only_what_cannot_be(policy: str, seed: int, tmp_path: Path) -> None:
+    nodes_file, pods_file = random_trace(tmp_path, seed)
+    hosts, ledger = read_hosts(nodes_file)
+    pods = read_pods(pods_file)
+    assert all(pod.asked for pod in pods)
+    rows = {
+        name: (int(cpu), int(cards), model) for name, cpu, _, cards, model in (row.split(",") for row in nodes_file.read_text().split()[1:])
+    }
+    asked = {row.split(",")[0]: row.split(",") for row in pods_file.read_text().splitlines()[1:]}
+    cpu, free = {name: row[0] for name, row in rows.items()}, {name: [1000] * row[1] for name, row in rows.items()}
+
+    def fits(name: str, row: list[str]) -> bool:
+        count, milli, spec = int(row[3]), int(row[4]), row[5]
+        if cpu[name] < int(row[1]) or (spec and rows[name][2] not in spec.split("|")):
+            return False
+        return sum(left >= milli for left in free[name]) >= count
+
+    for one in simulate.run_trace(policy, hosts, ledger, pods):
+        row = asked[one.pod.removeprefix("trace/")]
+        assert one.fitting == sum(fits(name, row) for name in rows)
+        if not one.node:
+            assert not any(fits(name, row) for name in rows)
+            assert one.elsewhere
+            continue
+        assert fits(one.node, row)
+        assert len(one.cards) == int(row[3])
+        cpu[one.node] -= int(row[1])
+        for card in one.cards:
+            free[one.node][card] -= int(row[4])
+            assert free[one.node][card] >= 0
+
+
+def test_the_traces_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nodes.csv").write_text(f"{NODES}n1,4000,65536,2,T4\n")
+    lines = (
+        "late,1,1,1,600,,LS,Running,9,9,9",
+        "none,1,1,0,0,,LS,Running,1,9,9",
+        "soon,1,1,1,1000,,LS,Running,1,9,9",
+        "no,1,1,1,500,P4,LS,R,2,9,9",
+    )
+    (tmp_path / "pods.csv").write_text(PODS + "\n".join(lines) + "\n")
+    argv = ["simulate", "--trace", str(tmp_path / "pods.csv"), "--trace-nodes", str(tmp_path / "nodes.csv"), "--policies", "binpack"]
+    assert main(argv) == 3
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "POLICY   PODS  PLACED  UNPLACED  MEMORY",
+        "binpack     3       2         1   80.0%",
+    ]
+    assert main([*argv, "-o", "wide", "--no-headers"]) == 3
+    assert Counter(line.split()[0] for line in capsys.readouterr().out.splitlines()) == Counter(("trace/soon", "trace/no", "trace/late"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "said"),
+    [
+        ("sn\nx\n", PODS, "line 2: found None as model; expected a short text"),
+        (f"{NODES}n1,1,1,65,T4\n", PODS, "line 2: found '65' as gpu; expected a whole number of at most 64"),
+        (
+            f"{NODES}n1,1,1,1,T4\n",
+            f"{PODS}p,1,1,1,-5,,a,b,1,1,1\n",
+            "line 2: found '-5' as gpu_milli; expected a whole number of at most 1000",
+        ),
+        (f"{NODES}n1,1,1,1,T4\n", f"{PODS}\x1b[2J,1,1,1,5,,a,b,1,1,1\n", "line 2: found '\\x1b[2J' as name; expected a short text"),
+    ],
+)
+def test_traces_that_are_none(nodes: str, pods: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nodes.csv").write_text(nodes)
+    (tmp_path / "pods.csv").write_text(pods)
+    assert main(["simulate", "--trace", str(tmp_path / "pods.csv"), "--trace-nodes", str(tmp_path / "nodes.csv")]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "expected -f FILE with pods, or --trace FILE"),
+        (("--trace", "x"), "found --trace without --trace-nodes"),
+        (("--trace", "/none/x.csv", "--trace-nodes", "y"), "cannot read /none/x.csv: No such file"),
+    ],
+)
+def test_wrong_command_lines(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *argv]) == 1
+    assert said in capsys.readouterr().err
