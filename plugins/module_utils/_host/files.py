@@ -60,28 +60,40 @@ def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Opt
     """
     folder = os.path.dirname(os.path.realpath(path))
     os.makedirs(folder, exist_ok=True)
-    _discard_leftovers(path, _staging(folder))
-    staged = os.path.join(_staging(folder), f".gpushare-staged-{digest(path.encode())[:12]}-{os.getpid()}")
+    real = os.path.join(folder, os.path.basename(os.path.realpath(path)))
+    for staging in (_staging(folder), folder):
+        try:
+            _replace_from(staging, path, real, FileState(content, mode, uid, gid, label))
+            break
+        except OSError as error:
+            # kubelet mounts its folder onto itself: the same filesystem, and yet nothing can be renamed into it.
+            if error.errno != errno.EXDEV or staging == folder:
+                raise
+    if label is None:
+        # It has the type of the folder where it was staged.
+        relabel(real)
+    sync_folder(folder)
+
+
+def _replace_from(staging: str, path: str, real: str, state: FileState) -> None:
+    """Write the file in the folder `staging`, and rename it to `real`."""
+    _discard_leftovers(path, staging)
+    staged = os.path.join(staging, f".gpushare-staged-{digest(path.encode())[:12]}-{os.getpid()}")
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
+            stream.write(state.content)
             stream.flush()
-            os.fchown(stream.fileno(), uid, gid)
-            os.fchmod(stream.fileno(), mode)
-            if label is not None:
-                os.setxattr(stream.fileno(), SELINUX, label)
+            os.fchown(stream.fileno(), state.uid, state.gid)
+            os.fchmod(stream.fileno(), state.mode)
+            if state.label is not None:
+                os.setxattr(stream.fileno(), SELINUX, state.label)
             os.fsync(stream.fileno())
-        real = os.path.join(folder, os.path.basename(os.path.realpath(path)))
         os.rename(staged, real)
     except BaseException:
         if os.path.exists(staged):
             os.unlink(staged)
         raise
-    if label is None:
-        # It has the type of the folder where it was staged.
-        relabel(real)
-    sync_folder(folder)
 
 
 def relabel(path: str, recursive: bool = False) -> None:

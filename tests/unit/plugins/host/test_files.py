@@ -236,3 +236,25 @@ def test_labels_that_cannot_be_set_are_said(selinux: Path, tmp_path: Path, monke
         files.relabel("/etc/x")
     monkeypatch.setattr(files, "SELINUX_ON", str(tmp_path / "none"))
     files.relabel("/etc/x")
+
+
+def test_a_folder_that_is_mounted_onto_itself_gets_its_file_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kubelet does with /var/lib/kubelet: the same device, and no rename into it. Seen with kubelet 1.36 in a container."""
+    place = tmp_path / "kubelet" / "config.yaml"
+    place.parent.mkdir()
+    place.write_bytes(b"old")
+    rename = os.rename
+
+    def rename_within_a_mount(source: str, target: str) -> None:
+        if os.path.dirname(source) != os.path.dirname(target):
+            raise OSError(errno.EXDEV, "Invalid cross-device link", source)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_within_a_mount)
+    replace(str(place), b"new", 0o640, os.getuid(), os.getgid(), None)
+    assert (place.read_bytes(), place.stat().st_mode & 0o777) == (b"new", 0o640)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.yaml", "kubelet"]
+    monkeypatch.setattr(os, "rename", lambda *_paths: (_ for _ in ()).throw(OSError(errno.EXDEV, "no")))
+    with pytest.raises(OSError, match="no"):
+        replace(str(place), b"newer", 0o640, os.getuid(), os.getgid(), None)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.yaml", "kubelet"]
