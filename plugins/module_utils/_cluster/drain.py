@@ -21,6 +21,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 ANNOTATION = "gpushare/cordoned-by"
 _MIRROR = "kubernetes.io/config.mirror"
 _REFUSED = re.compile(r'error when (?:evicting|deleting) pods/"?([^"\s]+)"? -n "?([^"\s]+?)"?(?:\s*\(will retry[^)]*\))?: ([^\n]{1,300})')
+# kubectl's last words about each pod that is left: they do not say why.
+_TIMEOUT = "global timeout reached"
 _MOST = 8
 
 
@@ -91,7 +93,8 @@ def refusals(words: str) -> str:
     """What kubectl drain reported of each pod that was not evicted, once; else its last words."""
     found: Dict[str, str] = {}
     for name, namespace, why in _REFUSED.findall(words):
-        found[f"{namespace}/{name}"] = " ".join(why.split())
+        if not why.startswith(_TIMEOUT):
+            found.setdefault(f"{namespace}/{name}", " ".join(why.split()))
     shown = [f"{name}: {why}" for name, why in list(found.items())[:_MOST]]
     return "; ".join(shown) or " ".join(words.split())[-300:]
 

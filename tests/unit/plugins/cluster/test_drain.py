@@ -25,6 +25,7 @@ BUDGET = (
     'error when evicting pods/"train-0" -n "team-a" (will retry after 5s): Cannot evict pod as it would violate the pod\'s disruption '
     "budget.\n"
 )
+TIMEOUT = 'error when evicting pods/"train-0" -n "team-a": global timeout reached: 20s\n'
 
 
 def pod(name: str, owner: str | None = "ReplicaSet", phase: str = "Running", **annotations: str) -> Json:
@@ -65,7 +66,7 @@ class Cluster:
         gone = {name_of(one) for one in evictable(self.pods)} - {f"team-a/{name}" for name in self.stays}
         self.pods = [one for one in self.pods if name_of(one) not in gone]
         if self.stays:
-            return 1, "", BUDGET * 3 + 'error: unable to drain node "n" due to error: drain did not complete within 20s'
+            return 1, "", BUDGET * 3 + TIMEOUT + 'error: unable to drain node "n" due to error: drain did not complete within 20s'
         return 0, "", ""
 
     @property
