@@ -25,6 +25,13 @@ VOLUME_SECONDS: Final = 600.0
 """Volumes are provisioned and bound in PreBind, resource claims too: bindTimeoutSeconds of the scheduler's VolumeBinding."""
 _GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 
+_ALLOCATED: Final = (
+    protocol.ANNOTATION_ALLOCATION,
+    protocol.ANNOTATION_INDEX,
+    protocol.ANNOTATION_CARD_UNITS,
+    protocol.ANNOTATION_POD_UNITS,
+)
+"""The annotations that say which cards a pod has."""
 _REMEMBERED: Final = 10_000
 _SHARED_TEXT: Final = 4096
 """Characters of what is kept once for many pods; what is longer is one pod's own."""
@@ -88,8 +95,13 @@ class PodReader:
         return replace(pod, request=self._shared(pod.request), labels=self._shared(pod.labels))
 
     def _allocation(self, metadata: Mapping[str, Any], node: str, request: Request) -> Allocation | None:
+        annotations = metadata.get("annotations") or {}
+        texts = tuple(map(annotations.get, _ALLOCATED))
+        known: Allocation | None = self._same.get((texts, request))  # type: ignore[assignment]
+        if known is not None:
+            return known
         try:
-            allocation = read_allocation(metadata.get("annotations") or {}, request)
+            allocation = read_allocation(annotations, request)
         except AllocationError as error:
             self._complain(
                 metadata["uid"],
@@ -97,20 +109,27 @@ class PodReader:
                 "node says that it has",
             )
             return None
-        return None if allocation is None else self._shared(allocation)
+        if allocation is None:
+            return None
+        allocation = self._shared(allocation)
+        self._keep((texts, request), allocation)
+        return allocation
 
     def _shared(self, value: T) -> T:
         same: T | None = self._same.get(value)  # type: ignore[assignment]
         if same is not None:
             return same
-        size = len(repr(value))
+        self._keep(value, value)
+        return value
+
+    def _keep(self, key: object, value: object) -> None:
+        size = len(repr(key))
         if size <= _SHARED_TEXT:
             if len(self._same) >= _REMEMBERED or self._text > _ALL_SHARED_TEXT:
                 self._same.clear()
                 self._text = 0
-            self._same[value] = value
+            self._same[key] = value
             self._text += size
-        return value
 
     def _complain(self, uid: str, text: str) -> None:
         if (uid, text) not in self._said:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
@@ -103,7 +104,7 @@ class CardView:
         """Units for new pods; None where no new pod may be placed."""
         return self.state.free if self.card.usable else None
 
-    @property
+    @cached_property
     def marks(self) -> str:
         """As in LEGEND."""
         has = {"B": self.card.health != HEALTHY, "C": self.card.cordoned, "O": self.orphaned, "W": self.whole}
@@ -127,16 +128,16 @@ class CardView:
         return ", ".join(found) or "ok"
 
 
-def cards_of(node: NodeLedger) -> list[CardView]:
-    """By index."""
-    sums, found = node.usage(), list(shares(node))
+def cards_of(node: NodeLedger, *, with_pods: bool = True) -> list[CardView]:
+    """By index. with_pods: whether pods are counted, which takes longer than all the rest."""
+    sums = node.usage()
     orphaned: dict[str, int] = {}
     for entry in node.record.held.entries:
         if entry.why == "orphaned":
             orphaned[entry.card] = orphaned.get(entry.card, 0) + entry.units
     rejected = {rejection.card for rejection in node.rejections}
     counts: dict[int, int] = {}
-    for share in found:
+    for share in shares(node) if with_pods else ():
         for index in share.by_card or ():
             counts[index] = counts.get(index, 0) + 1
     return [
@@ -179,7 +180,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         Column("STATE", wide=True),
     )
     nodes = selected_nodes(cluster, select)
-    views = {node.name: cards_of(node) for node in nodes}
+    views = {node.name: cards_of(node, with_pods=False) for node in nodes}
     most = max((view[-1].card.index + 1 for view in views.values() if view), default=0)
     table = Table(columns, grid=[f"GPU{index}" for index in range(most)])
     seen: set[str] = set()
@@ -209,7 +210,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         grid = [_grid_cell(by_index.get(index)) for index in range(most)]
         table.rows.append(Row(f"node/{_text(node.name)}", cells, grid))
     marks = "  ".join(f"{mark} {text}" for mark, text in LEGEND.items() if mark in seen)
-    table.legend = [*([marks] if marks else []), _total(cluster, nodes)]
+    table.legend = [*([marks] if marks else []), _total(cluster, nodes, views)]
     return table
 
 
@@ -231,10 +232,10 @@ def _node_state(node: NodeLedger, info: NodeInfo, cards: list[CardView]) -> str:
     return ", ".join(found) or "ok"
 
 
-def _total(cluster: Cluster, nodes: list[NodeLedger]) -> str:
+def _total(cluster: Cluster, nodes: list[NodeLedger], views: Mapping[str, list[CardView]]) -> str:
     mib = {node.name: node.inventory.unit.mib for node in nodes if node.inventory}
     total = sum(node.inventory.units * mib[node.name] for node in nodes if node.inventory)
-    allocated = sum(sum(node.usage().used.values()) * mib[node.name] for node in nodes if node.inventory)
+    allocated = sum(card.allocated * mib[name] for name, view in views.items() for card in view)
     free = sum(node.free * mib.get(node.name, 0) for node in nodes)
     share = f" ({100 * allocated // total} %)" if total else ""
     pending = len(cluster.waiting)

@@ -232,3 +232,23 @@ def test_a_waiting_pod_that_cannot_be_meant_waits_no_more_once_it_is_bound_or_go
             assert record is not None
             cluster.pod_event(kind, record)
         assert not cluster.pending
+
+
+def test_what_was_read_of_one_pod_is_not_taken_for_another() -> None:
+    """Equal annotations mean something else for another request."""
+    said = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_DEV": "16"}
+    read = PodReader()
+    found = []
+    for uid, limits in (("a", {"mem": 2}), ("b", {"mem": 3}), ("c", {"count": 1}), ("d", {"mem": 2})):
+        raw = pod(container(**limits), uid=uid, annotations=said)
+        raw["spec"]["nodeName"] = "n"
+        one = read(raw)
+        assert isinstance(one, AllocatedPod)
+        assert one.allocation is not None
+        found.append(dict(one.allocation.by_card))
+    assert found == [{1: 2}, {1: 3}, {1: 16}, {1: 2}]
+    broken = pod(container(mem=2), uid="e", annotations={**said, "ALIYUN_COM_GPU_MEM_POD": "9"})
+    broken["spec"]["nodeName"] = "n"
+    one = read(broken)
+    assert isinstance(one, AllocatedPod)
+    assert one.allocation is None
