@@ -282,13 +282,15 @@ SUITES = (
     ),
     Suite(
         "generations",
-        "the real kube-schedulers of 1.22, 1.24 and 1.36 read what is written for them",
+        "the real kube-schedulers of 1.22, 1.24 and 1.36 and a real kubelet take what is written for them",
         tests=("tests/generations",),
         paths=(
             f"{UTILS}/_scheduler/*",
             f"{PLUGIN_UTILS}/_scheduler/*",
             "tests/generations/*",
             "tests/unit/plugins/scheduler/*generations.py",
+            f"{UTILS}/_kubelet/*",
+            *HOST_CORE,
             "tests/lab/gpushare_lab/components.py",
         ),
         prepared=True,

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The role kubelet's core on a host with real systemd, containerd and kubelet, alone and without a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare_lab import components, debian
+from gpushare_lab.prepare import the_cache
+from quality.tree import REPOSITORY
+
+NAME = "gpushare-test-kubelet"
+LIMITS = '[containers]\ndefault_ulimits=["nofile=20000:20000","nproc=4096:4096"]\n'
+
+
+def podman(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"CONTAINERS_CONF": str(folder / "containers.conf")}
+    return subprocess.run(["podman", "--runtime", "runc", *words], env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Path]:
+    """A container with systemd, without a network; the folder of its settings."""
+    (tmp_path / "containers.conf").write_text(LIMITS)
+    (tmp_path / "containerd").mkdir()
+    rootfs = debian.root_file_system(the_cache())
+    kubelet = components.kubernetes(the_cache(), components.KUBERNETES) / "kubernetes"
+    podman(tmp_path, "rm", "--force", "--time", "1", NAME)
+    volumes = (f"{kubelet}:/usr/local/bin/kubelet:ro", f"{REPOSITORY}:/src:ro", f"{tmp_path / 'containerd'}:/var/lib/containerd")
+    options = ["--network=none", "--systemd=false", "--privileged", "--cgroupns=private", "--tmpfs=/run:mode=755", "--tmpfs=/tmp"]
+    more = [*(f"--volume={volume}" for volume in volumes), "--env=container=podman", "--stop-signal=SIGRTMIN+3"]
+    started = podman(tmp_path, "run", "--detach", f"--name={NAME}", *options, *more, "--rootfs", f"{rootfs}:O", "/sbin/init")
+    assert started.returncode == 0, started.stderr
+    deadline = time.monotonic() + 120
+    while podman(tmp_path, "exec", NAME, "systemctl", "is-active", "containerd").stdout.strip() != "active":
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    yield tmp_path
+    podman(tmp_path, "rm", "--force", "--time", "1", NAME)
+
+
+@pytest.mark.timeout(1800)
+def test_gates_are_switched_on_proven_refused_put_back_and_removed(host: Path) -> None:
+    done = podman(host, "exec", NAME, "python3", "-B", "/src/tests/generations/kubelet_on_host.py", "/src/.collections")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        "configuration: switched on and given back",
+        "environment file: switched on and given back",
+        "drop-in: switched on and given back",
+        "unknown gate: refused",
+        "kubelet that fails: restored",
+        "done",
+    ]
