@@ -16,6 +16,8 @@ description:
   - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk. If only files
     differ that the unit copies, the module reloads it. A seed alone restarts nothing.
   - If the daemon does not start, restores the previous files and returns the daemon's own log.
+  - A unit that has changed needs C(systemctl daemon-reload). If that would take the cards from a running container, the module fails
+    before it changes anything.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -26,7 +28,10 @@ options:
     type: str
     required: true
   unit:
-    description: Content of the unit file. The module adds one variable to its section C([Service]).
+    description:
+      - Content of the unit file, with one C(ExecStart).
+      - The module moves the command line to C(<name>.env) beside the kubeconfig, with a hash of what the daemon reads at its start. systemd
+        reads that file at each start. So a new release has the same unit and needs no C(systemctl daemon-reload).
     type: str
     required: true
   kubeconfig_path:
@@ -105,6 +110,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
     Companions,
@@ -112,6 +118,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.servic
     SystemdError,
     Together,
     read_environ,
+    refusal,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 
@@ -154,12 +161,25 @@ def main() -> None:
         os.umask(0o022)
         wanted = Wanted(**{key: params[key] for key in _OF_FILES})
         health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])
-        daemon = Daemon(params["name"], health, module.run_command, read_environ, copies=wanted.copied)
-        companions = Companions({name: content or None for name, content in params["companions"].items()}, module.run_command)
-        transaction = plan(wanted, daemon)
-        companions.plan(transaction)
+        folder, run = os.path.dirname(params["kubeconfig_path"]), module.run_command
+
+        def hurt() -> "str | None":
+            return exposed(run)
+
+        daemon = Daemon(params["name"], health, run, read_environ, copies=wanted.copied, settings=folder, exposed=hurt)
+        units = {name: content or None for name, content in params["companions"].items()}
+        companions = Companions(units, run, settings=folder, exposed=hurt)
+        try:
+            transaction = plan(wanted, daemon)
+            companions.plan(transaction)
+        except SystemdError as error:
+            module.fail_json(msg=f"{error}; nothing was changed")
+        paths = [change.path for change in transaction.changes]
+        why = hurt() if daemon.needs_reload(paths) or companions.needs_reload(paths) else None
+        if why:
+            module.fail_json(msg=refusal(daemon.unit, why))
         service = Together(daemon, companions)
-        restart = daemon.path in [change.path for change in transaction.changes] or daemon.is_stale()
+        restart = bool({daemon.path, daemon.settings} & set(paths)) or daemon.is_stale()
         due, enabled = bool(transaction.changes) or transaction.unfinished or service.is_due(), daemon.is_enabled()
         result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
         if not module.check_mode:

@@ -107,6 +107,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_host/files.py": ("plugins/host/test_files.py", "plugins/change/test_transaction.py"),
     "module_utils/_change/transaction.py": ("plugins/change/test_transaction.py",),
     "module_utils/_change/journal.py": ("plugins/change/test_journal.py", "plugins/change/test_transaction.py"),
+    "module_utils/_daemon/exposure.py": ("plugins/daemon/test_exposure.py",),
     "module_utils/_daemon/files.py": ("plugins/daemon/test_files.py",),
     "module_utils/_formats/yaml_scalars.py": ("plugins/formats/test_yaml_scalars.py",),
     "module_utils/_formats/toml.py": ("plugins/formats/test_toml.py",),

@@ -260,6 +260,19 @@ SUITES = (
         seconds=300,
     ),
     Suite(
+        "new-release",
+        "another release under running pods: no daemon-reload, containers keep their cards",
+        tests=("tests/hosts/test_release.py",),
+        lab="one",
+        paths=(
+            f"{UTILS}/_daemon/*",
+            "plugins/modules/gpushare_service.py",
+            "roles/*/templates/*.service.j2",
+            "tests/hosts/test_release.py",
+        ),
+        seconds=300,
+    ),
+    Suite(
         "scheduler",
         "the role scheduler on a control plane: wrong, killed, restored, removed",
         tests=("tests/hosts/test_scheduler.py",),

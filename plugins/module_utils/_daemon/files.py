@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, content_of, generation, stamped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, apart, content_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import read_token, taken
 
 RUN = "/run"
@@ -42,7 +42,7 @@ class Wanted:
 
 
 def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda name: None) -> Transaction:
-    """The unit, and the kubeconfig and the seed where their content is known. The unit names a hash of all that is read at the start.
+    """The unit, and the kubeconfig and the seed where their content is known. Its settings have a hash of all that is read at the start.
 
     point: called at each point where a kill must be harmless.
     """
@@ -61,9 +61,9 @@ def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda n
             transaction.write(path, (content.strip() + "\n").encode(), 0o600, secret=True)
         else:
             transaction.remove(path, secret=True)
-    unit = wanted.unit or ""
-    stamp = generation([unit, kubeconfig])
-    transaction.write(daemon.path, stamped(unit, stamp).encode(), 0o644)
+    unit, settings = apart(wanted.unit or "", daemon.settings, [wanted.unit, kubeconfig])
+    transaction.write(daemon.path, unit.encode(), 0o644)
+    transaction.write(daemon.settings, settings.encode(), 0o644)
     return transaction
 
 

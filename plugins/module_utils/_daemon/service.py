@@ -6,6 +6,9 @@
 
 The unit gives its process a hash of all that it reads at its start. So the running process itself says whether it is older
 than the files, also after a run that was killed between writing and restarting.
+
+What differs from release to release, the command line and that hash, is in a file that systemd reads at each start. So a new
+release needs no `systemctl daemon-reload`, which could take the cards from running containers.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import json
 import os
 import re
 import time
-from typing import Callable, Dict, Mapping, Optional, Sequence
+from typing import Callable, Collection, Dict, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
@@ -24,6 +27,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, show
 
 VARIABLE = "GPUSHARE_GENERATION"
+COMMAND = "GPUSHARE_COMMAND"
+#: Where the files are that our units read at each start, unless it is said otherwise.
+SETTINGS = "/etc/gpushare"
+_SETTINGS_HEAD = "# Copyright: gpushare.kubernetes contributors\n# systemd reads this at each start of the service. site.yml replaces it.\n"
+_START = re.compile(r"^ExecStart=((?:.*\\\n)*.*)$", re.MULTILINE)
+_WORD = re.compile(r"[\w@+=:,./~\[\]-]+", re.ASCII)
 POLL_SECONDS = 0.3
 
 
@@ -36,12 +45,27 @@ def generation(parts: Sequence[Optional[str]]) -> str:
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]
 
 
-def stamped(unit: str, stamp: str) -> str:
-    """The unit with the generation as a variable of the process, right after [Service]."""
+def apart(unit: str, settings: str, parts: Sequence[Optional[str]]) -> Tuple[str, str]:
+    """The unit, which is the same in every release, and its file `settings`: the command line and the generation of `parts`.
+
+    systemd reads such a file at each start of the service, but the unit only at a daemon-reload. SystemdError for what it cannot hold.
+    """
     head, section, rest = unit.partition("[Service]\n")
     if not section:
         raise SystemdError("the unit must have a line [Service]")
-    return f"{head}{section}Environment={VARIABLE}={stamp}\n{rest}"
+    found = _START.search(rest)
+    if found is None:
+        raise SystemdError("the unit must have a line ExecStart=")
+    words = found.group(1).replace("\\\n", " ").split()
+    for word in words:
+        if not _WORD.fullmatch(word):
+            raise SystemdError(
+                f"the command line of the unit has {word[:80]!r}; a word may have letters, digits and @+=:,./~[]-: change the "
+                "variable that it comes from"
+            )
+    start = f"EnvironmentFile={settings}\n{rest[: found.start()]}ExecStart=/usr/bin/env ${COMMAND}{rest[found.end() :]}"
+    command = " ".join(words)
+    return head + section + start, f'{_SETTINGS_HEAD}{VARIABLE}={generation(parts)}\n{COMMAND}="{command}"\n'
 
 
 class Health:
@@ -64,6 +88,7 @@ class Daemon(Service):
     """A systemd service of ours. `run` executes systemctl and journalctl, `environ` reads a process's environment.
 
     copies: file to the copy that the unit makes of it, at its start and when it is told to reload, for a process that may not read it.
+    settings: the folder of the file that the unit reads at each start; exposed: as for `Manager`.
     """
 
     def __init__(
@@ -74,10 +99,14 @@ class Daemon(Service):
         environ: Callable[[str], bytes],
         units: str = UNITS,
         copies: Optional[Mapping[str, str]] = None,
+        settings: str = SETTINGS,
+        exposed: Callable[[], Optional[str]] = lambda: None,
     ) -> None:
         super().__init__(self.is_due, self.restart_now, self.problem)
         self.unit = f"{name}.service"
         self.path = os.path.join(units, self.unit)
+        self.settings = os.path.join(settings, f"{name}.env")
+        self._manager = Manager(run, exposed)
         self._health = health
         self._run = run
         self._environ = environ
@@ -92,7 +121,10 @@ class Daemon(Service):
 
         Or systemd knows another unit: somebody changed it by hand, and it may run so.
         """
-        return self.wanted_generation() != self.running_generation() or self._show().get("NeedDaemonReload") == "yes"
+        wanted, found = self.wanted_generation(), self._show()
+        if wanted is None:
+            return found.get("ActiveState", "inactive") not in ("inactive", "failed")
+        return wanted != self.running_generation() or found.get("NeedDaemonReload") == "yes"
 
     def has_old_copies(self) -> bool:
         """Whether a file differs from the copy that the process reads."""
@@ -110,10 +142,11 @@ class Daemon(Service):
     def start_anew(self) -> None:
         """Run the unit on the disk, at boot too, or nothing if there is none. SystemdError if it does not come up."""
         if self.wanted_generation() is None:
-            self._run(["systemctl", "disable", "--now", "--quiet", self.unit])
-            self._must("daemon-reload")
+            self._run(["systemctl", "stop", self.unit])
+            self._run(["systemctl", "disable", "--no-reload", "--quiet", self.unit])
             return
-        self._must("daemon-reload")
+        if self._show().get("NeedDaemonReload") == "yes":
+            self._manager.reload(self.unit)
         self.enable()
         self._must("restart", self.unit)
 
@@ -122,12 +155,17 @@ class Daemon(Service):
         self._must("reload", self.unit)
 
     def enable(self) -> None:
-        """Have it started at boot."""
-        self._must("enable", "--quiet", self.unit)
+        """Have it started at boot. Without the daemon-reload that systemctl adds otherwise: what is enabled here is started, too."""
+        self._must("enable", "--no-reload", "--quiet", self.unit)
 
     def is_enabled(self) -> bool:
-        """Whether it is started at boot."""
-        return self._show().get("UnitFileState") == "enabled"
+        """Whether it is started at boot. Asked of the files, since systemd keeps what it has once answered."""
+        return self._run(["systemctl", "is-enabled", "--quiet", self.unit])[0] == 0
+
+    def needs_reload(self, changes: Collection[str]) -> bool:
+        """Whether the way there is a daemon-reload. changes: the paths of the files that are to be written."""
+        found = self._show()
+        return found.get("NeedDaemonReload") == "yes" or (self.path in changes and found.get("LoadState") == "loaded")
 
     def problem(self) -> Optional[str]:
         """None once it runs and its health report is good; what is wrong, in its own words, when its time is over."""
@@ -141,12 +179,11 @@ class Daemon(Service):
             time.sleep(POLL_SECONDS)
 
     def wanted_generation(self) -> Optional[str]:
-        """The generation in the unit on the disk, None if there is no unit."""
-        state = read_state(self.path)
-        if state is None:
+        """The generation in the unit's settings on the disk, "" without them, None if there is no unit."""
+        if read_state(self.path) is None:
             return None
-        found = re.search(rf"^Environment={VARIABLE}=(\S+)$", state.content.decode(), re.MULTILINE)
-        return found.group(1) if found else ""
+        found = re.search(rf"^{VARIABLE}=(\S+)$".encode(), content_of(self.settings) or b"", re.MULTILINE)
+        return found.group(1).decode("ascii", "replace") if found else ""
 
     def running_generation(self) -> Optional[str]:
         """The generation that the running process was started with, "" if it has none, None if nothing runs."""
@@ -174,7 +211,7 @@ class Daemon(Service):
         return report or health.also()
 
     def _show(self) -> Dict[str, str]:
-        return show(self._run, self.unit, "ActiveState", "MainPID", "UnitFileState", "NeedDaemonReload")
+        return show(self._run, self.unit, "LoadState", "ActiveState", "MainPID", "NeedDaemonReload")
 
     def _must(self, *args: str) -> None:
         status, out, err = self._run(["systemctl", *args])
@@ -201,16 +238,34 @@ def read_environ(pid: str) -> bytes:
 class Companions:
     """Units by name with their content, None for one that shall not be there. Timers run, also after a boot; others are started by them."""
 
-    def __init__(self, wanted: Mapping[str, Optional[str]], run: Run, units: str = UNITS) -> None:
+    def __init__(
+        self,
+        wanted: Mapping[str, Optional[str]],
+        run: Run,
+        units: str = UNITS,
+        settings: str = SETTINGS,
+        exposed: Callable[[], Optional[str]] = lambda: None,
+    ) -> None:
+        """settings, exposed: as for `Daemon`."""
         self.wanted = dict(wanted)
         self._run = run
         self._units = units
+        self._settings = settings
+        self._manager = Manager(run, exposed)
 
     def plan(self, transaction: Transaction) -> None:
-        """Their files."""
+        """Their files. SystemdError for a command line that cannot be one."""
         for name, content in self.wanted.items():
+            stem, _dot, kind = name.rpartition(".")
+            settings = os.path.join(self._settings, f"{stem}.env")
             if content is None:
                 transaction.remove(self.path(name))
+                if kind == "service":
+                    transaction.remove(settings)
+            elif kind == "service":
+                unit, lines = apart(content, settings, [content])
+                transaction.write(self.path(name), unit.encode(), 0o644)
+                transaction.write(settings, lines.encode(), 0o644)
             else:
                 transaction.write(self.path(name), content.encode(), 0o644)
 
@@ -228,25 +283,61 @@ class Companions:
             if name not in there:
                 # Before systemd hears that the file is gone: it would be left as failed.
                 self._run(["systemctl", "stop", name])
-                self._run(["systemctl", "disable", "--quiet", name])
-        self._must("daemon-reload")
+                self._run(["systemctl", "disable", "--no-reload", "--quiet", name])
+        old = [name for name in there if show(self._run, name, "NeedDaemonReload").get("NeedDaemonReload") == "yes"]
+        if old:
+            self._manager.reload(old[0])
         for name in there:
             if name.endswith(".timer"):
-                self._must("enable", "--now", "--quiet", name)
+                self._must("enable", "--no-reload", "--quiet", name)
+                self._must("restart" if name in old else "start", name)
+
+    def needs_reload(self, changes: Collection[str]) -> bool:
+        """Whether the way there is a daemon-reload. changes: the paths of the files that are to be written."""
+        for name, content in self.wanted.items():
+            found = show(self._run, name, "LoadState", "NeedDaemonReload") if content is not None else {}
+            if found.get("NeedDaemonReload") == "yes" or (self.path(name) in changes and found.get("LoadState") == "loaded"):
+                return True
+        return False
 
     def _is_off(self, name: str) -> bool:
-        status = show(self._run, name, "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
-        if status.get("NeedDaemonReload") == "yes":
-            return True
+        status = show(self._run, name, "LoadState", "ActiveState", "NeedDaemonReload")
         running = status.get("ActiveState") in ("active", "activating")
         if not os.path.exists(self.path(name)):
-            return running or status.get("UnitFileState") == "enabled"
-        return name.endswith(".timer") and not (running and status.get("UnitFileState") == "enabled")
+            return running
+        if status.get("NeedDaemonReload") == "yes":
+            return True
+        return name.endswith(".timer") and not (running and self._run(["systemctl", "is-enabled", "--quiet", name])[0] == 0)
 
     def _must(self, *args: str) -> None:
         status, out, err = self._run(["systemctl", *args])
         if status != 0:
             raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {(err or out).strip()}")
+
+
+class Manager:
+    """systemd itself. exposed: why a daemon-reload would hurt running containers, None if it would not."""
+
+    def __init__(self, run: Run, exposed: Callable[[], Optional[str]]) -> None:
+        self._run = run
+        self._exposed = exposed
+
+    def reload(self, unit: str) -> None:
+        """Have it read all units again. SystemdError where that would hurt, or in its own words."""
+        why = self._exposed()
+        if why:
+            raise SystemdError(refusal(unit, why))
+        status, out, err = self._run(["systemctl", "daemon-reload"])
+        if status != 0:
+            raise SystemdError(f"systemctl daemon-reload failed with exit status {status}: {(err or out).strip()}")
+
+
+def refusal(unit: str, why: str) -> str:
+    """What is said instead of a daemon-reload that `unit` needs."""
+    return (
+        f"{unit} has changed, and systemd reads it at a daemon-reload only. {why}. Drain this node (gpushare_drain) and run again; "
+        "nothing was changed"
+    )
 
 
 class Together(Service):

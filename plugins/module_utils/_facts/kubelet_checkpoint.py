@@ -23,8 +23,9 @@ _CHECKPOINT = "kubelet_internal_checkpoint"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
-_UNIT = re.compile(r"--memory-unit[ =](\S+)")
-_STRATEGY = re.compile(r"--device-strategy[ =](\S+)")
+_SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
+_UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
+_STRATEGY = re.compile(r"--device-strategy[ =]([^\s\"]+)")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Sharing:
 
 def sharing(host: Host, kubelet_root: str) -> Sharing:
     """Look at the host."""
-    text = host.text(_UNIT_FILE) or ""
+    settings = _SETTINGS.search(host.text(_UNIT_FILE) or "")
+    text = (host.text(settings.group(1)) if settings else None) or ""
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
     # The device plugin's own default counts where its unit does not name one.
     now = strategy.group(1) if strategy else "envvar" if unit else ""

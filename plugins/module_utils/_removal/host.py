@@ -24,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     PLUGIN,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, is_environment
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import remove, replace
@@ -51,7 +52,10 @@ PROVEN_ELSEWHERE = (
     "container_runtime.cri-o",
     "nvidia_driver",
 )
-CREDENTIALS = tuple(daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token"))
+SETTINGS = tuple(unit.replace(".service", ".env") for unit in OUR_UNITS if unit.endswith(".service"))
+CREDENTIALS = SETTINGS + tuple(
+    daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token")
+)
 STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
@@ -175,7 +179,7 @@ class _Unit:
     def _stop(self) -> None:
         # Two calls: a unit without its file can be stopped and not disabled.
         status, out, err = self._run(["systemctl", "stop", self.name])
-        self._run(["systemctl", "disable", "--quiet", self.name])
+        self._run(["systemctl", "disable", "--no-reload", "--quiet", self.name])
         self._see()
         if self.active or self.enabled:
             why = (err or out).strip() or f"systemctl stop ended with {status}"
@@ -227,6 +231,10 @@ def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:
     touched = {step.what for step in plan.steps}
     stale = [unit.name for unit in units.values() if unit.stale or unit.path in touched]
     if not stale:
+        return
+    why = exposed(run, plan.layout.root)
+    if why:
+        plan.notes.append(f"systemctl daemon-reload was left out, so systemd still lists {', '.join(stale)}: {why}")
         return
 
     def reload() -> None:

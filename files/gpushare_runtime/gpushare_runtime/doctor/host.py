@@ -12,7 +12,6 @@ import errno
 import os
 import posixpath
 import re
-import shlex
 import stat
 import subprocess
 from collections.abc import Callable, Sequence
@@ -27,14 +26,16 @@ DAEMONS: Final = (PLUGIN, EXTENDER)
 
 UNITS: Final = "/etc/systemd/system"
 GENERATION: Final = "GPUSHARE_GENERATION"
-"""The variable of a daemon's process with a hash of all that it reads at its start; the installer writes it into the unit."""
+"""The variable of a daemon's process with a hash of all that it reads at its start; the installer writes it into the settings
+of the unit."""
 
 MOST_BYTES: Final = 1024 * 1024
 _SHOWN: Final = 300
 _SYSTEMCTL_SECONDS: Final = 20.0
 _PROPERTIES: Final = ("ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
-_START: Final = re.compile(r"^ExecStart=(.*)$", re.MULTILINE)
-_STAMP: Final = re.compile(rf"^Environment={GENERATION}=(\S+)$", re.MULTILINE)
+_SETTINGS: Final = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
+_START: Final = re.compile(r'^GPUSHARE_COMMAND="([^"\n]*)"$', re.MULTILINE)
+_STAMP: Final = re.compile(rf"^{GENERATION}=(\S+)$", re.MULTILINE)
 _COPIED: Final = re.compile(r"\bfor file in ([^;]*);")
 
 
@@ -46,12 +47,13 @@ class CannotLook(Exception):
 class Unit:
     """A service of ours: its file, and what systemd and the process say.
 
-    text: None without a file; arguments: with which the file starts it; file_stamp, stamp: the generations of the file and of the
-    process, "" for one without, None for no process; says: its last status text.
+    text: None without a file; settings: of the file that the unit reads at each start; arguments: with which they start it; file_stamp,
+    stamp: the generations of the settings and of the process, "" for one without, None for no process; says: its last status text.
     """
 
     name: str
     text: str | None
+    settings: str = ""
     active: str = "unknown"
     state: str = ""
     enabled: bool = False
@@ -61,16 +63,13 @@ class Unit:
 
     @property
     def arguments(self) -> list[str]:
-        """By the file. Not by the process, which may write there what it likes: files that are named here are read as root."""
-        start = _START.search((self.text or "").replace("\\\n", " "))
-        try:
-            return shlex.split(start.group(1)) if start else []
-        except ValueError:
-            return []
+        """By the files. Not by the process, which may write there what it likes: files that are named here are read as root."""
+        start = _START.search(self.settings)
+        return start.group(1).split() if start else []
 
     @property
     def file_stamp(self) -> str:
-        found = _STAMP.search(self.text or "")
+        found = _STAMP.search(self.settings)
         return found.group(1) if found else ""
 
     def option(self, name: str) -> str:
@@ -129,9 +128,12 @@ class Host:
         lines = (line.partition("=") for line in self._systemctl(["show", file, f"--property={','.join(_PROPERTIES)}"]).splitlines())
         properties = {key: value for key, equals, value in lines if equals}
         pid = int(properties.get("MainPID") or 0)
+        text = None if content is None else content.decode("utf-8", "replace")
+        settings = _SETTINGS.search(text or "")
         return Unit(
             name,
-            None if content is None else content.decode("utf-8", "replace"),
+            text,
+            (self.read(settings.group(1)) or b"" if settings else b"").decode("utf-8", "replace"),
             properties.get("ActiveState", "unknown"),
             properties.get("SubState", ""),
             properties.get("UnitFileState") == "enabled",

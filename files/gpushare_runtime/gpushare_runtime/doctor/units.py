@@ -34,7 +34,7 @@ def judge_unit(found: Findings, unit: Unit, environment: str) -> bool:
         return False
     if unit.file_stamp != unit.stamp:
         seen = f"{name} running from other files than those on the disk"
-        cure = f"{SITE}, or: systemctl daemon-reload && systemctl restart {unit.name}"
+        cure = f"{SITE}, or: systemctl restart {unit.name}"
         found.error(f"{short}_older_than_file", seen, "the process that its unit file starts", cure)
     elif unit.arguments and not unit.arguments[0].startswith(f"{environment}/"):
         found.error("runtime_differs", f"{name} running {unit.arguments[0]}", f"a program of the runtime in use, {environment}", SITE)

@@ -24,6 +24,11 @@ def nothing_runs(argv: list[str]) -> tuple[int, str, str]:
     return 0, "ActiveState=inactive\nMainPID=0\n", ""
 
 
+def idle(folder: Path) -> Daemon:
+    """One that does not run."""
+    return Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(folder), settings=str(folder))
+
+
 @pytest.fixture
 def wanted(tmp_path: Path) -> Wanted:
     return Wanted(
@@ -39,43 +44,46 @@ def wanted(tmp_path: Path) -> Wanted:
 
 def files(wanted: Wanted, folder: Path) -> dict[str, str]:
     """What the plan writes: name to content."""
-    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(folder))
+    daemon = idle(folder)
     return {Path(change.path).name: (change.after or b"").decode() for change in plan(wanted, daemon).changes}
 
 
 def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: Wanted, tmp_path: Path) -> None:
     found = files(replace(wanted, seed_content="a.b.c"), tmp_path)
-    assert list(found) == ["x.kubeconfig", "x.token", "gpushare-x.service"]
+    assert list(found) == ["x.kubeconfig", "x.token", "gpushare-x.service", "gpushare-x.env"]
     assert found["x.token"] == "a.b.c\n"
     assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x-copies/tls.crt"}
 
 
 def test_every_file_has_its_mode_and_what_is_secret_is_said_to_be(wanted: Wanted, tmp_path: Path) -> None:
-    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    daemon = idle(tmp_path)
     gone = tmp_path / "gone.token"
     gone.write_text("s3cret")
     secrets = {str(tmp_path / "m.token"): " s3cret\n\n", str(gone): ""}
     changes = plan(replace(wanted, seed_content=" a.b.c ", secrets=secrets), daemon).changes
-    found = [(Path(one.path).name, one.after, oct(one.mode), one.secret) for one in changes[:-1]]
+    found = [(Path(one.path).name, one.after, oct(one.mode), one.secret) for one in changes[:-2]]
     assert found == [
         ("x.kubeconfig", b"server: a\n", "0o600", True),
         ("x.token", b"a.b.c\n", "0o600", True),
         ("gone.token", None, "0o0", True),
         ("m.token", b"s3cret\n", "0o600", True),
     ]
-    assert (changes[-1].path, oct(changes[-1].mode), changes[-1].secret) == (daemon.path, "0o644", False)
+    assert [(one.path, oct(one.mode), one.secret) for one in changes[-2:]] == [
+        (daemon.path, "0o644", False),
+        (daemon.settings, "0o644", False),
+    ]
 
 
-def test_the_unit_names_what_the_kubeconfig_on_the_host_holds_where_none_is_given(wanted: Wanted, tmp_path: Path) -> None:
-    given = files(wanted, tmp_path)["gpushare-x.service"]
+def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_given(wanted: Wanted, tmp_path: Path) -> None:
+    given = files(wanted, tmp_path)
     without = replace(wanted, kubeconfig_content=None)
     none = files(without, tmp_path)
-    assert list(none) == ["gpushare-x.service"]
+    assert list(none) == ["gpushare-x.service", "gpushare-x.env"]
     Path(wanted.kubeconfig_path).write_text("server: a\n")
-    assert files(without, tmp_path) == {"gpushare-x.service": given}
-    assert none["gpushare-x.service"] != given
+    assert files(without, tmp_path) == {name: given[name] for name in none}
+    assert (none["gpushare-x.env"] != given["gpushare-x.env"], none["gpushare-x.service"]) == (True, given["gpushare-x.service"])
     assert "x.token" not in files(replace(wanted, seed_content=""), tmp_path)
-    assert list(files(replace(without, seed_path=None, seed_content="a"), tmp_path)) == ["gpushare-x.service"]
+    assert list(files(replace(without, seed_path=None, seed_content="a"), tmp_path)) == list(none)
     with pytest.raises(SystemdError, match=r"the unit must have a line \[Service\]"):
         files(replace(without, unit=None), tmp_path)
 
@@ -98,7 +106,7 @@ def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Wante
     assert with_one == {**before, "x-metrics.token": "s3cret\n"}
     assert files(replace(wanted, secrets={path: ""}), tmp_path) == before
     Path(path).write_text("s3cret\n")
-    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    daemon = idle(tmp_path)
     for content in ("", "another"):
         planned = plan(replace(wanted, secrets={path: content}), daemon)
         (change,) = (change for change in planned.changes if change.path == path)
@@ -109,20 +117,21 @@ def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Wante
 
 def test_secrets_are_in_no_diff(wanted: Wanted, tmp_path: Path) -> None:
     (tmp_path / "x.kubeconfig").write_text("token: of-a-former-release\n")
-    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(tmp_path))
+    daemon = idle(tmp_path)
     shown = json.dumps(plan(replace(wanted, seed_content="a.b.c"), daemon).diff())
     assert "of-a-former-release" not in shown
     assert "a.b.c" not in shown
 
 
 def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: Wanted, tmp_path: Path) -> None:
-    unit = files(wanted, tmp_path)["gpushare-x.service"]
-    assert files(replace(wanted, seed_content="a.b.c"), tmp_path)["gpushare-x.service"] == unit
+    settings = files(wanted, tmp_path)["gpushare-x.env"]
+    assert files(replace(wanted, seed_content="a.b.c"), tmp_path)["gpushare-x.env"] == settings
     for other in (
         replace(wanted, kubeconfig_content="server: b\n"),
         replace(wanted, unit=UNIT + "User=x\n"),
+        replace(wanted, unit=UNIT.replace("/x", "/y")),
     ):
-        assert files(other, tmp_path)["gpushare-x.service"] != unit
+        assert files(other, tmp_path)["gpushare-x.env"] != settings
 
 
 def test_after_a_new_seed_its_own_token_is_waited_for(wanted: Wanted) -> None:
@@ -154,6 +163,7 @@ class Systemd:
         self.active: set[str] = set()
         self.process = ""
         self.refuses = ""
+        self.reloads = 0
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[0] == "journalctl":
@@ -161,24 +171,31 @@ class Systemd:
         verb, name = argv[1], argv[-1]
         if verb == self.refuses:
             return 1, "", "Access denied"
-        on_disk = {path.name: path.read_text() for path in self.folder.iterdir()}
+        on_disk = {path.name: path.read_text() for path in self.folder.iterdir() if path.suffix != ".env"}
         if verb == "show":
             name = argv[2]
             state = {
                 "ActiveState": "active" if name in self.active else "inactive",
                 "MainPID": "7" if name in self.active else "0",
-                "UnitFileState": "enabled" if name in self.enabled else "",
+                "LoadState": "loaded" if name in self.loaded else "not-found",
                 "NeedDaemonReload": "yes" if name in self.loaded and self.loaded[name] != on_disk.get(name) else "no",
             }
             return 0, "".join(f"{key}={value}\n" for key, value in state.items()), ""
+        if verb == "is-enabled":
+            return (0 if name in self.enabled else 1), "", ""
         if verb == "daemon-reload":
-            self.loaded = on_disk
+            self.reloads += 1
+            self.loaded = {name: text for name, text in on_disk.items() if name in self.loaded}
         elif verb == "enable":
-            assert name in self.loaded
+            assert "--no-reload" in argv
+            assert name in on_disk
             self.enabled.add(name)
-            self.active |= {name} if "--now" in argv else set()
-        elif verb == "restart":
-            self.process = self.loaded[name]
+        elif verb in ("restart", "start"):
+            self.loaded.setdefault(name, on_disk[name])
+            if name.endswith(".service"):
+                self.process = (self.folder / name.replace(".service", ".env")).read_text()
+            if name.endswith(".timer"):  # it has systemd read what it starts
+                self.loaded |= {other: text for other, text in on_disk.items() if other == name.replace(".timer", ".service")}
             self.active.add(name)
         elif verb == "stop":
             self.active.discard(name)
@@ -187,11 +204,10 @@ class Systemd:
         return 0, "", ""
 
     def environ(self, pid: str) -> bytes:
-        lines = [line for line in self.process.splitlines() if line.startswith("Environment=")]
-        return b"\0".join(line.partition("=")[2].encode() for line in lines) + b"\0"
+        return b"\0".join(line.encode() for line in self.process.splitlines()) + b"\0"
 
     def companions(self, **contents: str | None) -> Companions:
-        return Companions({name.replace("_", "."): content for name, content in contents.items()}, self, str(self.folder))
+        return Companions({name.replace("_", "."): content for name, content in contents.items()}, self, str(self.folder), str(self.folder))
 
 
 def test_a_timer_is_started_once_and_looked_at_again_when_it_changes(tmp_path: Path) -> None:
@@ -227,7 +243,7 @@ def test_systemds_own_words_are_the_error(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     (tmp_path / "p.timer").write_text("t")
     systemd.refuses = "enable"
-    with pytest.raises(SystemdError, match=r"systemctl enable --now --quiet p\.timer failed with exit status 1: Access denied"):
+    with pytest.raises(SystemdError, match=r"systemctl enable --no-reload --quiet p\.timer failed with exit status 1: Access denied"):
         systemd.companions(p_timer="t").settle()
 
 
@@ -237,8 +253,9 @@ class Killed(BaseException):
 
 def converge(wanted: Wanted, systemd: Systemd, point: Callable[[str], None] = lambda name: None) -> bool:
     """As the module does; whether it changed anything."""
-    daemon = Daemon("gpushare-x", Health(None, "synced", 0), systemd, systemd.environ, str(systemd.folder))
-    companions = systemd.companions(p_timer="timer", p_service="service")
+    folder = str(systemd.folder)
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), systemd, systemd.environ, folder, settings=folder)
+    companions = systemd.companions(p_timer="timer", p_service="[Service]\nExecStart=/p\n")
     transaction = plan(wanted, daemon, point)
     companions.plan(transaction)
     service = Together(daemon, companions)
@@ -274,7 +291,8 @@ def test_killed_anywhere_the_next_run_converges(wanted: Wanted, tmp_path: Path, 
         # The next run has made another seed, if the daemon has no token yet.
         assert converge(replace(one, seed_content="d.e.f"), systemd)
         assert Path(one.seed_path or "").read_text() == "d.e.f\n"
-        assert systemd.process == (folder / "gpushare-x.service").read_text()
+        assert systemd.process == (folder / "gpushare-x.env").read_text()
+        assert systemd.reloads == 0
         assert (systemd.active, systemd.enabled) == ({"gpushare-x.service", "p.timer"},) * 2
         assert not converge(one, systemd)
     assert len(points) > 15
@@ -294,8 +312,8 @@ def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
     systemd(["systemctl", "daemon-reload"])
     systemd(["systemctl", "restart", unit.name])
     assert converge(wanted, systemd)
-    assert systemd.process == unit.read_text()
-    assert "User=nobody" not in systemd.process
+    assert systemd.loaded[unit.name] == unit.read_text()
+    assert "User=nobody" not in unit.read_text()
     assert not converge(wanted, systemd)
 
 

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, SystemdError, generation, stamped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, SystemdError, apart, generation
 
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
 
 
 class Systemd:
-    """systemctl and journalctl of one service, which starts with the environment of its unit file, or fails."""
+    """systemctl and journalctl of one service: a unit that is read once, and settings that are read at each start; or it fails."""
 
     def __init__(self, units: Path, starts: bool = True) -> None:
         self.path, self.starts = units / "gpushare-x.service", starts
+        self.settings = units / "gpushare-x.env"
+        self.hurts: str | None = None
         self.loaded: str | None = None
         self.running: str | None = None
         self.enabled = False
@@ -27,17 +29,26 @@ class Systemd:
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         verb = argv[1] if argv[0] == "systemctl" else argv[0]
-        if verb not in ("show", "journalctl"):
+        if verb in ("enable", "disable"):
+            assert "--no-reload" in argv, "systemctl would reload systemd by itself"
+        if verb not in ("show", "journalctl", "is-enabled"):
             self.calls.append(verb)
         answer: Callable[[], tuple[int, str, str]] = getattr(self, "on_" + verb.replace("-", "_"))
         return answer()
 
     def on_show(self) -> tuple[int, str, str]:
         active, pid = ("active", 42) if self.running is not None else ("failed", 0)
-        enabled = "enabled" if self.enabled else "disabled"
         on_disk = self.path.read_text() if self.path.exists() else None
         reload_due = "no" if self.loaded in (None, on_disk) else "yes"
-        return 0, f"MainPID={pid}\nActiveState={active}\nUnitFileState={enabled}\nNeedDaemonReload={reload_due}\n", ""
+        load = "not-found" if self.loaded is None else "loaded"
+        return 0, f"LoadState={load}\nMainPID={pid}\nActiveState={active}\nNeedDaemonReload={reload_due}\n", ""
+
+    def on_is_enabled(self) -> tuple[int, str, str]:
+        return (0 if self.enabled else 1), "", ""
+
+    def on_stop(self) -> tuple[int, str, str]:
+        self.running = None
+        return 0, "", ""
 
     def on_journalctl(self) -> tuple[int, str, str]:
         return 0, "it said this\n", ""
@@ -51,7 +62,7 @@ class Systemd:
         return 0, "", ""
 
     def on_disable(self) -> tuple[int, str, str]:
-        self.enabled, self.running = False, None
+        self.enabled = False
         return 0, "", ""
 
     def on_reload(self) -> tuple[int, str, str]:
@@ -64,45 +75,53 @@ class Systemd:
             Path(copy).write_bytes(Path(source).read_bytes())
 
     def on_restart(self) -> tuple[int, str, str]:
-        self.running = self.loaded if self.starts else None
+        if self.loaded is None:  # a unit that is new to systemd is read when it is started
+            self.loaded = self.path.read_text()
+        self.running = self.settings.read_text() if self.starts else None
         self.copy()
         return (0, "", "") if self.starts else (1, "", "Job failed.")
 
     def environ(self, pid: str) -> bytes:
         assert pid == "42"
-        lines = [line for line in (self.running or "").splitlines() if line.startswith("Environment=")]
-        return b"\0".join([b"HOME=/", *(line.partition("=")[2].encode() for line in lines)]) + b"\0"
+        return b"\0".join([b"HOME=/", *(line.encode() for line in (self.running or "").splitlines())]) + b"\0"
+
+    def write(self, unit: str, part: str) -> None:
+        """As the module does."""
+        text, settings = apart(unit, str(self.settings), [part])
+        self.path.write_text(text)
+        self.settings.write_text(settings)
 
     def daemon(self) -> Daemon:
-        return Daemon("gpushare-x", Health(None, "synced", 0), self, self.environ, str(self.path.parent), self.copies)
+        folder = str(self.path.parent)
+        return Daemon("gpushare-x", Health(None, "synced", 0), self, self.environ, folder, self.copies, folder, lambda: self.hurts)
 
 
 def test_a_new_unit_is_started_and_then_left_alone(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     daemon = systemd.daemon()
     assert not daemon.is_due()  # no unit, nothing runs
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     assert daemon.is_due()
     daemon.restart_now()
-    assert systemd.calls == ["daemon-reload", "enable", "restart"]
+    assert systemd.calls == ["enable", "restart"]
     assert not daemon.is_due()
     assert daemon.problem() is None
 
 
 def test_a_process_that_is_older_than_its_unit_is_due_whoever_wrote_it(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()
-    systemd.path.write_text(stamped(UNIT, "g2"))
+    systemd.write(UNIT, "g2")
     assert systemd.daemon().is_due()
     assert "does not run it from its unit file" in (systemd.daemon().problem() or "")
 
 
 def test_a_unit_that_was_edited_by_hand_is_due_although_its_generation_is_ours(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
-    systemd.path.write_text(stamped(UNIT + "User=nobody\n", "g1"))
+    systemd.write(UNIT + "User=nobody\n", "g1")
     systemd.daemon().restart_now()
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     assert systemd.daemon().is_due()
     systemd.daemon().restart_now()
     assert not systemd.daemon().is_due()
@@ -113,7 +132,7 @@ def test_where_only_copies_are_old_it_is_told_to_reload(tmp_path: Path) -> None:
     source, copy = tmp_path / "tls.crt", tmp_path / "copy.crt"
     systemd.copies = {str(source): str(copy)}
     source.write_text("old")
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()
     assert not systemd.daemon().is_due()
     source.write_text("new")
@@ -134,14 +153,16 @@ def test_copies_of_what_does_not_run_are_nobodys(tmp_path: Path) -> None:
 def test_what_else_must_be_so_is_part_of_its_health(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     health = Health(None, "synced", 0, also=lambda: "it has no token")
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()
-    assert "it has no token" in (Daemon("gpushare-x", health, systemd, systemd.environ, str(tmp_path)).problem() or "")
+    assert "it has no token" in (
+        Daemon("gpushare-x", health, systemd, systemd.environ, str(tmp_path), settings=str(tmp_path)).problem() or ""
+    )
 
 
 def test_a_process_that_died_is_due(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()
     systemd.running = None
     assert systemd.daemon().is_due()
@@ -149,7 +170,7 @@ def test_a_process_that_died_is_due(tmp_path: Path) -> None:
 
 def test_without_a_unit_it_is_stopped(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()
     systemd.path.unlink()
     assert systemd.daemon().is_due()
@@ -160,7 +181,7 @@ def test_without_a_unit_it_is_stopped(tmp_path: Path) -> None:
 
 def test_what_does_not_start_is_said_in_its_own_words(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path, starts=False)
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     with pytest.raises(SystemdError, match=r"(?s)restart gpushare-x.service failed.*Job failed.*it said this"):
         systemd.daemon().restart_now()
 
@@ -172,7 +193,53 @@ def test_any_part_changes_the_generation() -> None:
 
 def test_a_unit_without_a_service_is_refused() -> None:
     with pytest.raises(SystemdError, match=r"\[Service\]"):
-        stamped("[Unit]\n", "g1")
+        apart("[Unit]\n", "/x.env", ["g1"])
+
+
+def test_a_new_release_is_started_without_a_daemon_reload(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart_now()
+    before, systemd.hurts = systemd.path.read_text(), "gpu pods would lose their cards"
+    systemd.calls.clear()
+    systemd.write(UNIT.replace("ExecStart=/x", "ExecStart=/opt/2/x --option y"), "g2")
+    assert systemd.path.read_text() == before
+    daemon = systemd.daemon()
+    assert (daemon.is_due(), daemon.needs_reload([daemon.settings])) == (True, False)
+    daemon.restart_now()
+    assert systemd.calls == ["enable", "restart"]
+    assert not daemon.is_due()
+
+
+def test_a_changed_unit_is_not_read_where_that_would_hurt(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    assert not systemd.daemon().needs_reload([systemd.daemon().path]), "systemd reads a unit that is new to it anyway"
+    systemd.daemon().restart_now()
+    assert systemd.daemon().needs_reload([systemd.daemon().path])
+    assert not systemd.daemon().needs_reload([])
+    systemd.calls.clear()
+    systemd.write(UNIT + "Nice=1\n", "g2")
+    assert systemd.daemon().needs_reload([])
+    systemd.hurts = "That would take the cards from running containers: x.scope (nvidia0)"
+    with pytest.raises(SystemdError, match=r"gpushare-x\.service has changed.*take the cards.*x\.scope \(nvidia0\)\. Drain this node"):
+        systemd.daemon().restart_now()
+    assert systemd.calls == []
+    systemd.hurts = None
+    systemd.daemon().restart_now()
+    assert systemd.calls == ["daemon-reload", "enable", "restart"]
+
+
+@pytest.mark.parametrize("word", ["a'b", 'a"b', "a\\b", "$HOME", "%h", "a;b", "x" * 90 + "'"])
+def test_a_word_that_systemd_would_read_otherwise_is_refused(word: str) -> None:
+    with pytest.raises(SystemdError, match="a word may have letters, digits") as error:
+        apart(f"[Service]\nExecStart=/x {word} y\n", "/x.env", [])
+    assert len(str(error.value)) < 260
+
+
+def test_a_unit_that_starts_nothing_is_refused() -> None:
+    with pytest.raises(SystemdError, match="a line ExecStart="):
+        apart("[Service]\nType=oneshot\n", "/x.env", [])
 
 
 def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -191,7 +258,7 @@ def test_health_is_the_key_being_true() -> None:
 def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
     # A daemon-reload can take the cards from containers that run: systemd closes the devices that it does not know of.
     systemd = Systemd(tmp_path)
-    systemd.path.write_text(stamped(UNIT, "g1"))
+    systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()
     systemd.calls.clear()
     daemon = systemd.daemon()

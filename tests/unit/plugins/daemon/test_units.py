@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import Environments, Interpreter
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, apart
 
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
@@ -60,6 +60,7 @@ PLAY = """
   vars:
     __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
     __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
+    __gpushare_strategy: {{strategy: envvar, obstacles: []}}
     __device_plugin_cards: {{driver: {{loaded: "{{{{ driver | default('614.99') }}}}"}}}}
   tasks:
     - ansible.builtin.copy:
@@ -229,6 +230,7 @@ class Host(Systemd):
         super().__init__(root / "units")
         self.root, self.script = root, ""
         self.path = root / "units/gpushare-device-plugin.service"
+        self.settings = self.path.with_suffix(".env")
         self.environments = Environments(str(root / "opt/gpushare"))
 
     def build(self, name: str, script: str) -> None:
@@ -245,9 +247,12 @@ class Host(Systemd):
         self.environments.build(name, Interpreter("/usr/bin/python3", "3.11"), [["install", "wheel"]], run, {})
 
     def on_restart(self) -> tuple[int, str, str]:
-        (line,) = (line for line in (self.loaded or "").splitlines() if line.startswith("ExecStart="))
-        done = subprocess.run([str(self.root) + line.split()[0].partition("=")[2]], capture_output=True, text=True, check=False)
-        self.running = self.loaded if done.returncode == 0 else None
+        self.loaded = self.loaded or self.path.read_text()
+        settings = self.settings.read_text()
+        (line,) = (line for line in settings.splitlines() if line.startswith("GPUSHARE_COMMAND="))
+        program = line.partition("=")[2].strip('"').split()[0]
+        done = subprocess.run([f"{self.root}{program}"], capture_output=True, text=True, check=False)
+        self.running = settings if done.returncode == 0 else None
         self.said = done.stdout.strip()
         return (0, "", "") if done.returncode == 0 else (1, "", "Job failed.")
 
@@ -255,7 +260,8 @@ class Host(Systemd):
         """As the role does it."""
         wanted = Wanted("gpushare-device-plugin", text, str(self.root / "etc/kubeconfig"), kubeconfig_content="server: a\n")
         (self.root / "etc").mkdir(exist_ok=True)
-        daemon = Daemon("gpushare-device-plugin", Health(None, "synced", 0), self, self.environ, str(self.path.parent))
+        health, folder = Health(None, "synced", 0), str(self.path.parent)
+        daemon = Daemon("gpushare-device-plugin", health, self, self.environ, folder, settings=folder)
         plan(wanted, daemon).apply(daemon)
 
 
@@ -270,3 +276,19 @@ def test_a_release_whose_plugin_exits_is_put_back_with_its_code(units: Path, tmp
         host.install(unit(units, "next", "device-plugin"))
     assert (host.said, host.running is not None) == ("0.1.0", True)
     assert host.environments.current() == "0.1.0-aaaaaaaaaaaa"
+    assert "daemon-reload" not in host.calls
+
+
+@pytest.mark.parametrize("name", ["extender", "device-plugin", "pki"])
+def test_another_release_has_the_same_unit_and_systemd_need_not_read_it_again(units: Path, name: str) -> None:
+    (one, first), (other, second) = (apart(unit(units, host, name), f"/etc/gpushare/{name}.env", []) for host in ("plain", "next"))
+    assert one == other
+    assert ("/0.1.0-aaaaaaaaaaaa/" in first, "/0.2.0-bbbbbbbbbbbb/" in second) == (True, True)
+
+
+@pytest.mark.parametrize("host", sorted(HOSTS))
+@pytest.mark.parametrize("name", ["extender", "device-plugin"])
+def test_no_word_is_lost_on_the_way_to_the_settings(units: Path, host: str, name: str) -> None:
+    _text, settings = apart(unit(units, host, name), "/x.env", [])
+    command = settings.partition("GPUSHARE_COMMAND=")[2].strip().strip('"').split()
+    assert command[1:] == arguments(units, host, name)

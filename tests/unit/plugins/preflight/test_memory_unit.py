@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import apart
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, recorded, sharing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -94,7 +95,9 @@ def checkpoint(*entries: tuple[str, str]) -> str:
 def test_what_is_shared_now(tmp_path: Path) -> None:
     root = kubelet(FakeRoot(tmp_path))
     assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("", ())
-    root.file("/etc/systemd/system/gpushare-device-plugin.service", "ExecStart=x \\\n  --memory-unit 256MiB \\\n  --kubelet-root /x\n")
+    written, settings = apart("[Service]\nExecStart=/x --kubelet-root /x --memory-unit 256MiB\n", "/srv/gpushare/plugin.env", [])
+    root.file("/etc/systemd/system/gpushare-device-plugin.service", written)
+    root.file("/srv/gpushare/plugin.env", settings)
     entries = [(PODS[0], "aliyun.com/gpu-mem"), (PODS[1], "aliyun.com/gpu-mem"), (PODS[2], "aliyun.com/gpu-count")]
     root.file("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", checkpoint(*entries))
     assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("256MiB", (), (), "envvar"), "kubelet forgets pods late"
@@ -103,7 +106,7 @@ def test_what_is_shared_now(tmp_path: Path) -> None:
         root.process(pid, "/bin/sleep", "1")
         root.file(f"/proc/{pid}/cgroup", group)
     assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("256MiB", (PODS[0],), (PODS[0], PODS[2]), "envvar")
-    root.file("/etc/systemd/system/gpushare-device-plugin.service", "ExecStart=x \\\n  --device-strategy cdi \\\n  --kubelet-root /x\n")
+    root.file("/srv/gpushare/plugin.env", settings.replace("--memory-unit 256MiB", "--device-strategy cdi"))
     assert sharing(Host(str(root)), "/var/lib/kubelet").strategy == "cdi"
 
 

@@ -17,34 +17,36 @@ STAMP = "0123456789abcdef"
 COPIES = "/run/gpushare-extender-copies"
 
 UNITS = {
-    PLUGIN: f"""\
+    PLUGIN: """\
 [Service]
-Environment=GPUSHARE_GENERATION={STAMP}
+EnvironmentFile=/etc/gpushare/gpushare-device-plugin.env
 ExecStartPre=+/bin/mkdir -p /var/lib/kubelet/device-plugins
-ExecStart={ENVIRONMENT}/bin/gpushare-device-plugin \\
-  --kubeconfig /etc/gpushare/device-plugin.kubeconfig \\
-  --seed-token-file /etc/gpushare/device-plugin.token \\
-  --token-file /var/lib/gpushare-device-plugin/token \\
-  --kubelet-root /var/lib/kubelet
+ExecStart=/usr/bin/env $GPUSHARE_COMMAND
 """,
     EXTENDER: f"""\
 [Service]
-Environment=GPUSHARE_GENERATION={STAMP}
+EnvironmentFile=/etc/gpushare/gpushare-extender.env
 ExecStartPre=+/bin/sh -ec 'owner=$(stat -c %%u "$RUNTIME_DIRECTORY"); install -d -m 0711 {COPIES}; for file in \
 /etc/gpushare/extender.kubeconfig /etc/gpushare/extender.token /etc/gpushare/extender-metrics.token /etc/gpushare/pki/extender.crt \
 /etc/gpushare/pki/extender.key /etc/gpushare/pki/ca.crt; do \\
   copy="{COPIES}/$(basename "$file")"; \\
   done'
-ExecStart={ENVIRONMENT}/bin/gpushare-extender \\
-  --kubeconfig {COPIES}/extender.kubeconfig \\
-  --seed-token-file {COPIES}/extender.token \\
-  --token-file /var/lib/gpushare-extender/token \\
-  --tls-cert {COPIES}/extender.crt \\
-  --tls-key {COPIES}/extender.key \\
-  --client-ca {COPIES}/ca.crt \\
-  --listen 127.0.0.1:32766
+ExecStart=/usr/bin/env $GPUSHARE_COMMAND
 """,
 }
+COMMANDS = {
+    PLUGIN: f"{ENVIRONMENT}/bin/gpushare-device-plugin --kubeconfig /etc/gpushare/device-plugin.kubeconfig"
+    " --seed-token-file /etc/gpushare/device-plugin.token --token-file /var/lib/gpushare-device-plugin/token"
+    " --kubelet-root /var/lib/kubelet",
+    EXTENDER: f"{ENVIRONMENT}/bin/gpushare-extender --kubeconfig {COPIES}/extender.kubeconfig"
+    f" --seed-token-file {COPIES}/extender.token --token-file /var/lib/gpushare-extender/token --tls-cert {COPIES}/extender.crt"
+    f" --tls-key {COPIES}/extender.key --client-ca {COPIES}/ca.crt --listen 127.0.0.1:32766",
+}
+
+
+def settings(name: str, command: str | None = None, stamp: str = STAMP) -> str:
+    """The file that the unit reads at each start."""
+    return f'# A comment.\nGPUSHARE_GENERATION={stamp}\nGPUSHARE_COMMAND="{COMMANDS[name] if command is None else command}"\n'
 
 
 class FakeHost(Host):
@@ -69,9 +71,10 @@ class FakeHost(Host):
             sock.bind(f"/proc/self/fd/{descriptor}/{place.name}")
             os.close(descriptor)
 
-    def install(self, name: str, pid: int = 77, text: str | None = None, **state: str) -> None:
-        """The unit, and a process that runs it."""
+    def install(self, name: str, pid: int = 77, text: str | None = None, command: str | None = None, **state: str) -> None:
+        """The unit, its settings, and a process that runs it."""
         self.file(f"/etc/systemd/system/{name}.service", UNITS[name] if text is None else text)
+        self.file(f"/etc/gpushare/{name}.env", settings(name, command))
         self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
         running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": ""}
         self.states[f"{name}.service"] = {**running, **state}

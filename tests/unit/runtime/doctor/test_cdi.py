@@ -13,7 +13,7 @@ import pytest
 from gpushare_runtime.doctor.cdi import judge_cdi
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN, Unit
-from unit.runtime.doctor.fake_host import UNITS, FakeHost
+from unit.runtime.doctor.fake_host import FakeHost, settings
 from unit.runtime.pods import inventory
 
 FOLDER = "/etc/cdi"
@@ -29,8 +29,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def unit(host: FakeHost, options: str) -> Unit:
-    text = UNITS[PLUGIN].replace("--kubelet-root", f"{options} \\\n  --kubelet-root")
-    return replace(host.unit(PLUGIN), text=text)
+    return replace(host.unit(PLUGIN), settings=settings(PLUGIN).replace("--kubelet-root", f"{options} --kubelet-root"))
 
 
 def spec(host: FakeHost, *indexes: int, folder: str = FOLDER) -> None:

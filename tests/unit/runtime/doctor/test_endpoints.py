@@ -18,7 +18,7 @@ from gpushare_runtime.doctor.endpoints import Health, judge_health, judge_metric
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER
 from gpushare_runtime.pki.folder import Folder
-from unit.runtime.doctor.fake_host import UNITS, FakeHost, said
+from unit.runtime.doctor.fake_host import COMMANDS, FakeHost, said
 from unit.runtime.doctor.server import Answer, serving
 
 TOKEN = "/etc/gpushare/extender-metrics.token"
@@ -30,8 +30,8 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def with_options(host: FakeHost, *options: str, tls: bool = False) -> None:
-    text = UNITS[EXTENDER] if tls else UNITS[EXTENDER].replace("--client-ca", "--x")
-    host.install(EXTENDER, text=text.rstrip().replace("--listen 127.0.0.1:32766", " ".join(options)) + "\n")
+    command = COMMANDS[EXTENDER] if tls else COMMANDS[EXTENDER].replace("--client-ca", "--x")
+    host.install(EXTENDER, command=command.replace("--listen 127.0.0.1:32766", " ".join(options)))
 
 
 def of_metrics(host: FakeHost, *options: str) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from gpushare_runtime.doctor.host import EXTENDER, PLUGIN
 from gpushare_runtime.doctor.identity import api_unauthorized, judge_certificates, judge_tokens
 from gpushare_runtime.kube.service_account import Token, parse_token
 from gpushare_runtime.pki.folder import Folder
-from unit.runtime.doctor.fake_host import UNITS, FakeHost, said
+from unit.runtime.doctor.fake_host import COMMANDS, FakeHost, said, settings
 from unit.runtime.doctor.server import serving
 from unit.runtime.kube.fake_api import kubeconfig
 from unit.runtime.kube.tokens import jwt
@@ -103,8 +103,8 @@ def test_the_token_that_the_daemon_should_use_is_asked_about_with_its_kubeconfig
 
 def test_a_daemon_with_a_kubeconfig_of_an_administrator_has_no_token(host: FakeHost) -> None:
     found = Findings()
-    text = UNITS[EXTENDER].replace("--token-file", "--x")
-    judge_tokens(found, host, replace(host.unit(EXTENDER), text=text), NOW, api_unauthorized)
+    lines = settings(EXTENDER).replace("--token-file", "--x")
+    judge_tokens(found, host, replace(host.unit(EXTENDER), settings=lines), NOW, api_unauthorized)
     assert said(found) == []
 
 
@@ -199,5 +199,5 @@ def test_a_certificate_that_is_wrong_or_gone_has_not_expired(host: FakeHost, nam
 
 def test_an_extender_without_tls_has_no_certificates(host: FakeHost) -> None:
     assert len(of_certificates(host)) == 4, "all of them are missing"
-    host.install(EXTENDER, text=UNITS[EXTENDER].replace("--tls-cert", "--x"))
+    host.install(EXTENDER, command=COMMANDS[EXTENDER].replace("--tls-cert", "--x"))
     assert of_certificates(host) == []

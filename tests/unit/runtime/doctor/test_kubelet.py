@@ -17,7 +17,7 @@ from gpushare_runtime.core.protocol import RESOURCE_CARDS, RESOURCE_MEMORY, SOCK
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import Listener, judge_registration, judge_second_plugin, listener, listeners, registered
-from unit.runtime.doctor.fake_host import UNITS, FakeHost, said
+from unit.runtime.doctor.fake_host import FakeHost, said, settings
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 OURS = [Listener(SOCKET_CARDS, 77, "ours"), Listener(SOCKET_MEMORY, 77, "ours")]
@@ -50,8 +50,8 @@ def test_who_listens_on_a_device_plugins_socket(host: FakeHost) -> None:
     assert listeners(host, unit, peer) == found
     assert list(map(str, found[:2])) == ["process 5 (/bin/other-plugin --x y)", "process 6 (unnamed)"]
     assert asked == [host.at(f"{FOLDER}/{name}.sock") for name in ("a", "b", "c", "dead")]
-    assert listeners(host, replace(unit, text=UNITS[PLUGIN].replace("/var/lib/kubelet\n", "/elsewhere\n")), peer) == []
-    assert listeners(host, replace(unit, text=None), peer) == found, "kubelet's folder where no unit names another"
+    assert listeners(host, replace(unit, settings=settings(PLUGIN).replace("/var/lib/kubelet", "/elsewhere")), peer) == []
+    assert listeners(host, replace(unit, settings=""), peer) == found, "kubelet's folder where no unit names another"
 
 
 def test_of_very_many_sockets_some_are_looked_at(host: FakeHost) -> None:
@@ -138,7 +138,7 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
         (
             [],
             {},
-            {"active": "activating", "state": "start", "says": "waits", "text": UNITS[PLUGIN].replace("/var/lib/kubelet\n", "/k\n")},
+            {"active": "activating", "state": "start", "says": "waits", "settings": settings(PLUGIN).replace("/var/lib/kubelet", "/k")},
             [f"no device plugin listening on /k/device-plugins/{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_CARDS)],
         ),
     ],

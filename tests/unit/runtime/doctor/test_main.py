@@ -21,7 +21,7 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, Unit
 from gpushare_runtime.doctor.kubelet import Listener
 from gpushare_runtime.doctor.main import look
-from unit.runtime.doctor.fake_host import ENVIRONMENT, UNITS, FakeHost, said
+from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, FakeHost, said
 from unit.runtime.kube.tokens import jwt
 
 FOLDER = "/var/lib/kubelet/device-plugins"
@@ -39,9 +39,10 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     record = f"{ENVIRONMENT}/lib/python3.11/site-packages/gpushare_runtime-0.1.0.dist-info/RECORD"
     host.file(record, f"gpushare_runtime/x.py,sha256={digest},6\n")
     # The units name their programs as the host has them, the doctor its own place.
-    units = {name: text.replace(ENVIRONMENT, str(environment)) for name, text in UNITS.items()}
-    host.install(PLUGIN, 77, units[PLUGIN])
-    host.install(EXTENDER, 78, units[EXTENDER].replace("--tls-cert", "--x").replace("--client-ca", "--y"), StatusText="all is well")
+    commands = {name: command.replace(ENVIRONMENT, str(environment)) for name, command in COMMANDS.items()}
+    commands[EXTENDER] = commands[EXTENDER].replace("--tls-cert", "--x").replace("--client-ca", "--y")
+    host.install(PLUGIN, 77, command=commands[PLUGIN])
+    host.install(EXTENDER, 78, command=commands[EXTENDER], StatusText="all is well")
     now = time.time()
     for name in (PLUGIN, EXTENDER):
         host.file(f"/var/lib/{name}/token", jwt(now - 100, now + 300, account=name))
@@ -103,8 +104,8 @@ def test_a_daemon_that_does_not_run_is_not_asked_what_only_one_that_runs_can_ans
 
     monkeypatch.setattr(endpoints, "_get", get)
     for name in (PLUGIN, EXTENDER):
-        text = host.at(f"/etc/systemd/system/{name}.service").read_text().rstrip()
-        host.install(name, 0, f"{text} --metrics-listen 127.0.0.1:9440\n", ActiveState="failed", MainPID="0")
+        command = f"{' '.join(host.unit(name).arguments)} --metrics-listen 127.0.0.1:9440"
+        host.install(name, 0, command=command, ActiveState="failed", MainPID="0")
         host.file(f"/var/lib/{name}/token", "no token")
     for name in SOCKETS:
         host.at(f"{FOLDER}/{name}").unlink()
@@ -140,7 +141,7 @@ def test_a_plugin_that_restarts_while_it_is_looked_at_is_looked_at_again(
     following, done = iter(pids), []
 
     def unit(_name: str) -> Unit:
-        return Unit(PLUGIN, "", "active", "running", True, "", next(following), "")
+        return Unit(PLUGIN, "", "", "active", "running", True, "", next(following), "")
 
     def listeners(*_: object) -> list[Listener]:
         done.append(True)

@@ -17,7 +17,7 @@ from gpushare_runtime.doctor import host as doctor_host
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, Host, Unit, shown, systemctl
 from gpushare_runtime.doctor.units import judge_files, judge_unit
-from unit.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, FakeHost, said
+from unit.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, UNITS, FakeHost, said, settings
 
 
 @pytest.fixture
@@ -25,36 +25,34 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
 
 
-def test_a_unit_with_the_generations_of_its_file_and_of_its_process(host: FakeHost) -> None:
-    start = (
-        "ExecStart=/opt/x/gpushare-extender --token-file y \\\n  --metrics-token-file '/a b' \\\n  --listen 127.0.0.1:1\nExecStartPost=z\n"
-    )
-    text = f"[Service]\nEnvironment=GPUSHARE_GENERATION=new\n{start}"
-    host.install(EXTENDER, text=text, StatusText="a=b")
+def test_a_unit_with_the_generations_of_its_settings_and_of_its_process(host: FakeHost) -> None:
+    host.install(EXTENDER, StatusText="a=b")
+    lines = settings(EXTENDER, "/opt/x/gpushare-extender --token-file y --listen 127.0.0.1:1", "new")
+    host.file(f"/etc/gpushare/{EXTENDER}.env", lines)
     # It may say of itself what it likes; root reads the files that are named there, and sends one of them away.
     host.file("/proc/77/cmdline", b"/opt/x/gpushare-extender\0--metrics-token-file\0/etc/shadow\0")
     host.file("/proc/77/environ", b"XGPUSHARE_GENERATION=x\0A=1\0GPUSHARE_GENERATION=old\0GPUSHARE_GENERATION=later\0")
     unit = host.unit(EXTENDER)
-    assert unit == Unit(EXTENDER, text, "active", "running", True, "a=b", 77, "old")
-    assert unit.arguments == ["/opt/x/gpushare-extender", "--token-file", "y", "--metrics-token-file", "/a b", "--listen", "127.0.0.1:1"]
+    assert unit == Unit(EXTENDER, UNITS[EXTENDER], lines, "active", "running", True, "a=b", 77, "old")
+    assert unit.arguments == ["/opt/x/gpushare-extender", "--token-file", "y", "--listen", "127.0.0.1:1"]
     assert (unit.file_stamp, unit.option("token-file"), unit.option("tls-cert")) == ("new", "y", "")
 
 
 def test_a_unit_of_which_less_is_there(host: FakeHost) -> None:
-    assert host.unit(EXTENDER) == Unit(EXTENDER, None, "inactive", "dead")
+    assert host.unit(EXTENDER) == Unit(EXTENDER, None, "", "inactive", "dead")
     host.states["gpushare-extender.service"] = {}
     assert host.unit(EXTENDER) == Unit(EXTENDER, None)
-    text = "[Service]\n# Environment=GPUSHARE_GENERATION=no\n"
+    text = "[Service]\n# EnvironmentFile=/etc/gpushare/gpushare-extender.env\n"
     host.install(EXTENDER, text=text, ActiveState="inactive", SubState="dead", UnitFileState="disabled", MainPID="")
     host.file("/proc/0/environ", b"")
     unit = host.unit(EXTENDER)
-    assert unit == Unit(EXTENDER, text, "inactive", "dead")
+    assert unit == Unit(EXTENDER, text, "", "inactive", "dead")
     assert (unit.file_stamp, unit.arguments) == ("", [])
     host.states["gpushare-extender.service"]["MainPID"] = "78"
     assert host.unit(EXTENDER).stamp is None
     host.file("/proc/78/environ", b"A=1")
     assert host.unit(EXTENDER).stamp == ""
-    assert replace(unit, text="[Service]\nExecStart=x 'y\n").arguments == []
+    assert replace(unit, settings='GPUSHARE_COMMAND="x\n').arguments == []
 
 
 def test_systemd_is_asked_about_the_unit_by_its_file_name(host: FakeHost) -> None:
@@ -175,7 +173,7 @@ def test_a_daemon_runs_from_the_runtime_in_use(host: FakeHost, environment: str,
     assert said(found) == expected
     # Without a program in its file it is not told from where it runs; that it is another file is said.
     found = Findings()
-    judge_unit(found, replace(host.unit(EXTENDER), text="[Service]\n", stamp=STAMP), environment)
+    judge_unit(found, replace(host.unit(EXTENDER), settings="", stamp=STAMP), environment)
     assert said(found) == [("extender_older_than_file", NOT_FROM_DISK)]
 
 
@@ -249,6 +247,19 @@ def test_of_many_files_that_are_gone_five_are_named(tmp_path: Path) -> None:
     assert files_of(tmp_path) == []
     record.unlink()
     assert files_of(tmp_path) == [("runtime_differs", f"no record of the installed files in {tmp_path}")]
+
+
+def test_the_doctor_reads_what_the_installer_writes(host: FakeHost) -> None:
+    from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import apart
+
+    path = f"/srv/gpushare/{EXTENDER}.env"
+    rendered = "[Unit]\n\n[Service]\nType=notify\nExecStart=/opt/x/bin/gpushare-extender \\\n  --listen 127.0.0.1:1\nRestart=always\n"
+    text, lines = apart(rendered, path, ["a"])
+    host.install(EXTENDER, text=text)
+    host.file(path, lines)
+    unit = host.unit(EXTENDER)
+    assert (unit.arguments, len(unit.file_stamp)) == (["/opt/x/bin/gpushare-extender", "--listen", "127.0.0.1:1"], 16)
+    assert unit.option("listen") == "127.0.0.1:1"
 
 
 def test_the_installer_names_the_variable_of_the_generation_alike() -> None:

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The daemons of another release under running pods: systemd is not told to reload, and containers keep their cards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import CONTROL_PLANE, MEMORY, REPOSITORY, Cluster, annotations_of
+from hosts.site import NODE, pod
+from quality.snapshot import settled
+from timeline import span
+
+PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
+DAEMONS = ((NODE, PLUGIN), (CONTROL_PLANE, EXTENDER))
+# Opened by the kernel's own driver, and in no list of devices that every container may open, as the lab's cards are.
+MAJOR, MINOR = 10, 229
+# What is no part of a checkout, and large.
+_LEFT_OUT = (".git", ".venv", "__pycache__", "*_cache", "node_modules")
+
+
+@pytest.fixture
+def guarded(installed: Cluster) -> Iterator[Cluster]:
+    """The installed cluster, whose cards on the node can only be opened by who is allowed to."""
+    installed.clear()
+    drop_in, units = f"/run/systemd/system/{PLUGIN}.service.d", "systemctl daemon-reload; systemctl restart"
+    cards = f"for card in /dev/nvidia[0-9]*; do rm $card; mknod -m 666 $card c {MAJOR} {MINOR}; done; gpushare-lab-gpu refresh"
+    allowed = f"mkdir -p {drop_in}; printf '[Service]\\nDeviceAllow=char-misc rw\\n' > {drop_in}/90-test.conf"
+    sh(installed, NODE, f"{cards}; {allowed}; {units} {PLUGIN}")
+    installed.until("the plugin has the cards", lambda: has_cards(installed), 120)
+    yield installed
+    installed.clear()
+    sh(installed, NODE, f"rm -r {drop_in} /dev/nvidia[0-9]*; gpushare-lab-gpu refresh; {units} {PLUGIN}")
+    installed.until("the plugin has the cards", lambda: has_cards(installed), 120)
+
+
+def has_cards(cluster: Cluster) -> bool:
+    """Whether both are published, and kubelet has their units."""
+    node = cluster.node(NODE)
+    return len(json.loads(annotations_of(node)["gpushare/cards"])["cards"]) == 2 and node["status"]["allocatable"][MEMORY] == "32"
+
+
+def sh(cluster: Cluster, node: str, script: str) -> str:
+    return cluster.on(node, "sh", "-ec", script)
+
+
+def play(folder: Path, cluster: Cluster, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A playbook of the collection in that folder."""
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(folder / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(cluster.inventory), playbook, *arguments]
+    with span("playbook", playbook):
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+
+def next_release(folder: Path) -> Path:
+    """A copy of this checkout whose runtime has another version."""
+    copy = folder / "next"
+    shutil.copytree(REPOSITORY, copy, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    project = copy / "files/gpushare_runtime/pyproject.toml"
+    text = project.read_text()
+    assert 'version = "0.1.0"' in text
+    project.write_text(text.replace('version = "0.1.0"', 'version = "0.1.1"'))
+    return copy
+
+
+def reloads(cluster: Cluster, node: str) -> int:
+    """How often systemd has read all units again since it was booted, by its own journal."""
+    return int(sh(cluster, node, "journalctl --no-pager _PID=1 | grep -c 'systemd.*: Reloading' || true"))
+
+
+def opens(cluster: Cluster, name: str) -> bool:
+    """Whether a process in the container's cgroup can open its card."""
+    said = cluster.kubectl("exec", name, "--", "sh", "-c", "card=$(echo /dev/nvidia[0-9]); (exec 3<$card) 2>&1; echo $?", seconds=30)
+    return said.split()[-1] == "0"
+
+
+def device_group(cluster: Cluster, name: str) -> str:
+    """The folder of the container's device cgroup on its node."""
+    identity = cluster.pod(name)["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+    script = f"pid=$(ctr -n k8s.io tasks ls | awk '$1 == \"{identity}\" {{print $2}}'); grep -E '^[0-9]+:devices:' /proc/$pid/cgroup"
+    return "/sys/fs/cgroup/devices" + sh(cluster, NODE, script).strip().split(":", 2)[2]
+
+
+@pytest.mark.timeout(2400)
+def test_a_new_release_starts_without_a_daemon_reload_and_a_running_container_keeps_its_card(guarded: Cluster, tmp_path: Path) -> None:
+    cluster = guarded
+    cluster.create(pod("holder", {"aliyun.com/gpu-mem": "2"}))
+    cluster.until_running("holder")
+    assert opens(cluster, "holder")
+    container = cluster.pod("holder")["status"]["containerStatuses"][0]
+    before = {node: (reloads(cluster, node), sh(cluster, node, f"cat /etc/systemd/system/{name}.service")) for node, name in DAEMONS}
+
+    done = play(next_release(tmp_path), cluster, "tests/hosts/daemons.yml")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    for node, name in DAEMONS:
+        assert (reloads(cluster, node), sh(cluster, node, f"cat /etc/systemd/system/{name}.service")) == before[node]
+        assert "/opt/gpushare/0.1.1-" in sh(cluster, node, f"tr '\\0' ' ' < /proc/$(systemctl show -P MainPID {name})/cmdline")
+    now = cluster.pod("holder")["status"]["containerStatuses"][0]
+    assert (now["containerID"], now["restartCount"]) == (container["containerID"], container["restartCount"])
+    assert opens(cluster, "holder")
+
+    # That the card can be taken so, and is seen to be: what a daemon-reload does to a container that systemd knows less of.
+    sh(cluster, NODE, f"echo 'c {MAJOR}:{MINOR} rwm' > {device_group(cluster, 'holder')}/devices.deny")
+    assert not opens(cluster, "holder")
+    cluster.delete("holder")
+
+
+def test_a_unit_that_has_changed_is_not_read_while_that_would_take_a_card(guarded: Cluster) -> None:
+    """A scope of systemd with a card that systemd does not know stands for a container of the legacy mode."""
+    cluster = guarded
+    unit = f"/etc/systemd/system/{PLUGIN}.service"
+    inside = "sleep 1000000"
+    start = f"systemd-run --scope --unit=gpushare-test -p DevicePolicy=strict -p 'DeviceAllow=/dev/null rw' unshare -m {inside}"
+    sh(cluster, NODE, f"cp -p {unit} /run/gpushare-test-unit; nohup {start} > /dev/null 2>&1 &")
+    cluster.until("the scope has a process", lambda: "sleep" in sh(cluster, NODE, "systemctl status gpushare-test.scope"), 30)
+    try:
+        sh(cluster, NODE, f"echo '# edited' >> {unit}")
+        untouched, count = settled(cluster), reloads(cluster, NODE)
+        done = play(REPOSITORY, cluster, "site.yml", "--limit", NODE)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, said[-6000:]
+        assert f"{PLUGIN}.service has changed" in said
+        assert "gpushare-test.scope (nvidia0, nvidia1)" in said
+        assert "Drain this node" in said
+        assert (untouched.differences(settled(cluster)), reloads(cluster, NODE)) == ([], count)
+    finally:
+        sh(cluster, NODE, "systemctl stop gpushare-test.scope; cat /run/gpushare-test-unit > " + unit)
+    # Nothing is exposed any more, so systemd may read it.
+    done = play(REPOSITORY, cluster, "site.yml", "--limit", NODE)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    assert sh(cluster, NODE, f"systemctl show -P NeedDaemonReload {PLUGIN}").strip() == "no"
