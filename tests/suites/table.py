@@ -294,6 +294,23 @@ SUITES = (
         seconds=300,
     ),
     Suite(
+        "driver",
+        "the role nvidia_driver on a host with a real apt and a repository: installed, changed, rejected, removed",
+        tests=("tests/driver_host",),
+        paths=(
+            "roles/nvidia_driver/*",
+            f"{UTILS}/_driver/*",
+            f"{UTILS}/_packages/*",
+            f"{UTILS}/_facts/driver.py",
+            f"{PLUGIN_UTILS}/_driver/*",
+            "plugins/*/gpushare_driver*.py",
+            "plugins/*/gpushare_packages.py",
+            "tests/driver_host/*",
+        ),
+        prepared=True,
+        seconds=300,
+    ),
+    Suite(
         "generations",
         "the real kube-schedulers of 1.22, 1.24 and 1.36 and a real kubelet take what is written for them",
         tests=("tests/generations",),

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A host with a repository of drivers, for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from driver_host.host import DriverHost
+from driver_host.packages import make
+from gpushare_lab import debian
+from gpushare_lab.cache import Cache
+from gpushare_lab.places import cache_root
+
+VERSIONS = ("550.163.01", "580.95.05", "580.126.20")
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
+    folder = tmp_path_factory.mktemp("packages")
+    folder.chmod(0o755)
+    cache = Cache(cache_root(os.environ))
+    repositories = make(folder, debian.nvidia_smi(cache), VERSIONS, os.uname().release)
+    with DriverHost(Path(debian.root_file_system(cache)), repositories) as made:
+        yield made

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The role nvidia_driver against a real apt and a signed repository: installed, held, changed with permission only, taken back.
+
+The tests follow each other on one host, as its administrator would go.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Any
+
+import pytest
+
+from driver_host.host import DriverHost
+
+FIRST, OLD, NEW = "550.163.01", "580.95.05", "580.126.20"
+OURS = ("nvidia-driver-cuda", "nvidia-smi", "nvidia-persistenced", "nvidia-modprobe", "libnvidia-ml1")
+BEFORE: dict[str, Any] = {}
+
+
+def changed(done: subprocess.CompletedProcess[str]) -> int:
+    """How many tasks changed something. AssertionError if the run failed."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = re.findall(r"changed=(\d+)", done.stdout)
+    return int(found)
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def files(host: DriverHost) -> str:
+    return host.sh("find /etc /lib/modules -type f ! -name '*-' ! -path '/etc/alternatives/*' | sort | xargs sha256sum")
+
+
+def test_headers_that_no_repository_has_are_refused_before_anything_is_changed(host: DriverHost) -> None:
+    BEFORE.update(packages=host.packages(), files=files(host))
+    host.sh("mv /etc/apt/sources.list.d/headers.list /root; rm -rf /var/lib/apt/lists/*")
+    try:
+        assert "no package linux-headers-" in refusal(host.role(gpushare_driver_version=FIRST))
+    finally:
+        host.sh("mv /root/headers.list /etc/apt/sources.list.d; apt-get -q update")
+    assert (host.packages(), files(host)) == (BEFORE["packages"], BEFORE["files"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"gpushare_driver_fingerprints": ["A" * 40]}, "is not trusted"),
+        ({"gpushare_driver_repository": "file:///nowhere"}, "apt cannot use the repository file:///nowhere"),
+        ({"gpushare_driver_version": "999.1"}, "no version 999.1 of nvidia-driver-cuda"),
+        ({"gpushare_driver_version": ""}, "no gpushare_driver_version"),
+        ({"gpushare_driver_source": "run_file", "gpushare_driver_run_file": "/root/NVIDIA-550.163.01.run"}, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_installed_leaves_the_driver_out(host: DriverHost, variables: dict[str, Any], words: str) -> None:
+    assert words in refusal(host.role(**{"gpushare_driver_version": FIRST, **variables}))
+    assert set(host.packages()) - set(BEFORE["packages"]) <= {"linux-headers-amd64", f"linux-headers-{host.sh('uname -r').strip()}"}
+    assert not host.loaded()
+
+
+def test_check_mode_and_then_the_installation_of_a_version_that_is_not_the_newest(host: DriverHost) -> None:
+    assert changed(host.role("--check", gpushare_driver_version=FIRST)) >= 2
+    assert "nvidia-smi" not in host.packages()
+    assert changed(host.role(gpushare_driver_version=FIRST)) >= 2
+    packages = host.packages()
+    assert {packages[name] for name in OURS} == {f"{FIRST}-1"}
+    assert packages["nvidia-kernel-dkms"] == f"{FIRST}-1"
+    assert FIRST in host.loaded()
+    assert "blacklist nouveau" in host.sh("cat /etc/modprobe.d/gpushare-nouveau.conf")
+    assert host.sh("systemctl is-enabled nvidia-persistenced").strip() == "enabled"
+
+
+def test_a_second_run_changes_nothing(host: DriverHost) -> None:
+    before = files(host)
+    assert changed(host.role(gpushare_driver_version=FIRST)) == 0
+    assert files(host) == before
+
+
+def test_the_hosts_own_upgrade_passes_the_driver_over(host: DriverHost) -> None:
+    host.sh("apt-get -q update; apt-get -qy full-upgrade")
+    assert {host.packages()[name] for name in OURS} == {f"{FIRST}-1"}
+
+
+def test_another_version_needs_permission_and_then_a_reboot_that_this_machine_never_gets(host: DriverHost) -> None:
+    assert "gpushare_driver_change_ok" in refusal(host.role(gpushare_driver_version=NEW))
+    assert host.packages()["nvidia-smi"] == f"{FIRST}-1"
+    done = host.role(gpushare_driver_version=NEW, gpushare_driver_change_ok=True, gpushare_driver_reboot_ok=True)
+    assert changed(done) >= 1
+    assert f"kernel module {FIRST} is loaded, {NEW} is installed" in done.stdout
+    assert "the machine that Ansible runs on, which is never rebooted" in done.stdout
+    packages = host.packages()
+    assert {packages[name] for name in OURS} == {f"{NEW}-1"}
+    # From 560 on the open kernel module is the default: the other one was held, and goes.
+    assert packages["nvidia-kernel-open-dkms"] == f"{NEW}-1"
+    assert "nvidia-kernel-dkms" not in packages
+
+
+def test_until_the_reboot_each_run_reports_it_and_after_it_none(host: DriverHost) -> None:
+    done = host.role(gpushare_driver_version=NEW)
+    assert changed(done) == 0
+    assert "Reboot required" in done.stdout
+    host.reboot()
+    assert "Open Kernel Module" in host.loaded()
+    done = host.role(gpushare_driver_version=NEW)
+    assert changed(done) == 0
+    assert "Reboot required" not in done.stdout
+
+
+def test_a_downgrade_is_a_change_as_well(host: DriverHost) -> None:
+    assert "(downgrade)" in refusal(host.role(gpushare_driver_version=OLD))
+    assert changed(host.role(gpushare_driver_version=OLD, gpushare_driver_change_ok=True)) >= 1
+    assert {host.packages()[name] for name in OURS} == {f"{OLD}-1"}
+    host.reboot()
+
+
+def test_absent_gives_back_the_packages_and_files_of_before(host: DriverHost) -> None:
+    done = host.role(gpushare_driver_state="absent")
+    assert changed(done) >= 2
+    assert host.packages() == BEFORE["packages"]
+    assert files(host) == BEFORE["files"]
+    assert host.sh("ls /var/lib/gpushare/journal 2>/dev/null || true") == ""
+    assert changed(host.role(gpushare_driver_state="absent")) == 0
