@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import reboot_reason
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import Wish, make
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
 
@@ -50,9 +52,11 @@ class ActionModule(ActionBase):
         plan = make(facts, Wish(**{**arguments, "fingerprints": tuple(arguments["fingerprints"])}), data_of(folder, facts))
         # Loaded is what counts for processes: a driver that is installed and not loaded disturbs nobody.
         due = plan.change != "none" and (info["driver"]["loaded"] is not None or bool(info["processes"]))
+        # What the role would then reboot for, also after an earlier run that was not permitted to.
+        pending = reboot_reason(Driver(**info["driver"]), plan.version, plan.module)
         answer = {key: info[key] for key in ("processes", "machine_id", "boot_id", "driver", "problem")}
         planned = {**asdict(plan), "packages": _named(plan.packages), "headers": _named(plan.headers)}
-        result = {"changed": False, "plan": planned, "info": answer, "due": due, "warnings": list(plan.notes)}
+        result = {"changed": False, "plan": planned, "info": answer, "due": due, "pending": pending, "warnings": list(plan.notes)}
         if plan.refused:
             many = f"{len(plan.refused)} reasons" if len(plan.refused) > 1 else "one reason"
             words = f"the driver cannot be installed as required, for {many}; nothing was changed:"

@@ -104,6 +104,10 @@ due:
   description: Whether the kernel module must change, so that no process may use the cards.
   returned: always
   type: bool
+pending:
+  description: Why the host must reboot before the planned driver runs. Empty if it need not.
+  returned: always
+  type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
