@@ -80,6 +80,7 @@ class ActionModule(ActionBase):
             "expected",
             "driver_managed",
             "device_strategy",
+            "toolkit_configured",
         )
         judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
@@ -99,6 +100,7 @@ class ActionModule(ActionBase):
             "expected": expected,
             "driver_managed": managed,
             "device_strategy": strategy,
+            "toolkit_configured": of("gpushare_toolkit_state") != "unmanaged",
         }
 
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:

@@ -55,6 +55,10 @@ options:
     description: Path on the host of NVIDIA's container runtime.
     type: path
     default: /usr/bin/nvidia-container-runtime
+  program_comes:
+    description: Whether packages that were only predicted bring the program, so that it need not be there yet.
+    type: bool
+    default: false
   unit:
     description: The systemd service of the container runtime. Empty for C(containerd.service), C(docker.service) or C(crio.service).
     type: str
@@ -140,6 +144,7 @@ def main() -> None:
             "runtime": {"type": "str", "choices": ["auto", *KINDS], "default": "auto"},
             "default_runtime": {"type": "str", "choices": ["auto", "nvidia", "unchanged"], "default": "auto"},
             "program": {"type": "path", "default": "/usr/bin/nvidia-container-runtime"},
+            "program_comes": {"type": "bool", "default": False},
             "unit": {"type": "str", "default": ""},
             "config": {"type": "path"},
             "timeout": {"type": "int", "default": 60},

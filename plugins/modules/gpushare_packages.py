@@ -48,6 +48,14 @@ options:
         description: Version, whole or without revision, such as V(1.17.8-1) or V(1.17.8). Empty for any.
         type: str
         default: ""
+  version:
+    description: Version of those packages that have none of their own.
+    type: str
+    default: ""
+  minimum:
+    description: The oldest version that is accepted of any of the packages, without epoch and revision. Empty for any.
+    type: str
+    default: ""
   repository:
     description: The repository of the packages. By default the repositories that the host has.
     type: dict
@@ -106,6 +114,10 @@ options:
     description: Whether upgrades of the host pass the packages over.
     type: bool
     default: true
+  yields_to:
+    description: Paths to who else manages the packages of a host where such a path exists. Nothing is changed there.
+    type: dict
+    default: {}
   keep:
     description: With O(state=absent), whether the packages stay in the versions that they have.
     type: bool
@@ -136,6 +148,10 @@ manager:
   returned: success
   type: str
   sample: apt
+managed_by:
+  description: Another manager of the packages of this host, empty for none.
+  returned: success
+  type: str
 versions:
   description: The version of each package, by name; null for a package that is not installed.
   returned: success
@@ -184,7 +200,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import absent, manager_of, owners, present, together
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
+    Result,
+    absent,
+    manager_of,
+    owners,
+    present,
+    together,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Manager,
     Package,
@@ -258,10 +281,13 @@ def main() -> None:
                 "default": [],
                 "options": {"name": {"type": "str", "required": True}, "version": {"type": "str", "default": ""}},
             },
+            "version": {"type": "str", "default": ""},
+            "minimum": {"type": "str", "default": ""},
             "repository": {"type": "dict", "options": REPOSITORY},
             "folder": {"type": "str", "default": ""},
             "replaces": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": True},
+            "yields_to": {"type": "dict", "default": {}},
             "keep": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 1800},
         },
@@ -269,6 +295,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
+    others = next((name for path, name in params["yields_to"].items() if os.path.exists(path)), "")
+    if others and params["state"] == "present":
+        module.exit_json(**asdict(Result(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"])))
     with lock.for_module(module):
         os.umask(0o022)
         try:
@@ -281,11 +310,12 @@ def main() -> None:
                 manager = manager_of(command.run, params["timeout"])
                 wanted = Wanted(
                     params["owner"],
-                    tuple(Package(one["name"], one["version"]) for one in params["packages"]),
+                    tuple(Package(one["name"], one["version"] or params["version"]) for one in params["packages"]),
                     repository_of(params["repository"]),
                     params["folder"],
                     tuple(params["replaces"]),
                     params["hold"],
+                    params["minimum"],
                 )
                 result = present(wanted, manager, module.check_mode)
         except (Refused, PackagesError, JournalError, TransactionError, OSError) as error:

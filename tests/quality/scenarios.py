@@ -33,8 +33,9 @@ ON_LAB = (
     "verify",
 )
 ANYWHERE = ("fake-root",)
-# The first belongs to admission, extender and device_plugin. The others need something to take out or to report: tests/hosts.
-ELSEWHERE = {"cluster_objects", "report", "uninstall"}
+# The first belongs to admission, extender and device_plugin. Packages need repositories: tests/packages. The others need something to
+# take out or to report: tests/hosts.
+ELSEWHERE = {"cluster_objects", "nvidia_container_toolkit", "report", "uninstall"}
 STEPS = ("syntax", "check", "converge", "idempotence", "verify")
 
 

@@ -273,6 +273,22 @@ SUITES = (
         seconds=300,
     ),
     Suite(
+        "packages",
+        "packages and repositories on hosts with real apt, dnf and rpm",
+        tests=("tests/packages",),
+        paths=(
+            f"{UTILS}/_packages/*",
+            f"{UTILS}/_toolkit/*",
+            f"{UTILS}/_change/*",
+            "plugins/modules/gpushare_packages.py",
+            "plugins/modules/gpushare_toolkit.py",
+            "roles/nvidia_container_toolkit/*",
+            "tests/packages/*",
+            "tests/lab/gpushare_lab/debian.py",
+        ),
+        seconds=300,
+    ),
+    Suite(
         "scheduler",
         "the role scheduler on a control plane: wrong, killed, restored, removed",
         tests=("tests/hosts/test_scheduler.py",),

@@ -93,7 +93,7 @@ class Apt(Manager):
                 gone = path.endswith(".list") and path != "/etc/apt/sources.list" and sources.names_only(after)
                 texts[path] = None if gone else after.encode("utf-8", "surrogateescape")
         key = f"{KEYRINGS}/{sources.PREFIX}{repository.name}.asc"
-        texts[key] = openpgp.armored(repository.keys)
+        texts[key] = openpgp.armored_together(repository.keys)
         preferences = f"{PREFERENCES}/{sources.PREFIX}{repository.name}"
         if repository.version:
             texts[preferences] = sources.preferences(repository.version).encode()

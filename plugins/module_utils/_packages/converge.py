@@ -35,6 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Step,
     Wanted,
     check,
+    check_minimum,
     check_steps,
     satisfies,
     shown,
@@ -50,6 +51,7 @@ class Result:
 
     changed: bool = False
     manager: str = ""
+    managed_by: str = ""
     versions: Dict[str, Optional[str]] = field(default_factory=dict)
     steps: List[Step] = field(default_factory=list)
     held: List[str] = field(default_factory=list)
@@ -113,6 +115,7 @@ def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point:
     if wrong or result.files or transaction.unfinished:
         plan = _resolved(wanted, manager, texts, bool(wrong))
         check_steps(plan.steps, wanted.replaces)
+    check_minimum(plan.versions, wanted.minimum)
     result.steps = list(plan.steps)
     result.versions = {name: version or None for name, version in plan.versions.items()}
     result.held = [name for name in names if wanted.hold and not now[name].held]

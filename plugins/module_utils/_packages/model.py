@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
@@ -70,7 +71,8 @@ class Wanted:
     """What one owner wants of a host.
 
     owner: of the journal's entries; repository: None for those that the host has; folder: of package files on the host, "" for none;
-    replaces: packages that may be removed on the way; hold: whether the packages stay at their version until the owner changes it.
+    replaces: packages that may be removed on the way; hold: whether the packages stay at their version until the owner changes it;
+    minimum: the oldest upstream version that is accepted of each.
     """
 
     owner: str
@@ -79,6 +81,7 @@ class Wanted:
     folder: str = ""
     replaces: Tuple[str, ...] = ()
     hold: bool = True
+    minimum: str = ""
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,14 @@ def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
 def by_number(version: str) -> "tuple[tuple[int, str], ...]":
     """To sort versions of package files, whose numbers count as numbers."""
     return tuple((int(number or 0), word) for number, word in re.findall(r"([0-9]*)([^0-9]*)", version))
+
+
+def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None:
+    """Refused if one of these versions is older than accepted."""
+    for name, version in versions.items():
+        upstream = (version or "").partition(":")[2] or version or ""
+        if minimum and (numbers(upstream) or ()) < (numbers(minimum) or ()):
+            raise Refused(f"{name} would be {version}, expected {minimum} or newer; nothing was changed: name a newer version")
 
 
 def check_steps(steps: Sequence[Step], replaces: Sequence[str]) -> None:

@@ -89,8 +89,13 @@ def check(keys: Sequence[Key], expected: Sequence[str]) -> None:
 
 
 def armored(keys: Sequence[Key]) -> bytes:
-    """One block of text for each key."""
+    """One block of text for each key, as rpm expects several of them."""
     return b"".join(_block(key.packets) for key in keys)
+
+
+def armored_together(keys: Sequence[Key]) -> bytes:
+    """One block of text for all keys: apt decodes several blocks as if they were one."""
+    return _block(b"".join(key.packets for key in keys))
 
 
 def _block(packets: bytes) -> bytes:

@@ -51,6 +51,7 @@ PROVEN_ELSEWHERE = (
     "container_runtime.docker",
     "container_runtime.cri-o",
     "nvidia_driver",
+    "nvidia_container_toolkit",
 )
 SETTINGS = tuple(unit.replace(".service", ".env") for unit in OUR_UNITS if unit.endswith(".service"))
 CREDENTIALS = SETTINGS + tuple(
@@ -61,6 +62,8 @@ STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
 # Packages and their repositories: the module gpushare_packages puts them back, by the journal, whoever asked for them.
 PACKAGES = "packages."
+#: How the journal's entries of units begin that belong to others and that we have enabled.
+SERVICE = "service:"
 # Where files are staged that are written next to others'.
 _NEAR = (
     UNITS,
@@ -81,6 +84,7 @@ _CURES = {
     "container_runtime.docker": _RUNTIME_CURE,
     "container_runtime.cri-o": _RUNTIME_CURE,
     "nvidia_driver": "the role nvidia_driver with gpushare_driver_state: absent",
+    "nvidia_container_toolkit": "the role nvidia_container_toolkit with tasks_from: restore",
 }
 
 
@@ -88,13 +92,15 @@ def plan_services(layout: Layout, run: Run) -> Plan:
     """What stops and goes; ask `check_scheduler` before it is applied."""
     plan, journal = Plan(layout), Journal(layout.root)
     noted = [os.path.basename(entry.path) for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
-    names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".timer")) and name not in OUR_UNITS)
+    names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".timer", ".path")) and name not in OUR_UNITS)
     units = {unit: _Unit(unit, layout, run, journal) for unit in names}
     for unit in units.values():
         unit.plan_stop(plan)
     for entry in journal.entries():
         if not proven_elsewhere(entry.owner) and entry.is_file:
             _plan_entry(plan, journal, entry)
+        elif entry.path.startswith(SERVICE):
+            _plan_service(plan, journal, entry, units, run)
     for unit in units.values():
         unit.plan_file(plan)
     _plan_reload(plan, units, run)
@@ -225,6 +231,24 @@ def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
         if path.endswith((".service", ".timer")):
             plan.notes.append(f"{path} is again as it was before this collection; it is neither enabled nor started")
         plan.add("restored", path, do, shown(path, real), shown_content(path, before))
+
+
+def _plan_service(plan: Plan, journal: Journal, entry: Entry, units: Dict[str, _Unit], run: Run) -> None:
+    """A unit of somebody else that we have enabled is as it was before."""
+    name = entry.path[len(SERVICE) :]
+    # Ours go with their files.
+    theirs = name not in units and entry.original is not None and entry.original.content == b"disabled"
+
+    def do() -> None:
+        if theirs:
+            for argv in (["systemctl", "stop", name], ["systemctl", "--no-reload", "disable", "--quiet", name]):
+                run(argv)
+        journal.forget(entry.path)
+
+    if theirs:
+        plan.add("stopped", name, do)
+    else:
+        plan.add("removed", f"journal entry of {entry.path}", do)
 
 
 def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:

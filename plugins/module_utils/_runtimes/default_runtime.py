@@ -55,6 +55,7 @@ KINDS: Mapping[str, Kind] = {
 class Wanted:
     """The module's options. config None: the file that the unit's command line names; timeout in seconds.
 
+    program_comes: whether packages bring the program that is only planned for now.
     runtime: of KINDS; unit and config are its own, "" and None for the usual ones. default_runtime: "auto", "nvidia" or "unchanged".
     """
 
@@ -66,6 +67,7 @@ class Wanted:
     allow_container_kill: bool
     runtime: str = "containerd"
     default_runtime: str = "auto"
+    program_comes: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _converge(wanted: Wanted, name: str, check: bool, run: RunWithin, point: Cal
     service = kind.open(unit, wanted.config if asked else None, run, wanted.timeout)
     transaction = Transaction(kind.owner, point=point)
     if wanted.state == "present":
-        problem = check_program(wanted.program, run)
+        problem = None if wanted.program_comes and check else check_program(wanted.program, run)
         if problem:
             raise Refused(problem)
         plan = service.present(wanted.program, wanted.default_runtime != "unchanged")

@@ -84,6 +84,7 @@ class Wanted:
     device_strategy: str = AUTO
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
+    toolkit_configured: bool = False
     target_kubernetes: str = ""
 
 
@@ -99,7 +100,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _target(found, facts, wanted.target_kubernetes)
         _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
         _runtime(found, facts)
-        _strategy(found, facts, wanted.device_strategy)
+        _strategy(found, facts, wanted)
         _managers(found, facts)
     if wanted.control_plane:
         _control_plane(found, facts, wanted)
@@ -284,11 +285,13 @@ def _runtime(found: Reasons, facts: NodeFacts) -> None:
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
 
 
-def _strategy(found: Reasons, facts: NodeFacts, asked: str) -> None:
-    now = facts.sharing
+def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    now, asked = facts.sharing, wanted.device_strategy
     if facts.cdi is None or now is None or asked not in (AUTO, *STRATEGIES) or facts.kubelet.runtime not in KNOWN_RUNTIMES:
         return  # said of the variable itself, or of the container runtime
-    for seen, expected, cure in obstacles(asked, facts.cdi, facts.toolkit, now.strategy, now.holders):
+    # What the role nvidia_container_toolkit will configure is no reason.
+    configured = None if wanted.toolkit_configured else facts.toolkit
+    for seen, expected, cure in obstacles(asked, facts.cdi, configured, now.strategy, now.holders):
         found.error("strategy", seen, expected, cure)
     chosen = choose(asked, facts.cdi, now.strategy, now.holders)
     if chosen.kept:

@@ -88,6 +88,7 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
     assert [(role["name"], role["tasks_from"]) for role in planned] == [
         ("gpushare.kubernetes.nvidia_driver", "plan"),
         ("gpushare.kubernetes.kubelet", "gates"),
+        ("gpushare.kubernetes.nvidia_container_toolkit", "converge"),
         ("gpushare.kubernetes.container_runtime", "configure"),
         ("gpushare.kubernetes.scheduler", "configure"),
     ]
@@ -96,8 +97,9 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
     assert "gpushare.kubernetes.gpushare_cluster_info" in asked["__preflight_api"]
     verdict = tasks[-1]["gpushare.kubernetes.gpushare_preflight_verdict"]
     assert verdict["cluster"] == "{{ __preflight_api.results }}"
+    of_the_toolkit = {"packages": "__toolkit_packages", "toolkit": "__toolkit"}
     plans = {"driver": "__nvidia_driver", "kubelet": "__kubelet_gates", "runtime": "__container_runtime", "scheduler": "__scheduler"}
-    assert verdict["plans"] == plans
+    assert verdict["plans"] == {**plans, **of_the_toolkit}
 
 
 @pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])

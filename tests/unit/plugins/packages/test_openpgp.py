@@ -61,7 +61,9 @@ def test_fingerprints_are_those_of_gpg(gpg: Gpg, who: tuple[str, ...], form: str
 def test_gpg_reads_what_is_written(gpg: Gpg, tmp_path: Path) -> None:
     exported = gpg("--armor", "--export", "First", "Second")
     written = openpgp.armored(openpgp.read_keys(exported))
-    assert gpg.fingerprints(written) == gpg.fingerprints(exported)
+    together = openpgp.armored_together(openpgp.read_keys(exported))
+    assert gpg.fingerprints(written) == gpg.fingerprints(together) == gpg.fingerprints(exported)
+    assert (written.count(b"BEGIN"), together.count(b"BEGIN")) == (2, 1)
     # Subkeys, names and signatures too.
     other = Gpg(tmp_path / "other")
     other("--import", given=written)

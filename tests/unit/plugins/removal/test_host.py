@@ -355,6 +355,29 @@ def test_every_kubectl_plugin_goes(host: Host) -> None:
     assert not any(host.at(f"/usr/local/bin/{program}").is_symlink() for program in programs)
 
 
+def test_a_unit_of_others_that_was_enabled_for_us_is_disabled_again(host: Host) -> None:
+    transaction = Transaction("nvidia_container_toolkit.cdi", str(host.root))
+    for name, before in (("refresh.path", b"disabled"), ("kept.path", b"enabled")):
+        transaction.note(f"service:{name}", before, b"enabled")
+    transaction.apply()
+    host.services().apply()
+    assert ["stop", "refresh.path"] in host.systemd.calls
+    assert ["--no-reload", "disable", "--quiet", "refresh.path"] in host.systemd.calls
+    assert not [call for call in host.systemd.calls if "kept.path" in call]
+    assert not [entry for entry in Journal(str(host.root)).entries() if entry.path.startswith("service:")]
+
+
+def test_packages_keep_the_journal_until_they_are_put_back(host: Host) -> None:
+    transaction = Transaction("packages.nvidia_container_toolkit", str(host.root))
+    transaction.write("/etc/apt/sources.list.d/gpushare-x.sources", b"x\n")
+    transaction.apply()
+    host.services().apply()
+    left = host.leftovers().left
+    assert [one["what"] for one in left] == ["/etc/apt/sources.list.d/gpushare-x.sources"]
+    assert "uninstall.yml" in left[0]["why"]
+    assert host.root.at("/etc/apt/sources.list.d/gpushare-x.sources").exists()
+
+
 def test_a_kubectl_plugin_of_somebody_else_is_left(host: Host) -> None:
     host.at(LINK).unlink()
     host.root.file(LINK, "#!/bin/sh\n")

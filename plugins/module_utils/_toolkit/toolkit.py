@@ -1,0 +1,307 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NVIDIA's container toolkit on a host: its version, what its config.toml lets containers ask for, and its CDI spec. No Ansible here.
+
+The runtime reads config.toml at each start of a container, so that nothing is restarted. A candidate is read by the host's own
+nvidia-ctk before it takes its place. A new unit needs no daemon-reload, which would take cards from running containers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, set_value
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, parsed, show_command
+
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+#: Where the toolkit's own unit writes the spec, and the container runtimes look; gone after a boot, as are the device nodes.
+SPEC = "/var/run/cdi/nvidia.yaml"
+#: Of the journal: what this takes out again by itself, and units, which uninstall takes out as others.
+OWNER, OWNER_CDI = "nvidia_container_toolkit", "nvidia_container_toolkit.cdi"
+HEADER = "# Made by gpushare.kubernetes; the toolkit's own defaults hold for all other settings.\n"
+#: Containers that are not privileged get a card only by what kubelet hands over, not by what their image or their pod says.
+_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+STRICT: Mapping[str, bool] = {
+    _ENVIRONMENT: False,
+    "accept-nvidia-visible-devices-as-volume-mounts": True,
+}
+REFRESH, OWN_REFRESH = "nvidia-cdi-refresh", "gpushare-cdi-refresh"
+_UNIT_FOLDERS = (UNITS, "/usr/lib/systemd/system", "/lib/systemd/system")
+_VERSION = re.compile(r"version:? v?([0-9]+\.[0-9]+\.[0-9]+(?:[-~]rc\.?[0-9]+)?)")
+_UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_QUESTION, _GENERATE = 60.0, 180.0
+_ESCAPES = (
+    "older ones let a container take over the host: CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 and "
+    "CVE-2025-23267 (1.17.8)"
+)
+UNITS_OF_OURS = {
+    f"{OWN_REFRESH}.service": f"""\
+# Copyright: gpushare.kubernetes contributors
+[Unit]
+Description=Write the CDI specification of NVIDIA's cards
+ConditionPathExists=/usr/bin/nvidia-ctk
+After=systemd-modules-load.service nvidia-persistenced.service
+Before=kubelet.service
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/nvidia-ctk cdi generate --device-name-strategy=uuid --device-name-strategy=index --output={SPEC}
+
+[Install]
+WantedBy=multi-user.target
+""",
+    f"{OWN_REFRESH}.path": """\
+# Copyright: gpushare.kubernetes contributors
+[Unit]
+Description=Write the CDI specification anew after a change of driver or toolkit
+
+[Path]
+PathChanged=/lib/modules/%v/modules.dep
+PathChanged=/usr/bin/nvidia-ctk
+
+[Install]
+WantedBy=multi-user.target
+""",
+}
+
+
+class Refused(Exception):
+    """Nothing was changed; says what was found, what was expected and what to do."""
+
+
+@dataclass
+class Result:
+    """What was done, or would be. version: of the toolkit, "" if it does not say; managed_by: who else manages it, "" for nobody."""
+
+    changed: bool = False
+    version: str = ""
+    managed_by: str = ""
+    files: List[str] = field(default_factory=list)
+    notes: List[str] = field(default_factory=list)
+    diff: List[Dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """strict: see STRICT; minimum: the oldest version; cdi: whether the spec is written now, at boot and after changes of the driver.
+
+    comes: whether packages that only have been predicted bring the toolkit; yields_to: path to who manages the toolkit where it is there.
+    """
+
+    strict: bool
+    minimum: str = "1.17.8"
+    cdi: bool = False
+    comes: bool = False
+    yields_to: Mapping[str, str] = field(default_factory=dict)
+
+
+def converge(wanted: Wanted, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = lambda _point: None) -> Result:
+    """Do it, or with `dry` say what would be done. Refused if nothing was changed, TransactionError if it was put back."""
+    others = next((name for path, name in wanted.yields_to.items() if host.exists(path)), "")
+    if others:
+        return Result(managed_by=others, notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
+    result = Result(version="" if wanted.comes else _version(wanted, host, run))
+    if not result.version and not wanted.comes:
+        result.notes.append("the container toolkit does not print its version, so that its age is not known")
+    config = Transaction(OWNER, host.root, point)
+    entry = config.journal.entry(CONFIG)
+    state = read_state(host.outside(CONFIG))
+    before = "" if state is None else _decoded(state.content)
+    after = _strict(before) if wanted.strict else _loose(before if entry is None else reverted(before, entry))
+    if after != before:
+        _prove(after, wanted.strict, host, run)
+    _plan(config, before if state else None, after, entry if not wanted.strict else None)
+    result.files, result.diff = [change.path for change in config.changes], config.diff()
+    booted = host.is_folder("/run/systemd/system")
+    service = _Refresh(host, run) if wanted.cdi and booted and not wanted.comes else None
+    units = Transaction(OWNER_CDI, host.root, point)
+    if wanted.cdi and not booted:
+        result.notes.append("systemd does not run on this host: nothing writes the CDI spec at boot")
+    elif wanted.cdi:
+        _plan_units(units, host)
+        result.files += [change.path for change in units.changes]
+        result.diff += units.diff()
+    due = bool(service and service.due())
+    result.changed = bool(result.files or due or config.unfinished or units.unfinished)
+    if dry or not result.changed:
+        return result
+    config.apply()
+    if not wanted.strict and entry is not None and _settings(after) == _settings(_original(entry)):
+        config.journal.forget(CONFIG)
+    if service is not None:
+        for name in service.not_enabled():
+            units.note(f"service:{name}", b"disabled", b"enabled")
+        units.apply(service)
+    return result
+
+
+def restore(host: Host, dry: bool) -> Result:
+    """Take our part out of config.toml."""
+    config, result = Transaction(OWNER, host.root), Result()
+    entry, state = config.journal.entry(CONFIG), read_state(host.outside(CONFIG))
+    if entry is None:
+        return result
+    if state is not None:
+        before = _decoded(state.content)
+        _plan(config, before, reverted(before, entry), entry)
+        if not entry.untouched(state.content):
+            result.notes.append(f"{CONFIG} was changed by somebody else since: only our part is taken out")
+    result.files, result.diff, result.changed = [change.path for change in config.changes], config.diff(), True
+    if not dry:
+        config.apply()
+        config.journal.forget(CONFIG)
+    return result
+
+
+def reverted(text: str, entry: Entry) -> str:
+    """The config.toml without our part: the old bytes, or where others have changed it since, with the old values of our settings."""
+    if entry.untouched(text.encode()):
+        return _original(entry)
+    old = loads(_original(entry))
+    for name in STRICT:
+        if loads(text).get(name) is not old.get(name):
+            text = set_value(text, (name,), old[name]) if name in old else remove(text, (name,))
+    return text
+
+
+def _strict(text: str) -> str:
+    text = text or HEADER
+    for name, value in STRICT.items():
+        text = set_value(text, (name,), value)
+    return text
+
+
+def _loose(text: str) -> str:
+    """Where an administrator forbids what the strategy envvar needs, it is permitted: somebody has set that strategy."""
+    return set_value(text, (_ENVIRONMENT,), True) if loads(text).get(_ENVIRONMENT) is False else text
+
+
+def _settings(text: str) -> List[object]:
+    return [loads(text).get(name) for name in STRICT]
+
+
+def _original(entry: Entry) -> str:
+    return "" if entry.original is None else _decoded(entry.original.content)
+
+
+def _plan(transaction: Transaction, before: Optional[str], after: str, entry: Optional[Entry]) -> None:
+    """The file. entry: of the one that goes back to what it was; without an original it goes."""
+    if before is None and not after:
+        return
+    if entry is not None and entry.original is None and not after:
+        transaction.remove(CONFIG)
+    else:
+        transaction.write(CONFIG, after.encode())
+
+
+def _prove(text: str, strict: bool, host: Host, run: RunWithin) -> None:
+    """Refused if the host's own nvidia-ctk does not read the candidate, or reads something else."""
+    program = host.program("nvidia-ctk")
+    if program is None:
+        return
+    descriptor, path = tempfile.mkstemp(prefix="gpushare-toolkit-", suffix=".toml")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        outcome = run([program, "--quiet", "config", f"--config-file={path}"], _QUESTION)
+    finally:
+        os.unlink(path)
+    if not outcome.ok:
+        raise Refused(f"nvidia-ctk rejects the candidate of {CONFIG} ({outcome.words[-300:]}); nothing was changed: correct that file")
+    try:
+        read = loads(outcome.out)
+    except TomlError as error:
+        raise Refused(f"nvidia-ctk prints a configuration that is no TOML ({error}); nothing was changed: look at {CONFIG}") from error
+    wrong = [name for name, value in STRICT.items() if strict and read.get(name, not value) is not value]
+    if wrong:
+        raise Refused(f"nvidia-ctk reads {', '.join(wrong)} in another way than written; nothing was changed: look at {CONFIG}")
+
+
+def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
+    """The toolkit's version, "" if it does not say. Refused without a toolkit, or with one that is too old."""
+    program = host.program("nvidia-ctk") or host.program("nvidia-container-runtime")
+    if program is None:
+        raise Refused(
+            "the host has no nvidia-ctk and no nvidia-container-runtime, expected NVIDIA's container toolkit; nothing was changed: install "
+            "it, or set gpushare_toolkit_state: managed"
+        )
+    outcome = run([program, "--version"], _QUESTION)
+    found = _VERSION.search(outcome.out)
+    if found is None:
+        return ""
+    if (numbers(found.group(1)) or ()) < (numbers(wanted.minimum) or ()):
+        raise Refused(
+            f"the host has NVIDIA's container toolkit {found.group(1)}, expected {wanted.minimum} or newer ({_ESCAPES}); nothing was "
+            "changed: upgrade it, set gpushare_toolkit_state: managed, or lower gpushare_toolkit_minimum"
+        )
+    return found.group(1)
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(f"{CONFIG} is not UTF-8 ({error}); nothing was changed: correct it") from error
+
+
+def _plan_units(transaction: Transaction, host: Host) -> None:
+    """The toolkit's own unit where it has one, else ours."""
+    own = any(host.exists(f"{folder}/{REFRESH}.path") for folder in _UNIT_FOLDERS)
+    for name, text in UNITS_OF_OURS.items():
+        if own:
+            transaction.remove(f"{UNITS}/{name}")
+        else:
+            transaction.write(f"{UNITS}/{name}", text.encode(), 0o644)
+
+
+class _Refresh(Service):
+    """The units that write the CDI spec. systemd reads a unit that it has not had when it is started, without daemon-reload."""
+
+    def __init__(self, host: Host, run: RunWithin) -> None:
+        super().__init__(self._due, self._settle, self._problem)
+        self._host, self._run = host, run
+
+    def not_enabled(self) -> List[str]:
+        return [name for name in self._names() if self._show(name, "UnitFileState") not in ("enabled", "static")]
+
+    def _names(self) -> Tuple[str, str]:
+        own = any(self._host.exists(f"{folder}/{REFRESH}.path") for folder in _UNIT_FOLDERS)
+        base = REFRESH if own else OWN_REFRESH
+        return f"{base}.path", f"{base}.service"
+
+    def _show(self, unit: str, name: str) -> str:
+        return parsed(self._run(show_command(unit, name), _QUESTION).out).get(name, "")
+
+    def _due(self) -> bool:
+        path, _service = self._names()
+        return bool(self.not_enabled()) or self._show(path, "ActiveState") != "active" or self._problem() is not None
+
+    def _settle(self) -> None:
+        path, service = self._names()
+        for argv in (["--no-reload", "enable", path, service], ["start", path], ["restart", service]):
+            outcome = self._run(["systemctl", *argv], _GENERATE)
+            if not outcome.ok:
+                said = self._run(["journalctl", "-u", service, "-n", "20", "--no-pager", "-o", "cat"], _QUESTION).words
+                raise Refused(f"systemctl {' '.join(argv)} failed: {outcome.words}; the log of {service} says: {said}")
+
+    def _problem(self) -> Optional[str]:
+        """Whether the spec names each card by its UUID. Without a driver there is nothing to name."""
+        listed = self._host.ask(self._host.program("nvidia-smi"), ["-L"], _QUESTION)
+        if listed is None or not listed.ok:
+            return None
+        cards = set(_UUID.findall(listed.out))
+        missing = cards - set(_UUID.findall(self._host.text(SPEC) or ""))
+        return f"the CDI spec {SPEC} does not name {', '.join(sorted(missing))}" if missing else None

@@ -1,0 +1,128 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_toolkit
+short_description: Configure NVIDIA's container toolkit
+version_added: 0.1.0
+description:
+  - The role C(nvidia_container_toolkit) uses this module. Its options may change in any release.
+  - Sets what containers may request in C(/etc/nvidia-container-runtime/config.toml). All other settings and comments stay.
+  - Before the file is written, the host's own C(nvidia-ctk) reads the candidate.
+  - Rejects a toolkit that is older than O(minimum).
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+options:
+  state:
+    description: With V(absent), restores C(config.toml).
+    type: str
+    choices: [present, absent]
+    default: present
+  strict:
+    description:
+      - Whether containers without privileges get cards from the device plugin only. Their environment is ignored then, and volume mounts
+        below C(/var/run/nvidia-container-devices) are accepted.
+    type: bool
+    default: true
+  minimum:
+    description: The oldest version that is accepted.
+    type: str
+    default: 1.17.8
+  cdi:
+    description:
+      - Whether to write the CDI spec now, at boot, and after a change of driver or toolkit. Uses the toolkit's own unit
+        C(nvidia-cdi-refresh) where it exists.
+    type: bool
+    default: false
+  comes:
+    description: Whether packages that were only predicted bring the toolkit. Its version and its units are not checked then.
+    type: bool
+    default: false
+  yields_to:
+    description: Paths to who else manages the toolkit of a host where such a path exists. Nothing is changed there.
+    type: dict
+    default: {}
+  root:
+    description: Folder that stands for the host's V(/), for tests.
+    type: path
+    default: /
+"""
+
+EXAMPLES = r"""
+- name: Ignore the environment of containers
+  gpushare.kubernetes.gpushare_toolkit:
+    strict: true
+"""
+
+RETURN = r"""
+version:
+  description: Version of the toolkit, empty if it does not print one.
+  returned: success
+  type: str
+managed_by:
+  description: Another manager of the toolkit of this host, empty for none.
+  returned: success
+  type: str
+files:
+  description: The files that were changed (in check mode, would be).
+  returned: success
+  type: list
+  elements: str
+notes:
+  description: Remarks for people.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import os
+from dataclasses import asdict
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, Refused, Wanted, converge, restore
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "strict": {"type": "bool", "default": True},
+            "minimum": {"type": "str", "default": "1.17.8"},
+            "cdi": {"type": "bool", "default": False},
+            "comes": {"type": "bool", "default": False},
+            "yields_to": {"type": "dict", "default": {}},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    host = Host(params["root"])
+    with lock.for_module(module, params["root"]):
+        os.umask(0o022)
+        try:
+            if params["state"] == "absent":
+                result = restore(host, module.check_mode)
+            else:
+                wanted = Wanted(params["strict"], params["minimum"], params["cdi"], params["comes"], params["yields_to"])
+                result = converge(wanted, host, command.run, module.check_mode)
+        except TomlError as error:
+            module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it")
+        except (Refused, JournalError, TransactionError, OSError) as error:
+            module.fail_json(msg=str(error))
+        module.exit_json(**asdict(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The role nvidia_container_toolkit on hosts with real apt, dnf and rpm, and NVIDIA's real nvidia-ctk behind small packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare_lab.components import nvidia_toolkit
+from packages.machine import OTHERS, SET, Machine, cache
+from quality.tree import REPOSITORY
+
+CONFIG = "etc/nvidia-container-runtime/config.toml"
+_RECAP = re.compile(r"ok=(\d+) +changed=(\d+) +unreachable=0 +failed=(\d+)")
+
+
+class Role:
+    """Runs the role there, over a shell that starts in the host's root."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self.machine, self._folder = machine, folder
+        folder.mkdir()
+        shell = folder / "shell"
+        shell.write_text(f'#!/bin/sh\nshift\nexec chroot {machine.root} /bin/sh -c "$@"\n')
+        # Ansible names it again for what it runs there.
+        there = machine.root / str(shell).lstrip("/")
+        there.parent.mkdir(parents=True)
+        there.write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
+        for path in (shell, there):
+            path.chmod(0o755)
+        self.variables = {
+            # A root of its own is not a machine of its own.
+            "gpushare_node_name": os.uname().nodename.lower(),
+            "gpushare_toolkit_state": "managed",
+            "gpushare_toolkit_version": "1.18.0",
+            "gpushare_toolkit_repository": machine.repository()["url"],
+            "gpushare_toolkit_key": machine.repository()["key"],
+            "gpushare_toolkit_key_fingerprints": machine.repository()["fingerprints"],
+            "gpushare_device_strategy": "volume-mounts",
+        }
+
+    def __call__(self, *options: str, tasks: str = "main", fails: bool = False, **variables: Any) -> tuple[int, str]:
+        """How many tasks changed something, and the output."""
+        play = {
+            "hosts": "all",
+            "gather_facts": False,
+            "vars": {**self.variables, **variables},
+            "tasks": [{"ansible.builtin.include_role": {"name": "gpushare.kubernetes.nvidia_container_toolkit", "tasks_from": tasks}}],
+        }
+        (self._folder / "play.yml").write_text(yaml.safe_dump([play]))
+        env = dict(os.environ, ANSIBLE_CONFIG=str(REPOSITORY / "ansible.cfg"), ANSIBLE_EXECUTABLE=str(self._folder / "shell"))
+        env.update(ANSIBLE_PIPELINING="1", ANSIBLE_NOCOLOR="1")
+        argv: list[str | Path] = [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            "node,",
+            "-c",
+            "local",
+            "-e",
+            "ansible_python_interpreter=/usr/bin/python3",
+        ]
+        done = subprocess.run(
+            [*argv, *options, self._folder / "play.yml"], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert (done.returncode != 0) == fails, done.stdout[-6000:] + done.stderr[-2000:]
+        recap = _RECAP.search(done.stdout)
+        assert recap, done.stdout
+        return int(recap.group(2)), done.stdout
+
+
+@pytest.fixture
+def role(machine: Machine, tmp_path: Path) -> Role:
+    real = machine.root / "usr/local/lib/nvidia-ctk"
+    shutil.copy(nvidia_toolkit(cache()) / "nvidia-ctk", real)
+    return Role(machine, tmp_path / "role")
+
+
+def test_installed_configured_and_taken_back(role: Role) -> None:
+    machine = role.machine
+    before = machine.files()
+    changed, out = role("--check", "--diff")
+    assert changed == 2
+    assert "+Signed-By" in out or "+gpgkey" in out
+    assert machine.tree() == before
+    assert role()[0] == 2
+    assert machine.versions(*SET, *OTHERS) == ["1.18.0-1"] * 4
+    config = (machine.root / CONFIG).read_text()
+    # NVIDIA's nvidia-ctk has made the file, and reads it as it was meant.
+    read = machine.run("nvidia-ctk", "config")
+    for line in ("accept-nvidia-visible-devices-envvar-when-unprivileged = false", "accept-nvidia-visible-devices-as-volume-mounts = true"):
+        assert f"\n{line}\n" in f"\n{config}"
+        assert f"\n{line}\n" in f"\n{read}"
+    assert '#swarm-resource = "DOCKER_RESOURCE_GPU"' in config
+    after = machine.tree()
+    assert role()[0] == 0
+    assert machine.tree() == after
+    # Kubelet hands cards over by the environment again: what was set is taken back.
+    assert role(gpushare_device_strategy="envvar")[0] == 1
+    assert "\naccept-nvidia" not in (machine.root / CONFIG).read_text()
+    assert role()[0] == 1
+    role(tasks="restore")
+    machine.removed()
+    left = {name: content for name, content in machine.files().items() if name not in before}
+    # The packages do not take away the file that they make.
+    assert list(left) in ([CONFIG], [])
+    assert "accept-nvidia-visible-devices-as-volume-mounts = true" not in "".join(content.decode() for content in left.values())
+
+
+def test_what_is_there_must_do(role: Role) -> None:
+    machine = role.machine
+    out = role(fails=True, gpushare_toolkit_state="present")[1]
+    assert "expected NVIDIA's container toolkit" in out.replace("\\'", "'")
+    machine.packages("1.17.7")
+    out = role(fails=True, gpushare_toolkit_state="present")[1]
+    assert "1.17.7, expected 1.17.8 or newer" in out
+    assert "CVE-2025-23266" in out
+    before = machine.tree()
+    assert role(gpushare_toolkit_state="unmanaged")[0] == 0
+    assert machine.tree() == before
+    # An upgrade of the set that somebody else has installed.
+    role()
+    assert machine.versions(*SET, *OTHERS) == ["1.18.0-1"] * 4
+    assert "would be 1.17.7-1, expected 1.17.8 or newer" in role(fails=True, gpushare_toolkit_version="1.17.7")[1]
+
+
+@pytest.mark.parametrize("machine", ["apt"], indirect=True)
+def test_dgx_os_brings_its_own(role: Role) -> None:
+    (role.machine.root / "etc/dgx-release").write_text('DGX_NAME="DGX Server"\n')
+    before = role.machine.tree()
+    assert role()[0] == 0
+    assert role.machine.tree() == before

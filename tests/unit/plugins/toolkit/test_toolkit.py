@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""NVIDIA's config.toml and CDI spec: only our settings change, the host's own nvidia-ctk agrees, and all of it goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import (
+    CONFIG,
+    OWNER_CDI,
+    SPEC,
+    STRICT,
+    Refused,
+    Wanted,
+    converge,
+    restore,
+)
+
+# What `nvidia-ctk config` of release 1.20.1 prints, which its packages install, without the tables after the first.
+SHIPPED = """\
+#accept-nvidia-visible-devices-as-volume-mounts = false
+#accept-nvidia-visible-devices-envvar-when-unprivileged = true
+disable-require = false
+supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
+#swarm-resource = "DOCKER_RESOURCE_GPU"
+
+[nvidia-container-cli]
+#debug = "/var/log/nvidia-container-toolkit.log"
+environment = []
+ldconfig = "@/sbin/ldconfig"
+
+[nvidia-container-runtime]
+log-level = "info"
+mode = "auto"
+runtimes = ["runc", "crun"]
+"""
+CARD = "GPU-01234567-89ab-cdef-0123-456789abcdef"
+STRICTLY = Wanted(strict=True)
+LOOSELY = Wanted(strict=False)
+
+
+class Commands:
+    """nvidia-ctk, nvidia-smi and systemd of a host. version: what the toolkit prints; reads: what nvidia-ctk reads of a candidate."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.version = "NVIDIA Container Toolkit CLI version 1.18.0"
+        self.reads: Callable[[str], str] = lambda text: text
+        self.enabled: set[str] = set()
+        self.active: set[str] = set()
+        self.generates = True
+        self.calls: list[str] = []
+
+    def __call__(self, argv: list[str], timeout: float) -> Outcome:
+        program, words = Path(argv[0]).name, argv[1:]
+        self.calls.append(" ".join([program, *words]))
+        if "--version" in words:
+            return Outcome(argv, 0, self.version)
+        if program == "nvidia-ctk":
+            (candidate,) = [word.partition("=")[2] for word in words if word.startswith("--config-file=")]
+            return Outcome(argv, 0, self.reads(Path(candidate).read_text()))
+        if program == "nvidia-smi":
+            return Outcome(argv, 0, f"GPU 0: NVIDIA H100 (UUID: {CARD})\n")
+        if program == "systemctl" and words[0] == "show":
+            unit = words[1]
+            state = {"UnitFileState": "enabled" if unit in self.enabled else "disabled"}
+            state["ActiveState"] = "active" if unit in self.active else "inactive"
+            return Outcome(argv, 0, "".join(f"{name}={value}\n" for name, value in state.items()))
+        if program == "systemctl" and "enable" in words:
+            self.enabled.update(word for word in words if "." in word)
+        elif program == "systemctl":
+            self.active.add(words[-1])
+            if words[-1].endswith(".service") and self.generates:
+                self.spec(CARD)
+        return Outcome(argv, 0)
+
+    def spec(self, *cards: str) -> None:
+        path = self.root / SPEC[1:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(cards))
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    folder = tmp_path / "usr/bin"
+    folder.mkdir(parents=True)
+    for name in ("nvidia-ctk", "nvidia-smi"):
+        (folder / name).write_text("")
+        (folder / name).chmod(0o755)
+    path = tmp_path / CONFIG[1:]
+    path.parent.mkdir(parents=True)
+    path.write_text(SHIPPED)
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    return Commands(tmp_path)
+
+
+def host(commands: Commands) -> Host:
+    return Host(str(commands.root), run=commands)
+
+
+def text(commands: Commands) -> str:
+    path = commands.root / CONFIG[1:]
+    return path.read_text() if path.exists() else ""
+
+
+def tree(commands: Commands) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in commands.root.rglob("*") if path.is_file()}
+
+
+def test_two_settings_and_no_other_byte(commands: Commands) -> None:
+    predicted = converge(STRICTLY, host(commands), commands, True)
+    assert text(commands) == SHIPPED
+    done = converge(STRICTLY, host(commands), commands, False)
+    assert predicted == done
+    assert done.files == [CONFIG]
+    assert done.version == "1.18.0"
+    added = [line for line in text(commands).splitlines() if line not in SHIPPED.splitlines()]
+    assert {**loads("\n".join(added))} == STRICT
+    assert [line for line in text(commands).splitlines() if line not in added] == SHIPPED.splitlines()
+    before = tree(commands)
+    assert not converge(STRICTLY, host(commands), commands, False).changed
+    assert tree(commands) == before
+    assert restore(host(commands), False).changed
+    assert text(commands) == SHIPPED
+    assert not restore(host(commands), False).changed
+
+
+@pytest.mark.parametrize("back", ["restore", "loosely"])
+def test_others_changes_stay_and_exactly_our_part_goes(commands: Commands, back: str) -> None:
+    mine = SHIPPED.replace("#accept-nvidia-visible-devices-as-volume-mounts", "accept-nvidia-visible-devices-as-volume-mounts")
+    (commands.root / CONFIG[1:]).write_text(mine)
+    converge(STRICTLY, host(commands), commands, False)
+    changed = text(commands).replace('"info"', '"debug"')
+    (commands.root / CONFIG[1:]).write_text(changed)
+    if back == "restore":
+        assert restore(host(commands), False).notes
+    else:
+        assert converge(LOOSELY, host(commands), commands, False).changed
+    assert loads(text(commands)) == loads(mine.replace('"info"', '"debug"'))
+    assert [line for line in text(commands).splitlines() if line.startswith("#")] == [
+        line for line in mine.splitlines() if line.startswith("#")
+    ]
+    assert Journal(str(commands.root)).entries() == []
+
+
+def test_the_strategy_envvar_permits_what_was_forbidden(commands: Commands) -> None:
+    mine = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n" + SHIPPED
+    (commands.root / CONFIG[1:]).write_text(mine)
+    assert converge(LOOSELY, host(commands), commands, False).files == [CONFIG]
+    assert text(commands) == mine.replace("unprivileged = false", "unprivileged = true")
+    assert not converge(LOOSELY, host(commands), commands, False).changed
+    converge(STRICTLY, host(commands), commands, False)
+    converge(LOOSELY, host(commands), commands, False)
+    assert text(commands) == mine.replace("unprivileged = false", "unprivileged = true")
+    restore(host(commands), False)
+    assert text(commands) == mine
+
+
+def test_without_a_file_one_is_made_and_goes_again(commands: Commands) -> None:
+    (commands.root / CONFIG[1:]).unlink()
+    assert not converge(LOOSELY, host(commands), commands, False).changed
+    converge(STRICTLY, host(commands), commands, False)
+    assert loads(text(commands)) == STRICT
+    restore(host(commands), False)
+    assert not (commands.root / CONFIG[1:]).exists()
+
+
+@pytest.mark.parametrize("broken", ["x = [", "a = 1\na = 2\n", "accept-nvidia-visible-devices-as-volume-mounts.x = 1\n[a\n"])
+def test_a_broken_file_stays(commands: Commands, broken: str) -> None:
+    (commands.root / CONFIG[1:]).write_text(broken)
+    with pytest.raises(TomlError):
+        converge(STRICTLY, host(commands), commands, False)
+    assert text(commands) == broken
+
+
+def test_a_candidate_that_nvidia_ctk_reads_in_another_way_is_not_written(commands: Commands) -> None:
+    commands.reads = lambda _text: SHIPPED
+    with pytest.raises(Refused, match="in another way than written"):
+        converge(STRICTLY, host(commands), commands, False)
+    assert text(commands) == SHIPPED
+
+
+def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands) -> None:
+    commands.version = "NVIDIA Container Runtime version 1.17.7"
+    with pytest.raises(Refused, match=r"1\.17\.7, expected 1\.17\.8 or newer.*CVE-2025-23266"):
+        converge(STRICTLY, host(commands), commands, False)
+    assert text(commands) == SHIPPED
+    assert converge(Wanted(True, "1.17.4"), host(commands), commands, True).version == "1.17.7"
+    commands.version = "NVIDIA Container Toolkit CLI version unknown"
+    assert "does not print its version" in converge(STRICTLY, host(commands), commands, True).notes[0]
+    for name in ("nvidia-ctk", "nvidia-smi"):
+        (commands.root / "usr/bin" / name).unlink()
+    with pytest.raises(Refused, match="gpushare_toolkit_state: managed"):
+        converge(STRICTLY, host(commands), commands, False)
+    # What only has been predicted need not be there yet.
+    assert converge(Wanted(True, comes=True, cdi=True), host(commands), commands, True).changed
+
+
+def test_a_host_of_somebody_else_is_left_alone(commands: Commands) -> None:
+    (commands.root / "etc/dgx-release").write_text("DGX_NAME=x\n")
+    before = tree(commands)
+    found = converge(Wanted(True, cdi=True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, False)
+    assert not found.changed
+    assert found.managed_by == "DGX OS"
+    assert tree(commands) == before
+
+
+UNITS = ("gpushare-cdi-refresh.service", "gpushare-cdi-refresh.path")
+
+
+def test_the_spec_is_written_now_and_by_units_without_daemon_reload(commands: Commands) -> None:
+    wanted = Wanted(False, cdi=True)
+    done = converge(wanted, host(commands), commands, False)
+    assert [Path(path).name for path in done.files] == list(UNITS)
+    assert commands.enabled == set(UNITS)
+    assert not [call for call in commands.calls if "daemon-reload" in call]
+    assert [call for call in commands.calls if "enable" in call] == ["systemctl --no-reload enable " + " ".join(UNITS[::-1])]
+    before = tree(commands)
+    assert not converge(wanted, host(commands), commands, False).changed
+    assert tree(commands) == before
+    commands.spec("GPU-ffffffff-89ab-cdef-0123-456789abcdef")
+    assert converge(wanted, host(commands), commands, True).changed
+    assert converge(wanted, host(commands), commands, False).changed
+    assert CARD in (commands.root / SPEC[1:]).read_text()
+
+
+def test_the_unit_of_the_toolkit_is_used_where_it_is_there(commands: Commands) -> None:
+    folder = commands.root / "usr/lib/systemd/system"
+    folder.mkdir(parents=True)
+    (folder / "nvidia-cdi-refresh.path").write_text("")
+    done = converge(Wanted(False, cdi=True), host(commands), commands, False)
+    assert done.changed
+    assert done.files == []
+    assert commands.enabled == {"nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service"}
+    # Uninstall disables what was not enabled before.
+    entries = {entry.path: entry for entry in Journal(str(commands.root)).entries()}
+    assert set(entries) == {"service:nvidia-cdi-refresh.path", "service:nvidia-cdi-refresh.service"}
+    assert {entry.owner for entry in entries.values()} == {OWNER_CDI}
+
+
+def test_a_spec_that_lacks_a_card_puts_the_units_back(commands: Commands) -> None:
+    commands.generates = False
+    with pytest.raises(TransactionError, match=f"does not name {CARD}"):
+        converge(Wanted(False, cdi=True), host(commands), commands, False)
+    assert not list((commands.root / "etc/systemd").rglob("*.path"))
