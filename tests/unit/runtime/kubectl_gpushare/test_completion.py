@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare_runtime.kubectl_gpushare import completion
 from gpushare_runtime.kubectl_gpushare.completion import complete, main
 from gpushare_runtime.kubectl_gpushare.main import COMMANDS, options_of
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
@@ -57,6 +58,8 @@ def test_the_options_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -
 
 def test_names_come_from_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    # People wait for three seconds; a busy machine for a test may need more.
+    monkeypatch.setattr(completion, "SECONDS", 60.0)
 
     async def go() -> None:
         async with serving(FakeApi()) as api:
