@@ -19,7 +19,7 @@ MODE ?= quick
 # These goals install what the machine lacks; the others only name it.
 INSTALLS := $(filter demo test test-full,$(MAKECMDGOALS))
 # Python programs without the suffix.
-SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu
+SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu tests/lab/node/docker/usr/local/sbin/runc
 STARTED := $(shell date +%s)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(RUNTIME)

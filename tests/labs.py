@@ -32,6 +32,19 @@ class Shape:
 
 TWO = Shape("two", ("--no-nvidia-runtime",))
 ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
+RUNTIMES = Shape(
+    "runtimes",
+    (
+        "--no-nvidia-runtime",
+        "--gpu-nodes",
+        "2",
+        "--cards",
+        "gpu1=2x16,gpu2=2x16",
+        "--runtime",
+        "gpu1=docker,gpu2=containerd-2.4",
+    ),
+    seconds=3600,
+)
 THREE_PLANES = Shape("three-planes", ("--control-planes", "3"))
 
 

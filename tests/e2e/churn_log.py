@@ -169,7 +169,7 @@ class Log:
         for of in statuses:
             ended = of["state"].get("terminated", {})
             if of.get("containerID") and ("running" in of["state"] or ended.get("startedAt")):
-                identity = of["containerID"].removeprefix("containerd://")
+                identity = of["containerID"].partition("://")[2]
                 if ended.get("startedAt") and _seconds(ended["startedAt"], ended["finishedAt"]) <= BRIEF_SECONDS:
                     pod.containers.discard(identity)
                 else:

@@ -249,7 +249,7 @@ class Cluster:
         for pod in pods:
             specs = {spec["name"]: spec for spec in pod["spec"]["containers"]}
             for status in pod["status"].get("containerStatuses", ()):
-                identity = status.get("containerID", "").removeprefix("containerd://")
+                identity = status.get("containerID", "").partition("://")[2]
                 if identity and "running" in status["state"]:
                     wanted.setdefault(pod["spec"]["nodeName"], {})[identity] = (pod, specs[status["name"]])
         script = (Path(__file__).parent / "print_container_devices.py").read_text()

@@ -29,8 +29,11 @@ def state_of(pid: str) -> dict[str, object]:
 
 
 def main() -> None:
-    tasks = subprocess.run(["ctr", "-n", "k8s.io", "tasks", "ls"], check=True, capture_output=True, text=True).stdout
-    pids = {fields[0]: fields[1] for fields in map(str.split, tasks.splitlines()[1:])}
+    pids = {}
+    # docker's containers are in a namespace of containerd of their own.
+    for namespace in ("k8s.io", "moby"):
+        tasks = subprocess.run(["ctr", "-n", namespace, "tasks", "ls"], check=True, capture_output=True, text=True).stdout
+        pids.update({fields[0]: fields[1] for fields in map(str.split, tasks.splitlines()[1:])})
     missing = [identity for identity in sys.argv[1:] if identity not in pids]
     if missing:
         sys.exit(f"containerd has no task of {', '.join(missing)}")

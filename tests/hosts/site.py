@@ -40,6 +40,8 @@ VOLATILE = {
     "/var/lib/kubelet/image_manager": "which images kubelet has pulled",
     "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": "kubelet writes it at each pod with a device; looked at by itself below",
     "/var/lib/containerd": "containers and images; containerd's",
+    "/var/lib/docker": "the same of docker",
+    "/var/lib/cri-dockerd": "which pods' sandboxes cri-dockerd has made",
     "/var/lib/cni": "addresses of the pods that happen to run; the network plugin's",
     "/var/lib/etcd": "the database of the cluster; its objects are compared by the API",
     "/var/lib/systemd/catalog": "systemd's own index of messages",

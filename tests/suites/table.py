@@ -260,6 +260,23 @@ SUITES = (
         seconds=300,
     ),
     Suite(
+        "runtimes",
+        "the role container_runtime on docker with cri-dockerd and on containerd 2.4: broken, killed, restored",
+        tests=("tests/hosts/test_runtimes.py",),
+        lab="runtimes",
+        paths=(
+            "roles/container_runtime/*",
+            f"{UTILS}/_runtimes/*",
+            f"{UTILS}/_formats/toml*",
+            f"{UTILS}/_formats/json_edit.py",
+            "plugins/modules/container_runtime.py",
+            "tests/hosts/test_runtimes.py",
+            "tests/lab/gpushare_lab/runtimes.py",
+            "tests/lab/node/docker/*",
+        ),
+        seconds=600,
+    ),
+    Suite(
         "new-release",
         "another release under running pods: no daemon-reload, containers keep their cards",
         tests=("tests/hosts/test_release.py",),

@@ -10,10 +10,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from . import access, cluster, components, lifecycle, nodes, podman, saved, simulated, state
+from . import access, cluster, components, lifecycle, nodes, podman, runtimes, saved, simulated, state
 from .prepare import clean_cache, prepare
 from .process import LabError, end_at_signal, say, ticking
-from .spec import CONTROL_PLANES, ENDPOINT, check_control_planes, check_name, check_version, parse_cards
+from .spec import CONTROL_PLANES, DEFAULT_RUNTIME, ENDPOINT, check_control_planes, check_name, check_version, parse_cards
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,7 +34,10 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--cards", metavar="NODE=CARDS,…", help="in GiB: gpu1=2x16,gpu2=16+24 (the default); gpu1=none")
     for sub in (up, command("prepare", "make everything that the cache keeps; `up` does it too")):
         sub.add_argument("--kubernetes", metavar="VERSION", help=f"default: {components.KUBERNETES}")
-    up.add_argument("--no-nvidia-runtime", action="store_true", help="leave containerd without the nvidia runtime")
+    up.add_argument("--no-nvidia-runtime", action="store_true", help="leave the container runtime without the nvidia runtime")
+    names = ", ".join(runtimes.NAMES)
+    up.add_argument("--runtime", metavar="NODE=RUNTIME,…", help=f"container runtimes of GPU nodes (default: {DEFAULT_RUNTIME}): {names}")
+    sub.add_argument("--runtime", metavar="RUNTIME,…", help="the container runtimes that nodes are to have besides the default")
     command("down", "remove everything of the instance; the cache stays")
     upgrade = command("upgrade", "bring the running instance to another version of Kubernetes by `kubeadm upgrade`")
     upgrade.add_argument("version", metavar="VERSION")
@@ -91,7 +94,8 @@ def _run(arguments: argparse.Namespace, passed_on: list[str]) -> None:
         case "up":
             lifecycle.up(name, _wishes(arguments))
         case "prepare":
-            prepare(check_version(arguments.kubernetes or components.KUBERNETES))
+            wanted = [runtimes.check_runtime(one) for one in (arguments.runtime or DEFAULT_RUNTIME).split(",")]
+            prepare(check_version(arguments.kubernetes or components.KUBERNETES), wanted)
             say("everything is there")
         case "down":
             lifecycle.down(name)
@@ -128,6 +132,7 @@ def _wishes(arguments: argparse.Namespace) -> lifecycle.Wishes:
         cards=parse_cards(arguments.cards) if arguments.cards else None,
         kubernetes=check_version(arguments.kubernetes) if arguments.kubernetes else None,
         no_nvidia_runtime=arguments.no_nvidia_runtime,
+        runtimes=runtimes.parse_runtimes(arguments.runtime) if arguments.runtime else {},
     )
 
 
@@ -175,7 +180,7 @@ def _status(instance: state.Instance) -> None:
     for node in instance.nodes:
         container = present.get(node.name, {}).get("state", "missing")
         answer = {"True": "Ready", "": "unknown to the cluster"}.get(ready.get(node.name, ""), "NotReady")
-        print(f"  {node.name:6} {node.address:14} container {container:8} {answer:10} cards {node.cards or '-'}")
+        print(f"  {node.name:6} {node.address:14} container {container:8} {answer:10} {node.runtime:14} cards {node.cards or '-'}")
     for kept, described in saved.listed(instance).items():
         print(f"  saved state {kept}: of {described.made}, Kubernetes {described.kubernetes}, {', '.join(described.nodes)}")
     if left := saved.unfinished(instance):

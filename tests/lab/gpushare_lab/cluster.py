@@ -16,6 +16,7 @@ from . import nodes, payload
 from .access import kubeconfig_file
 from .api import Api
 from .process import LabError, in_parallel, run, say, until
+from .runtimes import socket_of
 from .spec import API_PORT, CONTROL_PLANE, POD_SUBNET, Node, no_longer_wanted
 from .state import Instance
 
@@ -72,7 +73,8 @@ def form(instance: Instance) -> set[str]:
         # One after another: each becomes a member of etcd, which takes in one at a time.
         for node in [node for node in joining if node.is_control_plane]:
             _join(instance, node.name, [*arguments, *_control_plane_arguments(instance, node)], cluster)
-        in_parallel(lambda node: _join(instance, node.name, arguments, cluster), [node for node in joining if node.has_cards])
+        gpu_nodes = [node for node in joining if node.has_cards]
+        in_parallel(lambda node: _join(instance, node.name, [*arguments, "--cri-socket", socket_of(node.runtime)], cluster), gpu_nodes)
     _forget_strangers(instance)
     return new | {node.name for node in joining}
 

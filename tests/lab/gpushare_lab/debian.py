@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from .cache import Cache
@@ -129,30 +130,39 @@ def root_file_system(cache: Cache) -> Path:
 
 
 def nvidia_smi(cache: Cache) -> Path:
-    """The program nvidia-smi of Debian's non-free component.
-
-    It is unpacked only, since installing it would bring the real libnvidia-ml; and fetched with a
-    configuration of apt of its own, so that this machine's sources, lists and archives stay as they are.
-    """
+    """The program nvidia-smi of Debian's non-free component. It is unpacked only: installing it would bring the real libnvidia-ml."""
 
     def build(folder: Path) -> None:
         work = folder / ".work"
-        for name in ("etc/apt.conf.d", "etc/preferences.d", "lists/partial", "archives/partial", "unpacked"):
-            (work / name).mkdir(parents=True)
-        components = "main non-free non-free-firmware"
-        (work / "etc/sources.list").write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {SUITE} {components}\n")
-        config = work / "apt.conf"
-        config.write_text(_private_apt_configuration(work, run(["apt-config", "dump"]).stdout))
-        log, env = cache.log("nvidia-smi"), environment(APT_CONFIG=str(config))
-        run_logged("apt-get update for non-free", ["apt-get", "-q", "update"], log, env=env)
-        run_logged("downloading nvidia-smi", ["apt-get", "-q", "download", "nvidia-smi"], log, env=env, cwd=work)
-        (package,) = work.glob("nvidia-smi_*.deb")
+        (package,) = download(work, ["nvidia-smi"], cache.log("nvidia-smi"))
         run(["dpkg", "-x", package, work / "unpacked"])
         (program,) = work.glob("unpacked/usr/lib/nvidia/*/nvidia-smi")
         program.rename(folder / "nvidia-smi")
         shutil.rmtree(work)
 
     return cache.entry("nvidia-smi", SUITE, {"suite": SUITE}, build) / "nvidia-smi"
+
+
+def download(work: Path, names: Sequence[str], log: Path, installed: Path | None = None) -> list[Path]:
+    """The archives of packages, below a folder to make, by an apt of its own: this machine's sources, lists and archives stay as they are.
+
+    installed: a file of dpkg with what is there; then the archives are those of all that is missing to install the packages.
+    """
+    for name in ("etc/apt.conf.d", "etc/preferences.d", "lists/partial", "archives/partial", "unpacked"):
+        (work / name).mkdir(parents=True)
+    components = "main non-free non-free-firmware"
+    (work / "etc/sources.list").write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {SUITE} {components}\n")
+    config = work / "apt.conf"
+    config.write_text(_private_apt_configuration(work, run(["apt-config", "dump"]).stdout))
+    env = environment(APT_CONFIG=str(config))
+    run_logged(f"apt-get update for {' '.join(names)}", ["apt-get", "-q", "update"], log, env=env)
+    if installed:
+        shutil.copyfile(installed, work / "status")
+        how, found = ["install", "--download-only", "--yes", "--no-install-recommends"], work / "archives"
+    else:
+        how, found = ["download"], work
+    run_logged(f"downloading {' '.join(names)}", ["apt-get", "-q", *how, *names], log, env=env, cwd=work)
+    return sorted(found.glob("*.deb"))
 
 
 def _private_apt_configuration(folder: Path, host_configuration: str) -> str:

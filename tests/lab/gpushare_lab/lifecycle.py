@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from .components import KUBERNETES
 from .places import cache_root, state_root
 from .prepare import prepare
 from .process import LabError, say
-from .spec import cards_of_nodes, choose_subnet
+from .spec import DEFAULT_RUNTIME, cards_of_nodes, choose_subnet
 from .state import Instance
 
 # What the machine was like before the first instance, beside the instances' folders.
@@ -35,6 +35,7 @@ class Wishes:
     cards: Mapping[str, str] | None = None
     kubernetes: str | None = None
     no_nvidia_runtime: bool = False
+    runtimes: Mapping[str, str] = field(default_factory=dict)
 
 
 def instance_lock(name: str) -> AbstractContextManager[None]:
@@ -77,9 +78,10 @@ def up(name: str, wishes: Wishes) -> Instance:
         version = wishes.kubernetes or (before.kubernetes if before else KUBERNETES)
         cards = _cards(before, wishes)
         states = {node: simulated.state_text(spec, node, name) for node, spec in cards.items()}
+        runtimes = _runtimes(before, wishes, cards)
         _refuse_changes(before, version, wishes)
-        prepared = prepare(version)
-        instance = _write_down(name, before, version, cards, wishes)
+        prepared = prepare(version, runtimes.values())
+        instance = _write_down(name, before, version, cards, replace(wishes, runtimes=runtimes))
         with locked(_lock("host")):
             host_sysctls.prepare(state_root(os.environ) / _SYSCTLS)
             host_firewall.prepare(state_root(os.environ) / _FIREWALL)
@@ -88,7 +90,7 @@ def up(name: str, wishes: Wishes) -> Instance:
         access.write_files(instance)
         cluster.link_kubectl(instance, prepared.kubernetes)
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        endpoint.bring_up(instance, prepared.layers)
+        endpoint.bring_up(instance, prepared.layers[DEFAULT_RUNTIME])
         started = nodes.boot(instance, prepared, states)
         if before:
             _apply_cards(before, instance)
@@ -102,7 +104,7 @@ def up(name: str, wishes: Wishes) -> Instance:
 def upgrade(name: str, version: str) -> None:
     """Bring a running instance to another version of Kubernetes, as its administrator would: by kubeadm. Can be called again."""
     with changing(name) as instance:
-        prepared = prepare(version)
+        prepared = prepare(version, instance.runtimes.values())
         nodes.replace_programs(instance, prepared)
         cluster.link_kubectl(instance, prepared.kubernetes)
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -135,6 +137,19 @@ def _refuse_changes(before: Instance | None, version: str, wishes: Wishes) -> No
         raise LabError(f"lab {before.name} exists and cannot be changed so: {'; '.join(reasons)}. Call `{command}` first")
 
 
+def _runtimes(before: Instance | None, wishes: Wishes, cards: Mapping[str, str]) -> dict[str, str]:
+    """The container runtimes of the nodes that have not the usual one. A node keeps its own as long as it lives."""
+    if strangers := sorted(set(wishes.runtimes) - set(cards)):
+        raise LabError(f"runtimes for {', '.join(strangers)}, but the GPU nodes are {', '.join(cards)}: raise --gpu-nodes or drop them")
+    present = {name: before.runtimes.get(name, DEFAULT_RUNTIME) for name in before.cards} if before else {}
+    changed = [f"{name} has {present[name]}, not {asked}" for name, asked in wishes.runtimes.items() if present.get(name, asked) != asked]
+    if before and changed:
+        command = shlex.join(["lab", "--name", before.name, "down"])
+        raise LabError(f"lab {before.name} exists and cannot be changed so: {'; '.join(changed)}. Call `{command}` first")
+    known = {**present, **wishes.runtimes}
+    return {name: known[name] for name in cards if known.get(name, DEFAULT_RUNTIME) != DEFAULT_RUNTIME}
+
+
 def _write_down(name: str, before: Instance | None, version: str, cards: Mapping[str, str], wishes: Wishes) -> Instance:
     """Written before anything is made, so that whatever happens next, `down` and the next `up` know of it."""
     with locked(_lock("subnets")):
@@ -147,7 +162,7 @@ def _write_down(name: str, before: Instance | None, version: str, cards: Mapping
         planes = before.control_planes if before else wishes.control_planes or 1
         # Cards are noted as they are until they have been changed.
         kept = {node: before.cards[node] for node in cards if before and node in before.cards}
-        instance = Instance(name, subnet, version, runtime, {**cards, **kept}, planes)
+        instance = Instance(name, subnet, version, runtime, {**cards, **kept}, planes, wishes.runtimes)
         state.save(instance)
     return replace(instance, cards=cards)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from . import payload, podman
+from . import payload, podman, runtimes
 from .archive import write_layer
 from .cache import recipe_hash, sources_recipe
 from .overlay import FileSystem
@@ -177,7 +177,7 @@ def _make(
     instance: Instance, node: Node, prepared: Prepared, states: Mapping[str, str], parts: Path, cards_digest: str, recipe: str
 ) -> None:
     files = file_system(instance, node.name)
-    files.describe(prepared.layers, recipe)
+    files.describe(prepared.layers[node.runtime], recipe)
     files.mount()
     settings = parts / f"{node.name}.tar"
     write_layer(settings, payload.settings(instance, node, prepared.archives.pause, states.get(node.name)))
@@ -194,8 +194,12 @@ def create(instance: Instance, node: Node, pip_cache: Path) -> str:
     """Make a node's container, without starting it, on the file system that the node has; returns the container's id."""
     containerd = containerd_folder(instance, node.name)
     containerd.mkdir(parents=True, exist_ok=True)
-    root, pip = file_system(instance, node.name).root, (pip_cache, "/root/.cache/pip")
-    return podman.create_node(instance.name, node.name, node.address, root, containerd, _pid_file(instance, node.name), [pip])
+    root, volumes = file_system(instance, node.name).root, [(pip_cache, "/root/.cache/pip")]
+    if node.runtime == runtimes.DOCKER:
+        # docker makes overlays as well; within containerd's folder, so that a saved state has both.
+        (containerd / "docker").mkdir(exist_ok=True)
+        volumes.append((containerd / "docker", "/var/lib/docker"))
+    return podman.create_node(instance.name, node.name, node.address, root, containerd, _pid_file(instance, node.name), volumes)
 
 
 def _pid_file(instance: Instance, node: str) -> Path:
@@ -216,10 +220,11 @@ def discard(instance: Instance, node: str) -> None:
 
 
 def wait_booted(instance: Instance, node: Node) -> None:
-    """Wait until the boot unit is done and containerd answers."""
+    """Wait until the boot unit is done and the container runtime answers."""
+    runtime = "docker version && systemctl is-active cri-docker" if node.runtime == runtimes.DOCKER else "ctr version"
 
     def answers() -> bool:
-        script = "systemctl is-active gpushare-lab-boot && systemctl is-active ssh && ctr version"
+        script = f"systemctl is-active gpushare-lab-boot && systemctl is-active ssh && {runtime}"
         return run([*entering(instance, node.name), "sh", "-c", script], check=False).returncode == 0
 
     until(f"{node.name} to boot", _BOOT_DEADLINE_S, answers, why_not=lambda: logs(instance, node.name))
@@ -266,6 +271,12 @@ def _write_routes(instance: Instance, node: Node) -> None:
     execute(instance, node.name, "sh", "-c", script, stdin=pod_routes(instance.nodes, node))
 
 
+def _import_command(node: Node) -> list[str]:
+    if node.runtime == runtimes.DOCKER:
+        return ["docker", "load", "--quiet", "--input"]
+    return ["ctr", "-n", "k8s.io", "images", "import", "--no-unpack"]
+
+
 def _import_images(instance: Instance, node: Node, prepared: Prepared) -> None:
     wanted = [prepared.archives.every_node]
     if node.is_control_plane:
@@ -277,7 +288,7 @@ def _import_images(instance: Instance, node: Node, prepared: Prepared) -> None:
         # The node sees this folder; a copy, since the cache may go while the node stays.
         copy = containerd_folder(instance, node.name) / "import.tar"
         shutil.copyfile(archive, copy)
-        execute(instance, node.name, "ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "/var/lib/containerd/import.tar")
+        execute(instance, node.name, *_import_command(node), "/var/lib/containerd/import.tar")
         copy.unlink()
         done = (*done, str(archive))
         note(instance, node.name, images=done)

@@ -76,7 +76,7 @@ class FileSystem:
             folder.mkdir(exist_ok=True)
         # The root folder of the node is this one, whatever the umask is.
         self.upper.chmod(0o755)
-        _mount(self.root, mount_options((first, *below), self.upper, work))
+        mount_overlay(self.root, (first, *below), self.upper, work)
 
     def unmount(self) -> None:
         """Unmount it if it is mounted, once nothing runs in it."""
@@ -100,6 +100,11 @@ def mount_options(layers: Sequence[Path], upper: Path, work: Path) -> bytes:
     if len(options) > _OPTIONS_BYTES:
         raise LabError(f"a node has {len(layers)} layers, more than can be named in a mount: restore an earlier state, or call `lab down`")
     return options
+
+
+def mount_overlay(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
+    """Mount layers, the uppermost first, below one folder that takes what is written; work: an empty folder beside that."""
+    _mount(root, mount_options(layers, upper, work))
 
 
 def _mount(root: Path, options: bytes) -> None:

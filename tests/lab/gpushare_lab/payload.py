@@ -17,6 +17,7 @@ from .cache import Cache
 from .components import NVIDIA_DRIVER, NVIDIA_PROGRAMS
 from .places import SOURCES
 from .podman import unpack_below
+from .runtimes import CONTAINERDS_2, DOCKER
 from .spec import Node, pod_routes
 from .state import Instance
 
@@ -49,7 +50,7 @@ def settings(instance: Instance, node: Node, pause: str, cards_state: str | None
     """A node's identity, who may log in, its services, and the configuration of containerd, CNI and pip."""
     identity = hashlib.md5(f"gpushare-lab/{instance.name}/{node.name}".encode(), usedforsecurity=False).hexdigest()
     key = host_key(instance, node.name)
-    runtime = "containerd-nvidia.toml" if node.has_cards and instance.nvidia_runtime else "containerd.toml"
+    nvidia = node.has_cards and instance.nvidia_runtime
     wants = "etc/systemd/system/multi-user.target.wants"
     members: dict[str, Member] = {
         "etc/machine-id": Text(f"{identity}\n", 0o444),
@@ -58,7 +59,7 @@ def settings(instance: Instance, node: Node, pause: str, cards_state: str | None
         "root/.ssh": Folder(0o700),
         "root/.ssh/authorized_keys": File(user_key(instance).with_name("id_ed25519.pub"), 0o600),
         "etc/pip.conf": Text(host_settings.pip_conf(host_settings.read_pip_settings()), 0o600),
-        "etc/containerd/config.toml": Text(render(runtime, sandbox_image=pause)),
+        **{path: Text(text) for path, text in _runtime_configuration(node.runtime, nvidia, pause).items()},
         "etc/cni/net.d/10-lab.conflist": Text(render("cni.conflist", pod_range=node.pod_range)),
         "etc/gpushare-lab/pod-routes": Text(pod_routes(instance.nodes, node)),
         "opt/cni/bin": Link("/usr/lib/cni"),
@@ -71,6 +72,22 @@ def settings(instance: Instance, node: Node, pause: str, cards_state: str | None
     if cards_state is not None:
         members["var/lib/gpushare-lab/gpus.state"] = Text(cards_state)
     return members | _tree(_NODE_FILES / "base")
+
+
+def _runtime_configuration(runtime: str, nvidia: bool, pause: str) -> dict[str, str]:
+    """The files of a node's container runtime, by path; nvidia: with that runtime as the default."""
+    kind = "-nvidia" if nvidia else ""
+    if runtime == DOCKER:
+        # docker's containerd has the CRI, too, as Debian's package does; kubelet does not use it.
+        return {
+            "etc/containerd/config.toml": render("containerd.toml", sandbox_image=pause),
+            "etc/docker/daemon.json": render(f"daemon{kind}.json"),
+            "etc/default/cri-docker": f"CRI_DOCKERD_ARGS=--pod-infra-container-image={pause}\n",
+        }
+    if runtime in CONTAINERDS_2:
+        version = CONTAINERDS_2[runtime]
+        return {"etc/containerd/config.toml": render(f"containerd-2{kind}.toml", sandbox_image=pause, version=version)}
+    return {"etc/containerd/config.toml": render(f"containerd{kind}.toml", sandbox_image=pause)}
 
 
 def cards(toolkit: Path, libraries: Path, nvidia_smi: Path) -> dict[str, Member]:

@@ -6,23 +6,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import components, debian, payload, podman, state
+from . import components, debian, payload, podman, runtimes, state
 from .cache import Cache
 from .golang import GO, forget_go_caches
 from .images import Archives, archives
 from .places import cache_root
 from .process import LabError, in_parallel, say
+from .spec import DEFAULT_RUNTIME
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where the parts are. ``layers`` are those of every node's file system, the uppermost first."""
+    """Where the parts are. ``layers`` are those of a node's file system, the uppermost first, by its container runtime."""
 
-    layers: tuple[Path, ...]
+    layers: Mapping[str, tuple[Path, ...]]
     kubernetes: Path
     toolkit: Path
     libraries: Path
@@ -36,8 +37,8 @@ def the_cache() -> Cache:
     return Cache(cache_root(os.environ))
 
 
-def prepare(version: str) -> Prepared:
-    """Make what is missing for a Kubernetes version."""
+def prepare(version: str, wanted: Iterable[str] = ()) -> Prepared:
+    """Make what is missing for a Kubernetes version, and for nodes with these container runtimes."""
     if os.geteuid() != 0:
         raise LabError("the lab runs systemd in privileged containers and needs root: call it as root")
     cache = the_cache()
@@ -66,8 +67,10 @@ def prepare(version: str) -> Prepared:
 
     in_parallel(call, [compile_go, fetch_debian, make_small_parts])
     kubernetes, rootfs = made["kubernetes"], made["rootfs"]
+    programs = payload.programs_layer(cache, version, kubernetes)
+    names = {DEFAULT_RUNTIME, *wanted}
     return Prepared(
-        layers=(payload.programs_layer(cache, version, kubernetes), rootfs),
+        layers={name: (programs, *runtimes.layers(cache, name, rootfs), rootfs) for name in sorted(names)},
         kubernetes=kubernetes,
         toolkit=made["toolkit"],
         libraries=made["libraries"],

@@ -12,6 +12,8 @@ from ipaddress import IPv4Network
 from .process import LabError
 
 CONTROL_PLANE = "cp1"
+#: Debian's; runtimes.py has the others.
+DEFAULT_RUNTIME = "containerd-1.6"
 DEFAULT_CARDS = {"gpu1": "2x16", "gpu2": "16+24"}
 MAX_GPU_NODES = 50
 #: How many control planes there can be: etcd wants an odd number, and a machine has room for so many.
@@ -27,12 +29,13 @@ SUBNET_POOL = IPv4Network("10.231.0.0/16")
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its name, its fixed address, its pods' range, and its cards (None on a control plane)."""
+    """One node: its name, its fixed address, its pods' range, its cards (None on a control plane) and its container runtime."""
 
     name: str
     address: str
     pod_range: str
     cards: str | None
+    runtime: str = DEFAULT_RUNTIME
 
     @property
     def has_cards(self) -> bool:
@@ -90,13 +93,16 @@ def check_control_planes(count: int) -> int:
     return count
 
 
-def plan_nodes(cards: Mapping[str, str], subnet: IPv4Network, control_planes: int = 1) -> list[Node]:
+def plan_nodes(
+    cards: Mapping[str, str], subnet: IPv4Network, control_planes: int = 1, runtimes: Mapping[str, str] | None = None
+) -> list[Node]:
     """The control planes and the GPU nodes; a node's address and pod range depend on its number only."""
     nodes = [Node(CONTROL_PLANE, str(subnet[10]), _pod_range(0), None)]
     nodes += [Node(f"cp{n}", str(subnet[100 + n]), _pod_range(100 + n), None) for n in range(2, control_planes + 1)]
     for name, spec in cards.items():
         number = int(name.removeprefix("gpu"))
-        nodes.append(Node(name, str(subnet[10 + number]), _pod_range(number), spec))
+        runtime = (runtimes or {}).get(name, DEFAULT_RUNTIME)
+        nodes.append(Node(name, str(subnet[10 + number]), _pod_range(number), spec, runtime))
     return nodes
 
 

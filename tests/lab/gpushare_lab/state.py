@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -18,11 +18,16 @@ from .process import LabError
 from .spec import Node, check_name, endpoint, plan_nodes
 
 _VERSION = 1
+# Beside the instance's own file, which checkouts of before read as well.
+_RUNTIMES = "runtimes.json"
 
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance as it is meant to be. ``cards`` maps each GPU node to its cards' specification."""
+    """An instance as it is meant to be. ``cards`` maps each GPU node to its cards' specification.
+
+    ``runtimes`` maps the GPU nodes that have not the usual container runtime to theirs.
+    """
 
     name: str
     subnet: str
@@ -30,6 +35,7 @@ class Instance:
     nvidia_runtime: bool
     cards: Mapping[str, str]
     control_planes: int = 1
+    runtimes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -39,7 +45,7 @@ class Instance:
     @property
     def nodes(self) -> list[Node]:
         """The control planes first, then the GPU nodes."""
-        return plan_nodes(self.cards, IPv4Network(self.subnet), self.control_planes)
+        return plan_nodes(self.cards, IPv4Network(self.subnet), self.control_planes, self.runtimes)
 
     @property
     def endpoint(self) -> str:
@@ -67,13 +73,18 @@ def folder_of(name: str) -> Path:
 def save(instance: Instance) -> None:
     """Write the instance down, in one step."""
     instance.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = instance.folder / "lab.json.partial"
     content = {"version": _VERSION, **asdict(instance)}
+    # The instances of all checkouts lie side by side, and one of before has never heard of these.
     if instance.control_planes == 1:
-        # The instances of all checkouts lie side by side, and one of before has never heard of it.
         del content["control_planes"]
+    _write(instance.folder / _RUNTIMES, content.pop("runtimes"))
+    _write(instance.folder / "lab.json", content)
+
+
+def _write(path: Path, content: Mapping[str, object]) -> None:
+    partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(content, indent=2) + "\n")
-    partial.rename(instance.folder / "lab.json")
+    partial.rename(path)
 
 
 def load(name: str) -> Instance | None:
@@ -84,7 +95,8 @@ def load(name: str) -> Instance | None:
     found = json.loads(path.read_text())
     if (version := found.pop("version", None)) != _VERSION:
         raise LabError(f"{path} has version {version}, expected {_VERSION}: call `lab --name {name} down`, then up")
-    return Instance(**found)
+    runtimes = path.with_name(_RUNTIMES)
+    return Instance(**found, runtimes=json.loads(runtimes.read_text()) if runtimes.exists() else {})
 
 
 def existing(name: str) -> Instance:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The role container_runtime on nodes with docker and containerd 2.4: broken configurations, and daemons that do not come back.
+
+containerd 1.6 is the lab's own, which every other suite has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster import REPOSITORY, Cluster
+from labs import RUNTIMES, Labs
+from timeline import span
+
+MODULE = "gpushare.kubernetes.container_runtime"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A node and its container runtime. config: the file that decides; files: those that the role writes, in their order."""
+
+    node: str
+    name: str
+    config: str
+    files: tuple[str, ...]
+    ready: str
+
+    @property
+    def unit(self) -> str:
+        return f"{self.name}.service"
+
+
+CONTAINERD = "/etc/containerd/config.toml"
+DROP_IN = "/etc/containerd/conf.d/zz-gpushare.toml"
+DAEMON = "/etc/docker/daemon.json"
+DEFAULT_OF_CRI = "containerd config dump | sed -n 's/^ *default_runtime_name = .\\(.*\\).$/\\1/p'"
+NODES = {
+    "docker": Runtime("gpu1", "docker", DAEMON, (DAEMON,), "docker info -f '{{.DefaultRuntime}}'"),
+    "containerd-2.4": Runtime("gpu2", "containerd", CONTAINERD, (DROP_IN, CONTAINERD), DEFAULT_OF_CRI),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(labs: Labs) -> Cluster:
+    return labs.bare(RUNTIMES)
+
+
+@pytest.fixture(params=sorted(NODES))
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    return NODES[request.param]
+
+
+def sh(cluster: Cluster, node: str, script: str) -> str:
+    return cluster.on(node, "sh", "-ec", script, seconds=120)
+
+
+def module(cluster: Cluster, runtime: Runtime, *options: str) -> dict[str, Any]:
+    """What the module answers on that node, without knowing which runtime the node has; `failed` is added."""
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
+    program = str(Path(sys.executable).with_name("ansible"))
+    command = [program, "-i", str(cluster.inventory), runtime.node, "-b", "-o", "-m", MODULE, "-a", " ".join(["state=present", *options])]
+    with span("playbook", f"{MODULE} on {runtime.node}"):
+        done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert " => {" in done.stdout, done.stdout + done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.partition(" => ")[2])
+    return {**answer, "failed": "FAILED!" in done.stdout}
+
+
+def watched(cluster: Cluster, runtime: Runtime) -> str:
+    """Every file that could have been written, with its times, and which daemon runs."""
+    files = "find /etc /var/lib/gpushare -printf '%p %y %m %U:%G %s %T@ %C@\\n' 2>/dev/null | grep -v ' /etc/mtab' | sort"
+    return sh(cluster, runtime.node, f"({files}); systemctl show -P MainPID {runtime.unit}")
+
+
+@pytest.fixture
+def kept(cluster: Cluster, runtime: Runtime) -> Iterator[str]:
+    """The runtime's configuration, which is put back."""
+    before = cluster.on(runtime.node, "cat", runtime.config)
+    yield before
+    cluster.lab("exec", runtime.node, "sh", "-c", f"cat > {runtime.config}", stdin=before)
+    gate = f"/run/systemd/system/{runtime.unit}.d"
+    reset = f"rm -rf {gate} /etc/containerd/conf.d /var/lib/gpushare; systemctl daemon-reload; systemctl reset-failed {runtime.unit}"
+    sh(cluster, runtime.node, f"{reset} || true; systemctl restart {runtime.unit}")
+    cluster.until(f"{runtime.node} is ready", lambda: ready(cluster, runtime.node), 120)
+
+
+def ready(cluster: Cluster, node: str) -> bool:
+    conditions = {one["type"]: one["status"] for one in cluster.node(node)["status"]["conditions"]}
+    return bool(conditions["Ready"] == "True")
+
+
+def test_each_node_runs_what_it_is_called(cluster: Cluster) -> None:
+    said = {node["metadata"]["name"]: node["status"]["nodeInfo"]["containerRuntimeVersion"] for node in cluster.nodes()}
+    assert {name: version.rpartition(".")[0].rpartition("+")[0] or version.rpartition(".")[0] for name, version in said.items()} == {
+        "cp1": "containerd://1.6",
+        "gpu1": "docker://20.10",
+        "gpu2": "containerd://2.4",
+    }
+
+
+def test_a_broken_configuration_is_refused_with_its_place_and_stays_untouched(cluster: Cluster, runtime: Runtime, kept: str) -> None:
+    broken = {
+        DAEMON: {
+            kept.replace("{", '{\n  "live-restore": true,', 1): "live-restore",
+            kept.replace("{", "{ // cards", 1): f"{DAEMON}: line 1",
+            kept.replace("{", '{\n  "no-such-option": true,', 1): "no-such-option",
+        },
+        CONTAINERD: {
+            kept.replace("\n\n", "\nbroken\n\n", 1): CONTAINERD,
+            kept.replace(
+                "version = ", 'disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"]\nversion = ', 1
+            ): "cri",
+        },
+    }[runtime.config]
+    for text, words in broken.items():
+        assert text != kept
+        cluster.lab("exec", runtime.node, "sh", "-c", f"cat > {runtime.config}", stdin=text)
+        before = watched(cluster, runtime)
+        answer = module(cluster, runtime)
+        assert answer["failed"], answer
+        assert words in answer["msg"], answer["msg"]
+        assert watched(cluster, runtime) == before
+
+
+def test_a_daemon_that_is_killed_after_the_change_and_does_not_come_back_gets_its_old_files(
+    cluster: Cluster, runtime: Runtime, kept: str
+) -> None:
+    gate = f"/run/systemd/system/{runtime.unit}.d/90-gpushare-test.conf"
+    start = f"! grep -qs nvidia {' '.join(runtime.files)} || {{ echo no nvidia here; exit 1; }}"
+    # docker is told to reload, which here kills it.
+    reload = "ExecReload=\nExecReload=/bin/kill -KILL $MAINPID\n" if runtime.name == "docker" else ""
+    text = f"[Service]\nExecStartPre=/bin/sh -c '{start}'\n{reload}"
+    cluster.lab("exec", runtime.node, "sh", "-c", f"mkdir -p $(dirname {gate}); cat > {gate}; systemctl daemon-reload", stdin=text)
+    answer = module(cluster, runtime, "timeout=30")
+    assert answer["failed"], answer
+    assert "put back what was there" in answer["msg"]
+    assert cluster.on(runtime.node, "cat", runtime.config) == kept
+    assert sh(cluster, runtime.node, "ls /var/lib/gpushare/journal").split() == []
+    assert sh(cluster, runtime.node, runtime.ready).split()[-1:] in ([], ["runc"])
+    cluster.until(f"{runtime.node} is ready", lambda: ready(cluster, runtime.node), 120)

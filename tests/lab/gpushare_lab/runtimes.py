@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The container runtimes that a GPU node can have, and the layers of its file system that bring them.
+
+Debian's containerd 1.6 is in every node's file system. A newer containerd replaces its programs. docker is Debian's package, and
+cri-dockerd lies between it and kubelet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import debian
+from .archive import File, Link, Member, write_layer
+from .cache import Cache, sources_recipe
+from .golang import GO, go_command, go_environment
+from .overlay import mount_overlay, unmount_below
+from .places import SOURCES
+from .podman import unpack_below
+from .process import LabError, environment, run, run_logged
+from .spec import DEFAULT_RUNTIME
+
+DOCKER = "docker"
+CRI_DOCKERD = "0.4.0"
+
+_CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
+# Its daemons must not start while it is unpacked.
+_POLICY = "#!/bin/sh\nexit 101\n"
+
+
+@dataclass(frozen=True)
+class Module:
+    """Programs of a Go module. packages: their main packages below it, "" for its own root; stamp: the variable with the version.
+
+    changed: a source file of the module to a text in it, and to what stands there instead when the lab builds it.
+    """
+
+    path: str
+    version: str
+    packages: Mapping[str, str]
+    stamp: str
+    tags: str = ""
+    changed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def _containerd(path: str, version: str) -> Module:
+    packages = {name: f"cmd/{name}" for name in _CONTAINERD_PROGRAMS}
+    return Module(path, version, packages, f"{path}/version.Version", "no_btrfs,no_devmapper,no_zfs,no_aufs")
+
+
+CONTAINERDS = {
+    "containerd-1.7": _containerd("github.com/containerd/containerd", "1.7.29"),
+    "containerd-2.1": _containerd("github.com/containerd/containerd/v2", "2.1.4"),
+    "containerd-2.4": _containerd("github.com/containerd/containerd/v2", "2.4.2"),
+}
+#: Those that have configurations of another version than 2, and which.
+CONTAINERDS_2 = {"containerd-2.1": "3", "containerd-2.4": "4"}
+# From 0.4 on it rejects docker before 23, whose API is 1.42; Debian's docker 20.10 has 1.41. That is the only change.
+_CRI_DOCKERD = Module(
+    "github.com/Mirantis/cri-dockerd",
+    CRI_DOCKERD,
+    {"cri-dockerd": ""},
+    "github.com/Mirantis/cri-dockerd/cmd/version.Version",
+    changed={"libdocker/client.go": ('MinimumDockerAPIVersion = "1.42.0"', 'MinimumDockerAPIVersion = "1.41.0"')},
+)
+NAMES = (DEFAULT_RUNTIME, *CONTAINERDS, DOCKER)
+
+
+def check_runtime(name: str) -> str:
+    """The name of a container runtime that a node can have."""
+    if name not in NAMES:
+        raise LabError(f'container runtime "{name}": expected one of {", ".join(NAMES)}')
+    return name
+
+
+def parse_runtimes(text: str) -> dict[str, str]:
+    """{"gpu1": "docker"} from "gpu1=docker,gpu2=containerd-1.7"."""
+    runtimes: dict[str, str] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(gpu[1-9]\d*)=(\S+)\s*", part)
+        if not found or found[1] in runtimes:
+            raise LabError(f'runtimes "{text}": found "{part}", expected each NODE=RUNTIME once, such as gpu1=docker')
+        runtimes[found[1]] = check_runtime(found[2])
+    return runtimes
+
+
+def socket_of(runtime: str) -> str:
+    """Where kubelet reaches it."""
+    return "unix:///run/cri-dockerd.sock" if runtime == DOCKER else "unix:///run/containerd/containerd.sock"
+
+
+def layers(cache: Cache, runtime: str, rootfs: Path) -> tuple[Path, ...]:
+    """What lies above a node's Debian for this runtime, the uppermost first."""
+    if runtime == DEFAULT_RUNTIME:
+        return ()
+    if runtime == DOCKER:
+        return _cri_dockerd_layer(cache), debian_docker(cache, rootfs)
+    programs = go_programs(cache, runtime.partition("-")[0], CONTAINERDS[runtime])
+    members = {f"usr/bin/{name}": File(programs / name) for name in _CONTAINERD_PROGRAMS}
+    return (_layer(cache, runtime, programs, members),)
+
+
+def go_programs(cache: Cache, what: str, module: Module) -> Path:
+    """A folder with the programs of a Go module, built as its own go.mod says."""
+    flags = f"-s -w -X {module.stamp}={module.version}"
+
+    def build(folder: Path) -> None:
+        go, env = go_command(cache), go_environment(cache, cgo=False)
+        work = folder / ".work"
+        work.mkdir()
+        asked: list[str | Path] = [go, "mod", "download", "-json", f"{module.path}@v{module.version}"]
+        downloaded = json.loads(run(asked, env=env, timeout_s=None).stdout)
+        sources = Path(downloaded["Dir"])
+        lines = go_mod_requiring(Path(downloaded["GoMod"]).read_text(), module)
+        (work / "go.mod").write_text(lines + _changed(work, sources, module))
+        # Its own hashes of what it requires: not every one of those versions has a place in the public list of checksums.
+        shutil.copyfile(sources / "go.sum", work / "go.sum")
+        log = cache.log(f"{what}-{module.version}")
+        for name, package in module.packages.items():
+            target = f"{module.path}/{package}".rstrip("/")
+            argv: list[str | Path] = [
+                go,
+                "build",
+                "-trimpath",
+                "-tags",
+                module.tags,
+                "-ldflags",
+                flags,
+                "-o",
+                folder / name,
+                target,
+            ]
+            run_logged(f"building {name} {module.version}", argv, log, env=env, cwd=work)
+        shutil.rmtree(work)
+
+    recipe = {"module": module.path, "packages": " ".join(module.packages), "flags": flags, "tags": module.tags}
+    if module.changed:
+        recipe["changed"] = repr(module.changed)
+    return cache.entry(f"{what}-built", module.version, recipe, build, turns=GO)
+
+
+def _changed(work: Path, sources: Path, module: Module) -> str:
+    """The line of go.mod for a copy of the module with its changes; "" without any."""
+    if not module.changed:
+        return ""
+    copy = work / "source"
+    shutil.copytree(sources, copy, ignore=shutil.ignore_patterns("vendor"))
+    for file, (old, new) in module.changed.items():
+        text = (copy / file).read_text()
+        if text.count(old) != 1:
+            raise LabError(f"{file} of {module.path} v{module.version} has {old!r} {text.count(old)} times, expected once")
+        (copy / file).chmod(0o644)
+        (copy / file).write_text(text.replace(old, new))
+    return f"replace {module.path} => ./source\n"
+
+
+def go_mod_requiring(upstream: str, module: Module) -> str:
+    """The go.mod of a module that builds another one's programs, with the versions that its go.mod replaces."""
+    needs_go = re.search(r"^go .*$", upstream, re.MULTILINE)
+    if needs_go is None:
+        raise LabError(f"the go.mod of {module.path} v{module.version} has no go line: its module cannot be had")
+    replaced = re.findall(r"^\s*(?:replace )?(\S+(?: v\S+)? => [^.\s]\S* v\S+)", upstream, re.MULTILINE)
+    lines = ["module gpushare-lab/programs", needs_go[0], f"require {module.path} v{module.version}"]
+    return "\n".join([*lines, *(f"replace {one}" for one in replaced)]) + "\n"
+
+
+def debian_docker(cache: Cache, rootfs: Path) -> Path:
+    """What installing Debian's docker.io changes in the nodes' file system; dpkg installs it there, no daemon starts."""
+
+    def build(folder: Path) -> None:
+        work, layer, log = folder / ".work", folder / "layer", cache.log("debian-docker")
+        merged = work / "merged"
+        for path in (layer, merged, work / "overlay"):
+            path.mkdir(parents=True)
+        layer.chmod(0o755)
+        archives = debian.download(work / "apt", ["docker.io"], log, installed=rootfs / "var/lib/dpkg/status")
+        mount_overlay(merged, [rootfs], layer, work / "overlay")
+        try:
+            (merged / "usr/sbin/policy-rc.d").write_text(_POLICY)
+            (merged / "usr/sbin/policy-rc.d").chmod(0o755)
+            for archive in archives:
+                shutil.copy(archive, merged / "tmp" / archive.name)
+            names = [f"/tmp/{archive.name}" for archive in archives]
+            install: list[str | Path] = ["chroot", merged, "dpkg", "--install", *names]
+            run_logged("installing docker.io for nodes", install, log, env=environment(DEBIAN_FRONTEND="noninteractive", LC_ALL="C"))
+            for archive in archives:
+                (merged / "tmp" / archive.name).unlink()
+            (merged / "usr/sbin/policy-rc.d").unlink()
+        finally:
+            unmount_below(work)
+        shutil.rmtree(work)
+
+    return cache.entry("debian-docker", debian.SUITE, {"rootfs": str(rootfs)}, build) / "layer"
+
+
+def _cri_dockerd_layer(cache: Cache) -> Path:
+    programs, files = go_programs(cache, "cri-dockerd", _CRI_DOCKERD), SOURCES / "node/docker"
+    members: dict[str, Member] = {
+        str(path.relative_to(files)): File(path, 0o755 if os.access(path, os.X_OK) else 0o644)
+        for path in sorted(files.rglob("*"))
+        if path.is_file()
+    }
+    wants = "etc/systemd/system"
+    members |= {
+        "usr/bin/cri-dockerd": File(programs / "cri-dockerd"),
+        f"{wants}/multi-user.target.wants/cri-docker.service": Link("/usr/lib/systemd/system/cri-docker.service"),
+        f"{wants}/sockets.target.wants/cri-docker.socket": Link("/usr/lib/systemd/system/cri-docker.socket"),
+    }
+    return _layer(cache, "cri-dockerd", programs, members, sources_recipe(files))
+
+
+def _layer(cache: Cache, what: str, programs: Path, members: Mapping[str, Member], sources: Mapping[str, bytes] | None = None) -> Path:
+    def build(folder: Path) -> None:
+        write_layer(folder / "layer.tar", members)
+        unpack_below(folder, folder / "layer.tar")
+        (folder / "layer.tar").unlink()
+
+    recipe: dict[str, str | bytes] = {"programs": str(programs), "members": " ".join(sorted(members)), **(sources or {})}
+    return cache.entry(f"node-{what}", "1", recipe, build)
