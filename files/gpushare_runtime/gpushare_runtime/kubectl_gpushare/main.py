@@ -128,7 +128,7 @@ def _command_first(argv: list[str]) -> list[str]:
 
 def options_of(command: str) -> list[str]:
     """The long options of a command, as its help lists them."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser(prog="kubectl", add_help=False)
     _add_arguments(parser, command)
     words = parser.format_usage().replace("[", " ").replace("]", " ").split()
     short = {"-o": "--output", "-w": "--watch", "-l": "--selector", "-n": "--namespace", "-A": "--all-namespaces", "-f": "--filename"}
