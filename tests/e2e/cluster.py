@@ -271,7 +271,9 @@ def run(command: list[str], *, stdin: str | None = None, seconds: float, environ
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{shown}\n  did not end within {seconds:g} s; it said:\n{error.stdout!r}\n{error.stderr!r}") from None
     if done.returncode:
-        raise CommandError(f"{shown}\n  ended with {done.returncode}:\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
+        # What failed first may be far from the end of a playbook's output.
+        failed = "\n".join(line[:2000] for line in done.stdout.splitlines() if line.startswith(("fatal: ", "failed: ", "[ERROR]")))
+        raise CommandError(f"{shown}\n  ended with {done.returncode}:\n{failed}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
     return str(done.stdout)
 
 
