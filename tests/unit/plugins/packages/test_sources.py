@@ -20,7 +20,7 @@ deb [arch=amd64] https://nvidia.github.io/nvidia-docker/debian10/$(ARCH) /
 STANZAS = """\
 # Debian
 Types: deb
-URIs: http://deb.debian.org/debian
+URIs: http://mirror.example/debian
 Suites: bookworm
 Components: main
 
@@ -47,7 +47,7 @@ def test_stanzas_of_these_addresses_are_switched_off() -> None:
     assert first == STANZAS.split("\n\n")[0]
     assert "Enabled: no\n" in second
     assert sources.without_stanzas(text, OURS) == text
-    two = STANZAS.replace("URIs: http://deb.debian.org/debian", f"URIs: http://deb.debian.org/debian {OURS[0]}")
+    two = STANZAS.replace("URIs: http://mirror.example/debian", f"URIs: http://mirror.example/debian {OURS[0]}")
     assert sources.without_stanzas(two, OURS) == text
 
 
