@@ -158,7 +158,11 @@ class _Unit:
         self.fragment = found.get("FragmentPath", "")
         self.state = found.get("ActiveState", "inactive")
         self.active = self.state not in ("inactive", "failed")
-        self.enabled = found.get("UnitFileState") in ("enabled", "enabled-runtime", "linked")
+        # What `show` says of a unit in memory is as old as the last reload; is-enabled reads the links.
+        self.enabled = (
+            found.get("UnitFileState") in ("enabled", "enabled-runtime")
+            and self._run(["systemctl", "is-enabled", "--quiet", self.name])[0] == 0
+        )
         self.drop_ins = [path for path in found.get("DropInPaths", "").split() if path.startswith("/etc/")]
 
     def plan_stop(self, plan: Plan) -> None:

@@ -35,11 +35,12 @@ class Killed(BaseException):
 
 
 class Systemd:
-    """Units by name: what systemd has loaded and what runs. Their files and links are those of the folder."""
+    """Units by name: what systemd has loaded and what runs. Their files are those of the folder; their links were, at the last reload."""
 
     def __init__(self, root: FakeRoot) -> None:
         self.root = root
         self.loaded: dict[str, str] = {}
+        self.cached: dict[str, str] = {}
         self.active: dict[str, str] = {}
         self.stubborn: set[str] = set()
         self.calls: list[list[str]] = []
@@ -57,11 +58,14 @@ class Systemd:
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         assert argv[0] == "systemctl"
-        if argv[1] != "show":
+        if argv[1] not in ("show", "is-enabled"):
             self.calls.append(argv[1:])
         if argv[1] == "show":
             return 0, self.show(argv[2]), ""
+        if argv[1] == "is-enabled":
+            return (0 if self.enabled(argv[-1]) else 1), "", ""
         if argv[1] == "daemon-reload":
+            self.cached.clear()
             for name in list(self.loaded):
                 if not self.unit(name).exists():
                     del self.loaded[name]
@@ -79,8 +83,11 @@ class Systemd:
                 self.link(argv[-1]).unlink()
         return 0, "", ""
 
+    def enabled(self, name: str) -> bool:
+        return self.link(name).is_symlink() and self.unit(name).exists()
+
     def show(self, name: str) -> str:
-        enabled = "enabled" if self.link(name).is_symlink() and self.unit(name).exists() else "disabled"
+        enabled = self.cached.setdefault(name, "enabled" if self.enabled(name) else "disabled")
         if name not in self.loaded:
             return "LoadState=not-found\nActiveState=inactive\nUnitFileState=\nFragmentPath=\nDropInPaths=\n"
         active = self.active.get(name, "inactive")
