@@ -15,7 +15,7 @@ import yaml
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
-from gpushare_runtime.kube.client import UNREACHABLE, KubeClient, KubeError, path
+from gpushare_runtime.kube.client import METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 
@@ -70,20 +70,48 @@ async def fill(client: KubeClient, cluster: Cluster, namespace: str, own: str) -
     except KubeError as error:
         if error.status != _FORBIDDEN:
             raise
-        cluster.knows_nodes = cluster.complete = False
-        cluster.warnings.append("you may not list nodes, so their cards are not known")
+        _without_nodes(cluster)
     try:
         await _read_into(client, pods_path(namespace), protocol.UNFINISHED, cluster.set_pod, cluster.remove_pod)
     except KubeError as error:
         if error.status != _FORBIDDEN or namespace:
             raise
         namespace = own
-        cluster.warnings.append(f"you may not list the pods of all namespaces, so only those of namespace {quote(own)} are known")
+        _without_others_pods(cluster, own)
         await _read_into(client, pods_path(own), protocol.UNFINISHED, cluster.set_pod, cluster.remove_pod)
     if namespace:
         cluster.complete = False
     cluster.settle()
     return namespace
+
+
+async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
+    """The namespace whose pods may be listed: "" for all, else `own`. Marks the cluster as `fill` does, and reads next to nothing."""
+    try:
+        await client.get(NODES, accept=METADATA_LIST, limit=1)
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        _without_nodes(cluster)
+    try:
+        await client.get(PODS, accept=METADATA_LIST, limit=1)
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        await client.get(pods_path(own), accept=METADATA_LIST, limit=1)
+        _without_others_pods(cluster, own)
+        return own
+    return ""
+
+
+def _without_nodes(cluster: Cluster) -> None:
+    cluster.knows_nodes = cluster.complete = False
+    cluster.warnings.append("you may not list nodes, so their cards are not known")
+
+
+def _without_others_pods(cluster: Cluster, own: str) -> None:
+    cluster.complete = False
+    cluster.warnings.append(f"you may not list the pods of all namespaces, so only those of namespace {quote(own)} are known")
 
 
 async def _read_into(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
@@ -15,7 +15,7 @@ from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS, Ledger, NodeLedger, NodeRecord
 from gpushare_runtime.core.ledger_json import MOST_REASON, why_pending
 from gpushare_runtime.core.objects import PodReader, read_node
-from gpushare_runtime.core.placement.explain import largest_of, too_large
+from gpushare_runtime.core.placement.explain import Largest, largest_of, too_large
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import UNITS, parse_quantity
 
@@ -46,10 +46,25 @@ class Waiting:
     labels: Labels
 
 
+@dataclass
+class Changed:
+    """nodes: names; waiting: UIDs of pods that wait, or did."""
+
+    nodes: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+
+    def take(self) -> Changed:
+        """What has changed since the last call."""
+        taken = Changed(self.nodes, self.waiting)
+        self.nodes, self.waiting = set(), set()
+        return taken
+
+
 class Cluster:
     """Filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
 
     complete: whether it has every pod; where it has not, nobody knows what is free. knows_nodes: whether nodes could be read.
+    changed: the nodes and the waiting pods that may have changed; whoever shows only differences empties it.
     """
 
     def __init__(self) -> None:
@@ -59,6 +74,7 @@ class Cluster:
         self.warnings: list[str] = []
         self.complete = True
         self.knows_nodes = True
+        self.changed = Changed()
         self._read_pod = PodReader(self._warn)
 
     def _warn(self, text: str) -> None:
@@ -69,6 +85,7 @@ class Cluster:
         """A v1.Node as it is now; its name. A node without cards is kept only where pods have some there."""
         record, _ = read_cards(raw, self._warn)
         self.ledger.set_node(record)
+        self.changed.nodes.add(record.name)
         spec = raw.get("spec") or {}
         self.infos[record.name] = NodeInfo(address_of(raw), labels_of(raw["metadata"]), bool(spec.get("unschedulable")))
         return record.name
@@ -76,24 +93,37 @@ class Cluster:
     def remove_node(self, name: str) -> None:
         """The node is gone; its pods go by themselves."""
         self.infos.pop(name, None)
+        self.changed.nodes.add(name)
         self.ledger.set_node(NodeRecord(name, None))
 
     def set_pod(self, raw: Mapping[str, Any]) -> str:
         """A v1.Pod as it is now; its UID. A pod that requests no cards, and one that has ended, is not kept."""
         record, uid = self._read_pod(raw), str(raw["metadata"]["uid"])
+        self._touch(uid)
         self.waiting.pop(uid, None)
         if isinstance(record, AllocatedPod):
             self.ledger.apply(record)
+            self.changed.nodes.add(record.node)
             return uid
         self.ledger.remove(uid)
         if isinstance(record, (PendingPod, InvalidPod)):
             nominee = record.nominee if isinstance(record, PendingPod) else None
             self.ledger.nominate(uid, nominee)
             self.waiting[uid] = Waiting(record, _reported(raw), labels_of(raw["metadata"]))
+            self.changed.waiting.add(uid)
         return uid
+
+    def _touch(self, uid: str) -> None:
+        """Something about this pod changes: note where it was."""
+        before = self.ledger.pod(uid)
+        if before is not None:
+            self.changed.nodes.add(before.node)
+        if uid in self.waiting:
+            self.changed.waiting.add(uid)
 
     def remove_pod(self, uid: str) -> None:
         """The pod is gone."""
+        self._touch(uid)
         self.waiting.pop(uid, None)
         self.ledger.nominate(uid, None)
         self.ledger.remove(uid)
@@ -117,14 +147,20 @@ class Cluster:
 
     def reasons(self) -> dict[str, str]:
         """By UID of each waiting pod, what keeps it from a card: its own fault, or no card is large enough, or kube-scheduler's words."""
-        largest = largest_of(node.inventory for node in self.nodes if node.inventory) if self.knows_nodes else None
-        found = {}
-        for uid, one in self.waiting.items():
-            reason = why_pending(one.pod)
-            if not reason and largest and isinstance(one.pod, PendingPod):
-                reason = too_large(one.pod.request, largest) or ""
-            found[uid] = as_text(reason or one.reported, MOST_REASON)
-        return found
+        largest = self.largest()
+        return {uid: reason_of(one, largest) for uid, one in self.waiting.items()}
+
+    def largest(self) -> Largest | None:
+        """The largest card, and the most cards of a node; None where nobody knows."""
+        return largest_of(node.inventory for node in self.ledger.nodes.values() if node.inventory) if self.knows_nodes else None
+
+
+def reason_of(one: Waiting, largest: Largest | None) -> str:
+    """What keeps a pod from a card: its own fault, or no card is as large, or kube-scheduler's words."""
+    reason = why_pending(one.pod)
+    if not reason and largest and isinstance(one.pod, PendingPod):
+        reason = too_large(one.pod.request, largest) or ""
+    return as_text(reason or one.reported, MOST_REASON)
 
 
 def _reported(raw: Mapping[str, Any]) -> str:

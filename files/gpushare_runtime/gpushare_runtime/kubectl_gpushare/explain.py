@@ -7,7 +7,7 @@ Every cure that is named was tried on a copy of the node's ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -42,10 +42,21 @@ class Verdict:
 def explain(cluster: Cluster, pod: PendingPod, placement: Placement | None = None) -> list[Verdict]:
     """Of every node with cards: those where it fits first, best first as the policy ranks them."""
     placement = placement or Placement()
+    return ranked(cluster, pod, list(verdicts(cluster, pod, placement)), placement)
+
+
+def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterator[Verdict]:
+    """As `explain`, one node after the other, in no order: a few milliseconds each."""
     request = cluster.ledger.for_pod(pod)
-    nodes = [node for node in cluster.nodes if node.inventory or node.inventory_error]
-    ranks = placement.rank(request, nodes) if request.unsupported is None else {}
-    found = [_verdict(cluster, node, request, placement) for node in nodes]
+    for node in cluster.nodes:
+        if node.inventory or node.inventory_error:
+            yield _verdict(cluster, node, request, placement)
+
+
+def ranked(cluster: Cluster, pod: PendingPod, found: Collection[Verdict], placement: Placement) -> list[Verdict]:
+    """In the order of `explain`."""
+    fit, request = {one.node for one in found if one.fits}, cluster.ledger.for_pod(pod)
+    ranks = placement.rank(request, [node for node in cluster.nodes if node.name in fit]) if fit else {}
     return sorted(found, key=lambda one: (not one.fits, -ranks.get(one.node, 0), one.node))
 
 

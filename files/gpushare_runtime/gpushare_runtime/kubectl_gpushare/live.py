@@ -17,15 +17,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.kube.client import KubeClient
-from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.kubectl_gpushare.api import NODES, pods_path
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.layout import lines_of
 from gpushare_runtime.kubectl_gpushare.output import Format, render, table_of
 from gpushare_runtime.kubectl_gpushare.views import Selection, document
+from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 REFRESH_SECONDS: Final = 0.5
 """Between two screens: what happens meanwhile is one change."""
@@ -43,54 +41,6 @@ class _LastRecord(logging.Handler):
         self.text = as_text(record.getMessage(), _MOST_NOTE)
 
 
-class Watcher:
-    """Keeps a cluster equal to what the API server has. namespace: whose pods, "" for all."""
-
-    def __init__(self, client: KubeClient, cluster: Cluster, namespace: str) -> None:
-        self.changed = asyncio.Event()
-        self._cluster = cluster
-        self._pods: set[str] = set()
-        self._nodes: set[str] = set()
-        pods: Reflector[str] = Reflector(
-            client,
-            pods_path(namespace),
-            field_selector=protocol.UNFINISHED,
-            transform=cluster.set_pod,
-            on_replace=self._replace_pods,
-            on_event=self._pod_event,
-        )
-        nodes: Reflector[str] = Reflector(
-            client, NODES, transform=cluster.set_node, on_replace=self._replace_nodes, on_event=self._node_event
-        )
-        self._reflectors = [pods, *([nodes] if cluster.knows_nodes else [])]
-
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
-
-    def _replace_pods(self, uids: list[str]) -> None:
-        present = set(uids)
-        known = {*self._cluster.waiting, *(pod.uid for node in self._cluster.nodes for pod in node.pods)}
-        for uid in known - present:
-            self._cluster.remove_pod(uid)
-        self.changed.set()
-
-    def _pod_event(self, kind: str, uid: str) -> None:
-        if kind == "DELETED":
-            self._cluster.remove_pod(uid)
-        self.changed.set()
-
-    def _replace_nodes(self, names: list[str]) -> None:
-        for name in set(self._cluster.infos) - set(names):
-            self._cluster.remove_node(name)
-        self.changed.set()
-
-    def _node_event(self, kind: str, name: str) -> None:
-        if kind == "DELETED":
-            self._cluster.remove_node(name)
-        self.changed.set()
-
-
 async def follow(
     client: KubeClient, cluster: Cluster, namespace: str, view: str, select: Selection, form: Format, console: Console
 ) -> NoReturn:
@@ -105,6 +55,8 @@ async def follow(
         show = _screen(stack, console) if console.is_terminal and form.name in ("table", "wide") else _changes(console)
         while True:
             cluster.settle()
+            # A view is always made whole.
+            cluster.changed.take()
             show(cluster, view, select, form, last.text)
             waiting = asyncio.ensure_future(watcher.changed.wait())
             await asyncio.wait({watching, waiting}, return_when=asyncio.FIRST_COMPLETED)

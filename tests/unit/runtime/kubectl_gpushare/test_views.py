@@ -321,3 +321,18 @@ def test_inventory_of_a_node_that_cannot_be_used() -> None:
     assert cells[:10] == ["a", "0/0", "0/0", "0", "-", "0", "0", "-", "10.0.0.1", "-"]
     assert " ".join(cells[12:]).startswith("annotation gpushare/cards cannot be used: version 9 is not known")
     assert cluster.problems()[0].startswith("node a: annotation gpushare/cards cannot be used: version 9 is not known")
+
+
+def test_the_cluster_records_which_nodes_and_waiting_pods_may_have_changed() -> None:
+    cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 16)], [pod("p", "a", card=0, mem=2), pod("w", None, mem=2)])
+    taken = cluster.changed.take()
+    assert (taken.nodes, taken.waiting) == ({"a", "b"}, {"uid-w"})
+    assert cluster.changed.take() == type(taken)()
+    cluster.set_pod(pod("w", "b", card=0, mem=2))
+    taken = cluster.changed.take()
+    assert (taken.nodes, taken.waiting) == ({"b"}, {"uid-w"})
+    cluster.remove_pod("uid-p")
+    cluster.remove_pod("uid-unknown")
+    cluster.remove_node("b")
+    taken = cluster.changed.take()
+    assert (taken.nodes, taken.waiting) == ({"a", "b"}, set())

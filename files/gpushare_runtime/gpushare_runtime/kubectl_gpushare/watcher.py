@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A `Cluster` kept current by two watches, of nodes and of unfinished pods."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.kube.client import KubeClient
+from gpushare_runtime.kube.reflector import Reflector
+from gpushare_runtime.kubectl_gpushare.api import NODES, pods_path
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+
+
+class Watcher:
+    """Keeps a cluster equal to what the API server has. namespace: whose pods, "" for all."""
+
+    def __init__(self, client: KubeClient, cluster: Cluster, namespace: str) -> None:
+        self.changed = asyncio.Event()
+        self._cluster = cluster
+        self._pods: set[str] = set()
+        self._nodes: set[str] = set()
+        pods: Reflector[str] = Reflector(
+            client,
+            pods_path(namespace),
+            field_selector=protocol.UNFINISHED,
+            transform=cluster.set_pod,
+            on_replace=self._replace_pods,
+            on_event=self._pod_event,
+        )
+        nodes: Reflector[str] = Reflector(
+            client, NODES, transform=cluster.set_node, on_replace=self._replace_nodes, on_event=self._node_event
+        )
+        self._reflectors = [pods, *([nodes] if cluster.knows_nodes else [])]
+
+    @property
+    def synced(self) -> bool:
+        """Whether every list was read once: before that nobody knows what is free."""
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the cluster was known to be what the API server has; idle watches get a bookmark about every minute."""
+        return max(reflector.age for reflector in self._reflectors)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
+
+    def _replace_pods(self, uids: list[str]) -> None:
+        present = set(uids)
+        known = {*self._cluster.waiting, *(pod.uid for node in self._cluster.nodes for pod in node.pods)}
+        for uid in known - present:
+            self._cluster.remove_pod(uid)
+        self.changed.set()
+
+    def _pod_event(self, kind: str, uid: str) -> None:
+        if kind == "DELETED":
+            self._cluster.remove_pod(uid)
+        self.changed.set()
+
+    def _replace_nodes(self, names: list[str]) -> None:
+        for name in set(self._cluster.infos) - set(names):
+            self._cluster.remove_node(name)
+        self.changed.set()
+
+    def _node_event(self, kind: str, name: str) -> None:
+        if kind == "DELETED":
+            self._cluster.remove_node(name)
+        self.changed.set()
