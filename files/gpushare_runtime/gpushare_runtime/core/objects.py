@@ -89,7 +89,9 @@ class PodReader:
         mirror = protocol.ANNOTATION_MIRROR in (metadata.get("annotations") or {})
         allocation = None if mirror else self._allocation(metadata, node, request)
         terminating = bool(metadata.get("deletionTimestamp"))
-        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, _priority_of(pod), terminating, _alive(status), mirror)
+        evict = str((metadata.get("annotations") or {}).get(protocol.ANNOTATION_EVICT, ""))
+        priority, alive = _priority_of(pod), _alive(status)
+        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror, evict)
 
     def _shared_parts(self, pod: PendingPod) -> PendingPod:
         return replace(pod, request=self._shared(pod.request), labels=self._shared(pod.labels))

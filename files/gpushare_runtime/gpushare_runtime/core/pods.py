@@ -72,6 +72,7 @@ class AllocatedPod:
     terminating: it has a deletionTimestamp.
     alive: by its last status it has containers that have not ended.
     mirror: it is the API's copy of a static pod, which anybody may create; only its node can report what it has.
+    evict: the annotation by which its node requests its eviction, "" without; see overuse.py.
     """
 
     uid: str
@@ -85,6 +86,7 @@ class AllocatedPod:
     terminating: bool = False
     alive: bool = False
     mirror: bool = False
+    evict: str = ""
 
     @property
     def whole(self) -> bool:

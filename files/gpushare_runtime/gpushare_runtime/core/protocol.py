@@ -26,6 +26,9 @@ ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 # Pod annotation, written by the extender on a pending pod so that kube-scheduler retries it; value: when.
 ANNOTATION_REQUEUED: Final = "gpushare/requeued"
 
+# Pod annotation, written by the device plugin of the pod's node: the extender should evict it. See overuse.py.
+ANNOTATION_EVICT: Final = "gpushare/evict"
+
 # Pod annotation of the API's copy of a static pod: by it kubelet knows the pod. Anybody may write it who may set spec.nodeName.
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
 
@@ -96,6 +99,8 @@ EVENT_UNMANAGED: Final = "GPUShareUnmanaged"
 EVENT_CORRECTED: Final = "GPUShareCorrected"
 EVENT_SECOND_SCHEDULER: Final = "GPUShareSecondScheduler"
 EVENT_EXCEEDED: Final = "GPUShareMemoryExceeded"
+EVENT_NOT_EVICTED: Final = "GPUShareNotEvicted"
+EVENT_EVICTED: Final = "GPUShareEvicted"
 EVENT_CDI: Final = "GPUShareCDISpecUnusable"
 
 # Phases of a pod that has ended and has no cards any more.

@@ -36,6 +36,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.strategy import changed_strategy
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
+from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
@@ -121,6 +122,7 @@ class DevicePlugin:
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         specs = self._cdi(self._events)
         assigner = Assigner(self.node, self._client, self.counters, self._events, time.time_ns)
+        evictions = EvictionRequests(self.node, self._client, self._memory, self._settings.overuse, self._settings.overuse_grace)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
@@ -146,6 +148,7 @@ class DevicePlugin:
                     publisher.reflector().run(),
                     publisher.run(),
                     assigner.run(),
+                    evictions.run(),
                     self._events.run(),
                     self._report_api(),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),

@@ -16,11 +16,16 @@ from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
 from gpushare_runtime.daemon import metrics_server, runner
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.device_plugin.gpu import pod_limits
+from gpushare_runtime.device_plugin.publish import eviction_requests
 from gpushare_runtime.kube import service_account
 from gpushare_runtime.kube.service_account import TokenFiles
 
 NAME: Final = "gpushare-device-plugin"
 AUTO: Final = "auto"
+
+# Long enough for several readings.
+_SHORTEST_GRACE: Final = 10
+_LONGEST_GRACE: Final = 86400
 
 # Options of the original for querying pods from kubelet over HTTPS.
 _OF_KUBELET: Final = ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout")
@@ -46,6 +51,8 @@ class Settings:
     log_level: str = "info"
     isolation: str = pod_limits.AUTO  # of pod_limits.MODES
     limit_running_pods: bool = False  # also those that started before limits were possible
+    overuse: str = eviction_requests.REPORT  # of eviction_requests.MODES
+    overuse_grace: int = 60  # seconds above its units until a pod's eviction is requested
     strategy: str = protocol.STRATEGY_ENVIRONMENT  # how containers get their cards, of protocol.STRATEGIES
     cdi_folders: tuple[str, ...] = protocol.CDI_FOLDERS  # lowest priority first
 
@@ -79,6 +86,19 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         help="limit each pod to its units by the driver (r615 or newer): where possible, always, or never (default %(default)s)",
     )
     parser.add_argument("--limit-running-pods", action="store_true", help="also limit pods that started before limits were possible")
+    parser.add_argument(
+        "--overuse",
+        choices=eviction_requests.MODES,
+        default=eviction_requests.REPORT,
+        help="what follows if a pod uses more memory than its units: an Event, or also its eviction (default %(default)s)",
+    )
+    parser.add_argument(
+        "--overuse-grace",
+        type=_grace,
+        default=60,
+        metavar="SECONDS",
+        help="time above its units after which the eviction of a pod is requested (default %(default)s)",
+    )
     metrics_server.add_options(parser)
     runner.add_options(parser)
     parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
@@ -100,6 +120,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         log_level="debug" if given.verbosity >= 4 else given.log_level,
         isolation=given.isolation,
         limit_running_pods=given.limit_running_pods,
+        overuse=given.overuse,
+        overuse_grace=given.overuse_grace,
     )
 
 
@@ -133,6 +155,12 @@ def _notes(given: argparse.Namespace) -> Iterator[str]:
         of_kubelet.insert(0, "--query-kubelet")
     if of_kubelet:
         yield f"{', '.join(of_kubelet)}: no effect, this plugin watches pods at the API server"
+
+
+def _grace(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 6 and _SHORTEST_GRACE <= int(text) <= _LONGEST_GRACE:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of seconds from {_SHORTEST_GRACE} to {_LONGEST_GRACE}")
 
 
 def _folder(text: str) -> str:

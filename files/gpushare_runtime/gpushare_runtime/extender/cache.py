@@ -74,6 +74,7 @@ class Cluster:
         self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda pod: None
         self._pending: dict[str, PendingPod | InvalidPod] = {}
         self._budgets: dict[tuple[str, str], Budget] = {}
+        self._to_evict: dict[str, AllocatedPod] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
 
     def _capacity_freed(self) -> None:
@@ -84,6 +85,11 @@ class Cluster:
     def pending(self) -> Mapping[str, PendingPod | InvalidPod]:
         """Pods without a node that request our resources, by UID."""
         return self._pending
+
+    @property
+    def to_evict(self) -> Mapping[str, AllocatedPod]:
+        """The pods of which a node requests the eviction, by UID."""
+        return self._to_evict
 
     @property
     def budgets(self) -> Collection[Budget]:
@@ -110,6 +116,7 @@ class Cluster:
         self._pending.clear()
         self._pending.update((record.uid, record) for record in records if isinstance(record, (PendingPod, InvalidPod)))
         allocated = [record for record in records if isinstance(record, AllocatedPod)]
+        self._to_evict = {record.uid: record for record in allocated if record.evict}
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
         # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
         younger = self.ledger.in_flight - seen - existing
@@ -131,6 +138,9 @@ class Cluster:
         """One pod was "ADDED", "MODIFIED" or "DELETED"."""
         if kind == "ADDED":
             self._observe_requests([record])
+        self._to_evict.pop(record.uid, None)
+        if kind != "DELETED" and isinstance(record, AllocatedPod) and record.evict:
+            self._to_evict[record.uid] = record
         known = self._pending.get(record.uid)
         if (isinstance(known, PendingPod) and known.nominated) or (isinstance(record, PendingPod) and record.nominated):
             self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)

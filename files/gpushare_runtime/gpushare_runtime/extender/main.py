@@ -23,6 +23,7 @@ from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_ali
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cache import Cluster, incomplete
 from gpushare_runtime.extender.diagnosis import Advisor
+from gpushare_runtime.extender.evictor import Evictor
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.leadership import TRANSIT_SECONDS, Leadership
 from gpushare_runtime.extender.metrics import families, watch_families
@@ -66,6 +67,7 @@ class Extender:
         self._cluster.on_foreign_binding = self._leadership.foreign_binding
         self._requeue = Requeue(self._cluster, policy, active=lambda: not self._leadership.problem())
         self._cluster.on_capacity_freed = self._requeue.on_capacity_freed
+        self._evictor = Evictor(self._cluster, self._emit, active=lambda: not self._leadership.problem())
         self._binder = Binder(client, self._cluster, policy, send_window=self._leadership.send_window)
         service = Service(
             self._cluster.ledger, policy, self._requeue.on_filter, budgets=lambda: self._cluster.budgets, most=settings.most_nodes
@@ -89,6 +91,7 @@ class Extender:
                     self._events.run(),
                     self._cluster.expire_for_ever(),
                     self._requeue.run(self._client),
+                    *([self._evictor.run(self._client)] if self._settings.evict else []),
                     self._leadership.run(self._client, self._pods),
                     self._advise_when_synced(),
                     *([self._tls.follow(signals.reload)] if self._tls else []),
@@ -106,7 +109,8 @@ class Extender:
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
         of_process = metrics.of_process("gpushare_extender")
-        return metrics.render(chain(self._endpoints.families(), families(self._cluster), watch_families(self._watches), of_process))
+        watches, evictions = watch_families(self._watches), self._evictor.families()
+        return metrics.render(chain(self._endpoints.families(), families(self._cluster), evictions, watches, of_process))
 
     def _problem(self) -> str:
         """Why kube-scheduler may not be answered; "" if it may."""
@@ -121,7 +125,10 @@ class Extender:
         await Advisor(self._cluster, self._events).run()
 
     def _emit_foreign_binding(self, pod: AllocatedPod, words: str) -> None:
-        self._events.emit(ObjectReference("Pod", pod.name, pod.uid, pod.namespace), "Warning", protocol.EVENT_SECOND_SCHEDULER, words)
+        self._emit(pod, protocol.EVENT_SECOND_SCHEDULER, words)
+
+    def _emit(self, pod: AllocatedPod, reason: str, message: str) -> None:
+        self._events.emit(ObjectReference("Pod", pod.name, pod.uid, pod.namespace), "Warning", reason, message)
 
 
 async def serve(settings: Settings, signals: Signals) -> None:

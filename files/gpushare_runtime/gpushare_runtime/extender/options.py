@@ -49,6 +49,7 @@ class Settings:
     listen: Address
     placement: str = "binpack"  # policy between nodes
     card_placement: str = ""  # policy between the cards of a node, "" for the same
+    evict: bool = False  # whether to evict pods at the request of their nodes
     preempt: bool = False  # whether kube-scheduler calls that verb, so that disruption budgets matter
     lease: str = ""  # leader-election Lease as "namespace/name", "" without leader election
     scheduler_host: str = ""  # this scheduler's host name in the lease
@@ -68,6 +69,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         listen=given.listen,
         placement=given.placement,
         card_placement=given.card_placement,
+        evict=given.evict,
         preempt=given.preempt,
         lease=given.lease,
         scheduler_host=given.scheduler_host,
@@ -91,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--placement", choices=PLACEMENTS, default="binpack", help="policy between nodes (default %(default)s)")
     parser.add_argument("--card-placement", choices=PLACEMENTS, default="", help="policy between the cards of a node (default: the same)")
     parser.add_argument("--preempt", action="store_true", help="kube-scheduler calls preempt here: watch disruption budgets for it")
+    parser.add_argument("--evict", action="store_true", help="evict pods that use more than their units at the request of their nodes")
     parser.add_argument(
         "--lease",
         type=_lease,

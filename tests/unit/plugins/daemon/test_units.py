@@ -37,6 +37,8 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_memory_unit": "64MiB",
         "gpushare_isolation": "driver",
         "gpushare_limit_running_pods": True,
+        "gpushare_overuse": "evict",
+        "gpushare_overuse_grace": 300,
         "gpushare_placement": "spread",
         "gpushare_card_placement": "fgd",
         "gpushare_most_nodes": "100",

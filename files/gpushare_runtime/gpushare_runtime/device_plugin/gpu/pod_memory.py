@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY, Card
+from gpushare_runtime.core.overuse import Excess, Key, Overuse
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError
 from gpushare_runtime.device_plugin.gpu.pod_limits import limits_due
@@ -28,9 +30,6 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 2.0
-# So often in a row more than its units, then it is reported; it ends below this part of them.
-_READINGS: Final = 2
-_ENDS_BELOW: Final = 0.95
 _MIB: Final = 1024 * 1024
 
 
@@ -78,36 +77,33 @@ class MemoryWatch:
         self._nvml = nvml
         self._identities = identities
         self._exceeded = exceeded
-        self._over: Counter[tuple[str, str]] = Counter()
-        """(pod UID, card UUID) → readings in a row with more than its units."""
+        self._overuse = Overuse()
 
     @property
     def over(self) -> int:
         """How many pods use more than their units."""
-        return len({uid for (uid, _), readings in self._over.items() if readings >= _READINGS})
+        return len({uid for uid, _ in self._overuse.reported()})
+
+    def lasting(self, seconds: float) -> Mapping[Key, Excess]:
+        """The pods that have used more than their units for so long, by card."""
+        return self._overuse.lasting(seconds, time.monotonic())
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         while True:
             cards = [card for card in self._node.devices.cards if card.health == HEALTHY]
-            if cards:
-                self.use = await in_thread(partial(read_use, self._nvml, self._identities, cards))
-                self._compare()
+            self.use = await in_thread(partial(read_use, self._nvml, self._identities, cards)) if cards else MemoryUse()
+            self._compare()
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def _compare(self) -> None:
-        found: Counter[tuple[str, str]] = Counter()
-        for uid in {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}:
-            for card, due in limits_due(self._node, uid).items():
-                key, used = (uid, card), self.use.by_pod.get((uid, card), 0)
-                reported = self._over[key] >= _READINGS
-                if used > due or (reported and used > due * _ENDS_BELOW):
-                    found[key] = self._over[key] + 1
-                    if found[key] == _READINGS:
-                        self._report(uid, card, used, due)
-                elif reported:
-                    log.info("%s uses no more than its units of card %s again", self._node.usage.pod_name(uid), card)
-        self._over = found
+        uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
+        due = {(uid, card): most for uid in uids for card, most in limits_due(self._node, uid).items()}
+        began, ended = self._overuse.observe(due, self.use.by_pod, self.use.by_card, time.monotonic())
+        for uid, card in began:
+            self._report(uid, card, self.use.by_pod[uid, card], due[uid, card])
+        for uid, card in ended:
+            log.info("%s uses no more than its units of card %s again", self._node.usage.pod_name(uid), card)
 
     def _report(self, uid: str, card: str, used: int, due: int) -> None:
         pod, known = self._node.pods.get(uid), self._node.devices.by_uuid.get(card)

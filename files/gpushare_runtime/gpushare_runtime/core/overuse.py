@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Which pods use more of a card than their units and for how long, and the request for the eviction of such a pod. Pure.
+
+A node cannot be trusted with the right to evict pods: RBAC knows no nodes, and an Eviction does not carry its pod's node. So the device
+plugin writes a request into an annotation of the pod, which a policy allows on pods of its own node only, and the extender evicts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from gpushare_runtime.core.bounds import natural, read_versioned
+
+VERSION: Final = 1
+READINGS: Final = 2
+"""So often in a row above its units, then a pod is reported."""
+ENDS_BELOW: Final = 0.95
+"""It ends below this part of the units."""
+REQUEST_SECONDS: Final = 90.0
+"""How long a request counts, unless it is renewed: the device plugin that wrote it may be gone."""
+# Two hosts' clocks differ by less.
+_CLOCKS_DIFFER: Final = 30.0
+_LATEST: Final = 2**40
+
+Key = tuple[str, str]
+"""Pod UID, card UUID."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """used, due: bytes at the last reading; since: of the clock, from when on every reading was above; readings: how many."""
+
+    used: int
+    due: int
+    since: float
+    readings: int = 1
+
+
+class Overuse:
+    """Follows the pods' use from reading to reading."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[Key, Excess] = {}
+
+    def observe(self, due: Mapping[Key, int], used: Mapping[Key, int], answered: Container[str], now: float) -> tuple[list[Key], list[Key]]:
+        """Take a reading: who is to be reported from now on, and who no longer.
+
+        due, used: bytes; answered: UUIDs of the cards that were read. What is unknown neither ends a report nor counts towards a time.
+        """
+        found: dict[Key, Excess] = {}
+        for key, most in due.items():
+            before = self._found.get(key)
+            reported = before is not None and before.readings >= READINGS
+            size = used.get(key, 0)
+            if key[1] not in answered:
+                if before is not None and reported:
+                    found[key] = Excess(before.used, most, math.inf, before.readings)
+            elif size > most or (reported and size > most * ENDS_BELOW):
+                lasts = before is not None and before.since < math.inf
+                since = math.inf if size <= most else before.since if before is not None and lasts else now
+                found[key] = Excess(size, most, since, before.readings + 1 if before is not None else 1)
+        began = [key for key, excess in found.items() if excess.readings == READINGS and key[1] in answered]
+        ended = [key for key, excess in self._found.items() if excess.readings >= READINGS and key not in found]
+        self._found = found
+        return began, ended
+
+    def reported(self) -> Mapping[Key, Excess]:
+        """Those that are reported now."""
+        return {key: excess for key, excess in self._found.items() if excess.readings >= READINGS}
+
+    def lasting(self, seconds: float, now: float) -> Mapping[Key, Excess]:
+        """Those above their units at every reading of the last so many seconds."""
+        return {key: excess for key, excess in self.reported().items() if now - excess.since >= seconds}
+
+
+class EvictionRequestError(ValueError):
+    """A `gpushare/evict` annotation that cannot be used; the message says what was found and expected."""
+
+
+@dataclass(frozen=True)
+class EvictionRequest:
+    """card: NVML's index; used, requested: MiB there; seconds: for how long; until: Unix time at which it ends unless it is renewed."""
+
+    card: int
+    used: int
+    requested: int
+    seconds: int
+    until: int
+
+    def in_force(self, now: float) -> bool:
+        """Whether it counts at this Unix time. What ends too late was written by a clock that cannot be trusted."""
+        return now < self.until <= now + REQUEST_SECONDS + _CLOCKS_DIFFER
+
+    @property
+    def cause(self) -> str:
+        """The same words as long as the request is renewed."""
+        return f"it uses more than the {self.requested} MiB of card {self.card} that it requested"
+
+    def __str__(self) -> str:
+        return f"{self.cause}, for {self.seconds} s; now {self.used} MiB"
+
+    def to_json(self) -> str:
+        """The annotation's value."""
+        fields = {name: getattr(self, name) for name in ("card", "used", "requested", "seconds", "until")}
+        return json.dumps({"v": VERSION, **fields}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> EvictionRequest:
+        """Parse the annotation. EvictionRequestError."""
+        data = read_versioned(text, VERSION, EvictionRequestError)
+        number = partial(natural, data, where="", error=EvictionRequestError)
+        return cls(number("card"), number("used"), number("requested"), number("seconds"), number("until", most=_LATEST))

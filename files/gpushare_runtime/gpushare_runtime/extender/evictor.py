@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Evicts the pods of which their nodes request it, through the Eviction API: disruption budgets decide when.
+
+A node can request this of its own pods only, see core/overuse.py. So that no other pod is hit, the Eviction carries the pod's UID.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, NoReturn, Protocol
+
+from prometheus_client.core import Metric
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.overuse import EvictionRequest, EvictionRequestError
+from gpushare_runtime.core.pods import AllocatedPod
+from gpushare_runtime.daemon.metrics import family
+from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.kube.backoff import Backoff
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS: Final = 1.0
+FIRST_WAIT: Final = 5.0
+LONGEST_WAIT: Final = 60.0
+_WITHIN: Final = 5.0
+# A budget answers 429. Such a request is not repeated at once: the budget changes when another pod is ready.
+_SEND_WITHIN: Final = 1.0
+
+EVICTED: Final = "evicted"
+BLOCKED: Final = "blocked"
+FAILED: Final = "failed"
+RESULTS: Final = (EVICTED, BLOCKED, FAILED)
+
+
+class Events(Protocol):
+    """Where a pod's Events go: reason and message."""
+
+    def __call__(self, pod: AllocatedPod, reason: str, message: str) -> None: ...
+
+
+def rejected(pod: AllocatedPod, now: float) -> str:
+    """Why a request is not followed at this Unix time; "" if it is."""
+    try:
+        request = EvictionRequest.from_json(pod.evict)
+    except EvictionRequestError as error:
+        return f"annotation {protocol.ANNOTATION_EVICT} cannot be used: {error}"
+    if pod.mirror:
+        return "it is a static pod, which kubelet would start again"
+    if pod.whole:
+        return "it has whole cards, which it shares with nobody"
+    if pod.allocation is not None and request.card not in pod.allocation.by_card:
+        return f"it has nothing of card {request.card}"
+    if not request.in_force(now):
+        return f"the request ends at {request.until} (Unix time), and it is {int(now)}: renew it, and check the clocks of both hosts"
+    return ""
+
+
+class Evictor:
+    """One Eviction at a time. active: whether this extender is the leader; now: Unix time; clock: monotonic seconds."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        emit: Events,
+        *,
+        active: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._emit = emit
+        self._active = active
+        self._now = now
+        self._clock = clock
+        self._waits: dict[str, tuple[float, Backoff]] = {}
+        self._said: dict[str, str] = {}
+        self._results: Counter[str] = Counter()
+
+    async def run(self, client: KubeClient) -> NoReturn:
+        """Never returns; cancel it."""
+        while True:
+            if self._active():
+                for pod in self.due():
+                    await self._evict(client, pod)
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    def due(self) -> list[AllocatedPod]:
+        """The pods to evict now. A request that is not followed is logged once."""
+        pods = dict(self._cluster.to_evict)
+        self._waits = {uid: wait for uid, wait in self._waits.items() if uid in pods}
+        self._said = {uid: why for uid, why in self._said.items() if uid in pods}
+        found = []
+        for uid, pod in pods.items():
+            if pod.terminating:
+                continue
+            why = rejected(pod, self._now())
+            if why and self._said.get(uid) != why:
+                log.warning("pod %s/%s on node %s is not evicted: %s", pod.namespace, pod.name, pod.node, why)
+            self._said[uid] = why
+            if not why and (uid not in self._waits or self._clock() >= self._waits[uid][0]):
+                found.append(pod)
+        return found
+
+    async def _evict(self, client: KubeClient, pod: AllocatedPod) -> None:
+        name = f"{pod.namespace}/{pod.name}"
+        request = EvictionRequest.from_json(pod.evict)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        where = path("api/v1", "namespaces", pod.namespace, "pods", pod.name, "eviction")
+        # Also after a success: until the watch shows that the pod ends, nothing more is to be done.
+        backoff = self._waits[pod.uid][1] if pod.uid in self._waits else Backoff(FIRST_WAIT, LONGEST_WAIT)
+        self._waits[pod.uid] = self._clock() + backoff.wait(), backoff
+        try:
+            await client.create(where, body, within=_WITHIN, send_within=_SEND_WITHIN)
+        except KubeError as error:
+            if error.status in (404, 409):
+                log.info("pod %s on node %s is gone already", name, pod.node)
+                return
+            blocked = error.status == 429
+            self._results[BLOCKED if blocked else FAILED] += 1
+            log.warning("pod %s on node %s cannot be evicted now, it is tried again: %s", name, pod.node, error)
+            cause = "a disruption budget does not allow it now" if blocked else "the API server did not do it"
+            self._emit(pod, protocol.EVENT_NOT_EVICTED, f"It is to be evicted, because {request.cause}. But {cause}: {error.message}")
+            return
+        self._results[EVICTED] += 1
+        log.warning("evicted pod %s on node %s: %s", name, pod.node, request)
+        self._emit(pod, protocol.EVENT_EVICTED, f"It is evicted, because {request}; reduce its use, or request more")
+
+    def families(self) -> Iterator[Metric]:
+        """Its metrics."""
+        values = [(self._results[result], {"result": result}) for result in RESULTS]
+        yield family(
+            "gpushare_extender_evictions_total", "counter", "Evictions of pods that used more than their units, by result.", values
+        )

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A pod that uses more than its units is evicted through the real Eviction API: the right one, when its budgets allow, and by nobody
+whose token is stolen from a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.api import Api, ApiError, Json
+from e2e.clients import DRY, forbidden, own_token, somebody, with_token
+from e2e.cluster import Cluster, allocation
+from e2e.manifests import pod
+from e2e.running import NODE
+from e2e.test_card_health import card
+
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+EVICTION = "/api/v1/namespaces/default/pods/{}/eviction"
+
+
+@pytest.fixture(scope="module")
+def evicting(cluster: Cluster) -> Iterator[Cluster]:
+    """The same cluster with gpushare_overuse=evict; afterwards as it was."""
+    cluster.clear()
+    cluster.playbook("-e", "gpushare_overuse=evict", "-e", "gpushare_overuse_grace=10")
+    yield cluster
+    cluster.playbook()
+
+
+@pytest.fixture
+def token_of_node(evicting: Cluster) -> Api:
+    return with_token(evicting, own_token(evicting, NODE, "gpushare-device-plugin"))
+
+
+def uses(cluster: Cluster, name: str, mib: int) -> None:
+    """A process of the pod's container uses so much of its card."""
+    made = cluster.pod(name)
+    ((index),) = allocation(made)
+    uid = made["metadata"]["uid"]
+    found = cluster.on(NODE, "sh", "-c", f"grep -l '{uid}\\|{uid.replace('-', '_')}' /proc/[0-9]*/cgroup | cut -d/ -f3").split()
+    card(cluster, "process", index, found[0], mib, "trainer")
+
+
+def reasons(cluster: Cluster, name: str) -> set[str]:
+    return {event["reason"] for event in cluster.events(name)}
+
+
+def eviction(name: str) -> Json:
+    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+
+
+def test_the_pod_that_exceeds_is_evicted_as_soon_as_its_budget_allows(evicting: Cluster) -> None:
+    greedy, modest = pod("greedy", memory=4, node=NODE), pod("modest", memory=4, node=NODE)
+    greedy["metadata"]["labels"] = {"app": "greedy"}
+    budget: Json = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "greedy"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "greedy"}}},
+    }
+    evicting.api.create(BUDGETS, budget)
+    try:
+        for made in (greedy, modest):
+            evicting.create(made)
+        evicting.until_running("greedy", "modest")
+        uid = evicting.pod("modest")["metadata"]["uid"]
+        uses(evicting, "greedy", 5000)
+        uses(evicting, "modest", 4096)
+        evicting.until("the budget keeps the pod, and an Event says so", lambda: "GPUShareNotEvicted" in reasons(evicting, "greedy"), 120)
+        assert "deletionTimestamp" not in evicting.pod("greedy")["metadata"]
+    finally:
+        evicting.api.delete(f"{BUDGETS}/greedy")
+
+    def gone() -> bool:
+        try:
+            return "deletionTimestamp" in evicting.pod("greedy")["metadata"]
+        except ApiError as error:
+            return error.status == 404
+
+    evicting.until("the pod is evicted", gone, 180)
+    assert evicting.pod("modest")["metadata"]["uid"] == uid
+    assert "gpushare/evict" not in evicting.pod("modest")["metadata"]["annotations"]
+    assert reasons(evicting, "modest").isdisjoint({"GPUShareEvicted", "GPUShareNotEvicted", "GPUShareMemoryExceeded"})
+    evicting.clear()
+
+
+def test_the_token_of_a_node_evicts_nobody_and_asks_for_its_own_pods_only(evicting: Cluster, token_of_node: Api) -> None:
+    other = "gpu2" if NODE == "gpu1" else "gpu1"
+    evicting.create(pod("here", memory=1, node=NODE))
+    evicting.create(pod("there", memory=1, node=other))
+    evicting.until_running("here", "there")
+    for name in ("here", "there"):
+        with pytest.raises(ApiError) as refused:
+            token_of_node.create(EVICTION.format(name), eviction(name))
+        assert refused.value.status == 403
+    request = {"metadata": {"annotations": {"gpushare/evict": "{}"}}}
+    token_of_node.patch("/api/v1/namespaces/default/pods/here/status", request)
+    with pytest.raises(ApiError, match="only its own node and the pods that are bound to it"):
+        token_of_node.patch("/api/v1/namespaces/default/pods/there/status", request)
+    evicting.clear()
+
+
+def test_a_request_of_a_node_that_keeps_it_no_longer_ends(evicting: Cluster, token_of_node: Api) -> None:
+    evicting.create(pod("here", memory=1, node=NODE))
+    evicting.until_running("here")
+    token_of_node.patch("/api/v1/namespaces/default/pods/here/status", {"metadata": {"annotations": {"gpushare/evict": "{}"}}})
+    evicting.until(
+        "the device plugin withdraws what is not due", lambda: "gpushare/evict" not in evicting.pod("here")["metadata"]["annotations"], 60
+    )
+    evicting.clear()
+
+
+def test_tenants_neither_request_nor_withdraw_an_eviction(evicting: Cluster) -> None:
+    evicting.create(pod("here", memory=1, node=NODE))
+    administrator = somebody(evicting, "admin", "system:masters")
+    path = "/api/v1/namespaces/default/pods/here"
+    assert "only gpushare sets" in forbidden(
+        lambda: somebody(evicting, "system:serviceaccount:kube-system:anybody", "system:masters").patch(
+            path, {"metadata": {"annotations": {"gpushare/evict": "{}"}}}, **DRY
+        )
+    )
+    administrator.patch(path, {"metadata": {"annotations": {"gpushare/evict": "{}"}}}, **DRY)
+    evicting.clear()

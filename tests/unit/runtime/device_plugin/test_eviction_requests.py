@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A pod that uses too much for too long is requested to be evicted; no other pod, and in doubt none."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.overuse import EvictionRequest
+from gpushare_runtime.device_plugin.gpu import pod_memory
+from gpushare_runtime.device_plugin.publish import eviction_requests
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.plugin import World, path_of, world
+from unit.runtime.device_plugin.test_plugin import running
+from unit.runtime.device_plugin.test_pod_limits import admitted
+from unit.runtime.device_plugin.test_pod_memory import uses
+from unit.runtime.kube.fake_api import fail, until
+
+GIB = 1024
+EVICT: dict[str, Any] = {"overuse": "evict", "overuse_grace": 0}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(eviction_requests, "INTERVAL_SECONDS", 0.02)
+
+
+def requested(it: World, pod: dict[str, Any]) -> EvictionRequest | None:
+    text = it.annotations(pod).get("gpushare/evict")
+    return EvictionRequest.from_json(text) if text else None
+
+
+@running
+async def test_the_pod_that_exceeds_is_requested_and_its_neighbour_is_not() -> None:
+    async with world(16 * GIB, **EVICT) as it:
+        await it.registered()
+        pod, beside = memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)
+        uid, other = await admitted(it, pod), await admitted(it, beside)
+        await uses(it, uid, 5000)
+        await uses(it, other, 2048, pid=8)
+        await until(lambda: requested(it, pod))
+        found = requested(it, pod)
+        assert found is not None
+        assert (found.card, found.used, found.requested) == (0, 5000, 4096)
+        assert requested(it, beside) is None
+        await uses(it, uid, 4096)
+        await until(lambda: requested(it, pod) is None)
+        assert requested(it, beside) is None
+
+
+@running
+async def test_nothing_is_requested_before_the_grace_is_over_and_with_report_never() -> None:
+    for settings in ({"overuse": "evict", "overuse_grace": 3600}, {"overuse": "report", "overuse_grace": 0}):
+        async with world(16 * GIB, **settings) as it:
+            await it.registered()
+            pod = memory(it.inventory, 0, 4)
+            await uses(it, await admitted(it, pod), 5000)
+            await until(lambda it=it: it.plugin._memory.over)
+            await asyncio.sleep(0.2)
+            assert requested(it, pod) is None
+
+
+@running
+async def test_a_request_of_a_former_process_ends_where_nothing_is_due() -> None:
+    async with world(16 * GIB, overuse="report") as it:
+        await it.registered()
+        left = EvictionRequest(0, 5000, 4096, 60, 1_800_000_000).to_json()
+        pod = memory(it.inventory, 0, 4, annotations={"gpushare/evict": left})
+        await admitted(it, pod)
+        await until(lambda: requested(it, pod) is None)
+
+
+@running
+async def test_a_request_that_the_api_server_does_not_take_is_sent_again() -> None:
+    async with world(16 * GIB, **EVICT) as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 4)
+        uid = await admitted(it, pod)
+        await until(lambda: it.annotations(pod).get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "true")
+        it.api.faults = [fail(500)] * 2
+        await uses(it, uid, 5000)
+        await until(lambda: requested(it, pod))
+
+
+def test_in_doubt_nothing_is_done_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(_in_doubt(caplog))
+
+
+async def _in_doubt(caplog: pytest.LogCaptureFixture) -> None:
+    async with world(16 * GIB, **EVICT) as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 4)
+        uid = await admitted(it, pod)
+        # kubelet's record has less than the pod requested: what is due to the pod is not known.
+        it.plugin.node.usage.recorded_ids = lambda *_: frozenset()  # type: ignore[method-assign]
+        await uses(it, uid, 5000)
+        await until(lambda: "its eviction is not requested: kubelet's checkpoint lists other units" in caplog.text)
+        await asyncio.sleep(0.1)
+        assert requested(it, pod) is None
+        assert caplog.text.count("its eviction is not requested") == 1
+        await it.api.remove(path_of(pod))
+
+
+def test_no_pod_is_ever_requested_that_did_not_exceed_its_units() -> None:
+    """Random process trees; a process ends and another pod's gets its number, between any two questions."""
+    for seed in range(8):
+        asyncio.run(_course(random.Random(seed)))
+
+
+async def _course(chance: random.Random) -> None:
+    async with world(32 * GIB, **EVICT) as it:
+        await it.registered()
+        pods = {await admitted(it, pod): pod for pod in [memory(it.inventory, 0, size) for size in (2, 3, 4, 5)]}
+        uids = list(pods)
+        greedy = chance.choice(uids)
+        of = it.nvml.using.setdefault(it.inventory.by_index[0].uuid, [])
+        for step in range(40):
+            pid = chance.randint(1, 12)
+            uid = chance.choice([*uids, ""])
+            # Each process of the others is a twelfth of what its pod may use at most: twelve of them are within its units.
+            share = {one: (2 + place) * GIB // 12 for place, one in enumerate(uids)}
+            of[:] = [one for one in of if one[0] != pid]
+            it.host.processes[pid] = 1000 + step, uid
+            of.append((pid, (share.get(uid, 300)) * 1024 * 1024))
+            await asyncio.sleep(0.002)
+        it.host.processes[99] = 99, greedy
+        of.append((99, 6 * GIB * 1024 * 1024))
+        await until(lambda: requested(it, pods[greedy]))
+        for uid, pod in pods.items():
+            assert uid == greedy or requested(it, pod) is None
