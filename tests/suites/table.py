@@ -421,6 +421,22 @@ SUITES = (
         seconds=200,
     ),
     Suite(
+        "monitoring",
+        "alerts, dashboard and recording rules with a real Prometheus that scrapes both daemons",
+        tests=("tests/monitoring",),
+        paths=(
+            "docs/monitoring/*",
+            "docs/metrics.md",
+            f"{RUNTIME}/extender/metrics.py",
+            f"{RUNTIME}/device_plugin/metrics.py",
+            f"{RUNTIME}/daemon/metrics*.py",
+            f"{RUNTIME}/device_plugin/gpu/pod_memory.py",
+            "tests/monitoring/*",
+        ),
+        prepared=True,
+        seconds=240,
+    ),
+    Suite(
         "sanity",
         "ansible-test sanity on every Python of this machine",
         tests=("tests/quality/test_sanity.py",),

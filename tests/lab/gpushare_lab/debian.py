@@ -143,6 +143,20 @@ def nvidia_smi(cache: Cache) -> Path:
     return cache.entry("nvidia-smi", SUITE, {"suite": SUITE}, build) / "nvidia-smi"
 
 
+def prometheus(cache: Cache) -> Path:
+    """A folder with the programs prometheus and promtool. The package is unpacked only: installing it would start a service."""
+
+    def build(folder: Path) -> None:
+        work = folder / ".work"
+        (package,) = download(work, ["prometheus"], cache.log("prometheus"))
+        run(["dpkg", "-x", package, work / "unpacked"])
+        for name in ("prometheus", "promtool"):
+            (work / "unpacked/usr/bin" / name).rename(folder / name)
+        shutil.rmtree(work)
+
+    return cache.entry("prometheus", SUITE, {"suite": SUITE}, build)
+
+
 def download(work: Path, names: Sequence[str], log: Path, installed: Path | None = None) -> list[Path]:
     """The archives of packages, below a folder to make, by an apt of its own: this machine's sources, lists and archives stay as they are.
 

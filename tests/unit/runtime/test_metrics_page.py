@@ -12,8 +12,10 @@ import aiohttp
 
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit
 from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse
+from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import world
 from unit.runtime.device_plugin.test_plugin import GIB
+from unit.runtime.device_plugin.test_pod_limits import admitted
 from unit.runtime.exposition import Read, read
 from unit.runtime.extender.test_main import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, serving, until
@@ -74,8 +76,9 @@ def test_the_device_plugin() -> None:
             # What labels these have shows only once they have happened.
             it.plugin.counters.xids[it.inventory.cards[0].uuid, 79] += 1
             it.plugin.counters.observe("Allocate", 0.001)
-            uuid = it.inventory.cards[0].uuid
-            it.plugin._limits.use = {("uid", uuid): MemoryLimit(1, 1)}
+            uid, uuid = await admitted(it, memory(it.inventory, 0, 4)), it.inventory.cards[0].uuid
+            await until(lambda: it.plugin.node.usage.units_by_pod(it.inventory) == {(uid, uuid): 4})
+            it.plugin._limits.use = {(uid, uuid): MemoryLimit(1, 1)}
             it.plugin._memory.use = MemoryUse({}, {uuid: 1})
             return "".join(it.plugin.metrics_text())
 

@@ -195,7 +195,7 @@ class NodeLedger:
     def _remaining_after(self, request: Request) -> int | None:
         if request.is_plain and not self._rejected_on:
             # Nearly all requests: only free units decide. Where others' rules matter the request has a context, see `Ledger.for_pod`.
-            least = min((free for free in self._free_units if free >= request.per_card), default=None)
+            least = min((free for free in self.free_units if free >= request.per_card), default=None)
             return None if least is None else least - request.per_card
         found = self.candidates(request)
         if not found:
@@ -206,8 +206,8 @@ class NodeLedger:
         return sum(frees) - request.per_card * request.cards_per_pod
 
     @property
-    def _free_units(self) -> tuple[int, ...]:
-        """Of each usable card."""
+    def free_units(self) -> tuple[int, ...]:
+        """Units free on each usable card."""
         if self._frees is None:
             self._frees = tuple(state.free for state in self.usable)
         return self._frees

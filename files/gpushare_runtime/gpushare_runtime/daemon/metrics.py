@@ -47,6 +47,11 @@ def single(name: str, kind: Literal["counter", "gauge"], text: str, value: float
     return family(name, kind, text, [(value, {})])
 
 
+def maybe(name: str, text: str, value: float | None) -> Metric:
+    """A gauge without labels; None: it has no sample, only its type."""
+    return family(name, "gauge", text, [] if value is None else [(value, {})])
+
+
 def latencies(name: str, text: str, label: str, values: Sequence[str] = ()) -> Histogram:
     """A histogram of seconds by a label. values: of the label, to be there from the start."""
     histogram = Histogram(name, text, [label], registry=None, buckets=_LATENCY_BUCKETS)

@@ -172,7 +172,9 @@ class DevicePlugin:
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
-        return metrics.render(families(self.node, self.counters, self._limits, self._memory))
+        healthy, expires = self.status.report()[0], self._renewer.expires if self._renewer else None
+        values = families(self.node, self.counters, self._limits, self._memory, healthy=healthy, token_expires=expires)
+        return metrics.render(values)
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
         return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._limits.before_start)

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.daemon import metrics
-from gpushare_runtime.daemon.metrics import family, latencies, single
+from gpushare_runtime.daemon.metrics import family, latencies, maybe, single
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 
@@ -86,9 +86,15 @@ class Counters:
         self.seconds.labels(method).observe(seconds)
 
 
-def families(node: NodeState, counters: Counters, limits: Limits, memory: Memory) -> Iterator[Metric]:
-    """All metrics of the device plugin."""
+def families(
+    node: NodeState, counters: Counters, limits: Limits, memory: Memory, *, healthy: bool, token_expires: float | None
+) -> Iterator[Metric]:
+    """All metrics of the device plugin. healthy: as in /healthz; token_expires: Unix time in seconds, None without a token."""
+    yield single("gpushare_device_plugin_healthy", "gauge", "1 if the plugin is ready and no part of it is degraded, else 0.", healthy)
+    text = "When the token for the API server expires, if the plugin renews one."
+    yield maybe("gpushare_device_plugin_token_expiry_timestamp_seconds", text, token_expires)
     yield from _cards(node)
+    yield from _pods(node)
     yield from _memory(node, limits, memory)
     yield from _events(counters)
     yield from metrics.of_process("gpushare_device_plugin")
@@ -128,12 +134,24 @@ def _cards(node: NodeState) -> Iterator[Metric]:
     yield gauge("cordoned", "1 if an administrator cordoned the card, else 0.", {c.uuid: c.cordoned for c in cards})
 
 
+def _labels_of(node: NodeState, uid: str) -> dict[str, str]:
+    namespace, _, pod = node.usage.name(uid).partition("/")
+    return {"namespace": namespace, "pod": pod, "uid": uid}
+
+
+def _pods(node: NodeState) -> Iterator[Metric]:
+    units = sorted(node.usage.units_by_pod(node.devices.inventory).items())
+    orphaned = {uid for uid, _ in node.usage.orphaned()}
+    states = {uid: "orphaned" if uid in orphaned else "allocated" for (uid, _), _ in units}
+    infos = [(1, {**_labels_of(node, uid), "state": state}) for uid, state in states.items()]
+    yield family("gpushare_device_plugin_pod_info", "gauge", "Pods that have units of this node's cards; the value is 1.", infos)
+    values = [(amount, {**_labels_of(node, uid), "uuid": card}) for (uid, card), amount in units]
+    yield family("gpushare_device_plugin_pod_units", "gauge", "Units of the card that the pod has.", values)
+
+
 def _memory(node: NodeState, limits: Limits, memory: Memory) -> Iterator[Metric]:
     def gauge(name: str, text: str, values: Iterable[tuple[float, tuple[str, str]]]) -> Metric:
-        samples = []
-        for value, (uid, card) in values:
-            namespace, _, pod = node.usage.name(uid).partition("/")
-            samples.append((value, {"namespace": namespace, "pod": pod, "uid": uid, "uuid": card}))
+        samples = [(value, {**_labels_of(node, uid), "uuid": card}) for value, (uid, card) in values]
         return family(f"gpushare_device_plugin_pod_{name}", "gauge", text, samples)
 
     yield single("gpushare_device_plugin_memory_limits", "gauge", "1 if the driver limits each pod to its units, else 0.", limits.active)

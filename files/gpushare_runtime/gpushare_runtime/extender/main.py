@@ -26,7 +26,7 @@ from gpushare_runtime.extender.diagnosis import Advisor
 from gpushare_runtime.extender.evictor import Evictor
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.leadership import TRANSIT_SECONDS, Leadership
-from gpushare_runtime.extender.metrics import families, watch_families
+from gpushare_runtime.extender.metrics import expiry_families, families, watch_families
 from gpushare_runtime.extender.options import NAME, Settings, parse_arguments
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.tls import Tls
@@ -109,8 +109,10 @@ class Extender:
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
         of_process = metrics.of_process("gpushare_extender")
+        certificate, client_ca = self._tls.ends() if self._tls else (None, None)
+        expiry = expiry_families(self._renewer.expires if self._renewer else None, certificate, client_ca)
         watches, evictions = watch_families(self._watches), self._evictor.families()
-        return metrics.render(chain(self._endpoints.families(), families(self._cluster), evictions, watches, of_process))
+        return metrics.render(chain(self._endpoints.families(), expiry, families(self._cluster), evictions, watches, of_process))
 
     def _problem(self) -> str:
         """Why kube-scheduler may not be answered; "" if it may."""

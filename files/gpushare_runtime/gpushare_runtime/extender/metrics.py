@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.daemon.metrics import Value, family, latencies, single
+from gpushare_runtime.daemon.metrics import Value, family, latencies, maybe, single
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.kube.reflector import Reflector
 
@@ -83,12 +83,18 @@ def families(cluster: Cluster) -> Iterator[Metric]:
     )
     yield _per_node("units", "Units of all cards of the node.", nodes, lambda node: node.inventory.units if node.inventory else 0)
     yield _per_node("units_free", "Unallocated units on the cards of the node that accept new pods.", nodes, lambda node: node.free)
+    text = "Units of the node that pods have, that are reserved for pods, or that orphaned pods use."
+    yield _per_node("units_allocated", text, nodes, lambda node: sum(one.card.units - one.free for one in node.card_states))
+    text = "Cards of the node with more allocated units than they have."
+    yield _per_node("cards_overbooked", text, nodes, lambda node: len(node.overbooked()))
     yield _per_node(
         "units_free_largest", "Unallocated units on the card of the node that has most of them.", nodes, lambda node: node.largest_free()
     )
     yield _gauge("pods", "Pods with allocated cards, by state of the allocation.", _counted("state", _states(ledger), _STATES))
     waiting = Counter(map(_why, cluster.pending.values()))
     yield _gauge("pods_waiting", "Pods that request cards and are on no node, by reason.", _counted("reason", waiting, _REASONS))
+    text = "Pods that wait for room, by what is free in the cluster."
+    yield _gauge("pods_waiting_room", text, _counted("room", _rooms(cluster.pending.values(), nodes), _ROOMS))
     yield single("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed in time.", ledger.expired)
     drift = _drift(nodes)
     yield _gauge(
@@ -99,6 +105,16 @@ def families(cluster: Cluster) -> Iterator[Metric]:
     yield _per_node(
         "ledger_inconsistencies", "Inconsistencies of the ledger; GET /ledger describes them.", nodes, lambda node: len(node.problems())
     )
+
+
+def expiry_families(token: float | None, certificate: float | None, client_ca: float | None) -> Iterator[Metric]:
+    """When each expires, Unix time in seconds; None for what this extender does not have."""
+    for what, text, value in (
+        ("token", "When the token for the API server expires, if the extender renews one.", token),
+        ("certificate", "When the certificate that the extender shows expires, if it serves TLS.", certificate),
+        ("client_ca", "When the CA of kube-scheduler's certificate expires, if the extender serves TLS.", client_ca),
+    ):
+        yield maybe(f"gpushare_extender_{what}_expiry_timestamp_seconds", text, value)
 
 
 def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Metric]:
@@ -117,6 +133,7 @@ def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Metric]:
 _KNOWN: Final = ("known", "unknown")
 _STATES: Final = ("bound", "assumed", "reserved", "deleted")
 _REASONS: Final = ("room", "nominated", "invalid", "unsupported")
+_ROOMS: Final = ("enough", "fragmented", "too-little")
 _DRIFTS: Final = ("orphaned", "unmanaged", "other")
 
 
@@ -150,6 +167,33 @@ def _why(pod: PendingPod | InvalidPod) -> str:
     if isinstance(pod, InvalidPod):
         return "invalid"
     return "unsupported" if pod.request.unsupported else "nominated" if pod.nominated else "room"
+
+
+def _rooms(pods: Iterable[PendingPod | InvalidPod], nodes: Sequence[NodeLedger]) -> Counter[str]:
+    """Of the pods that wait for room, by memory alone: which models and neighbours a pod accepts is left out."""
+    wanted = [pod.request for pod in pods if isinstance(pod, PendingPod) and _why(pod) == "room"]
+    if not wanted:
+        return Counter()
+    nothing: tuple[int, ...] = ()
+    units = empty = most_empty = 0
+    largest: list[int] = []  # [m]: units free on each of m + 1 cards of one node, at most
+    for node in nodes:
+        frees = sorted(node.guarded(lambda of=node: of.free_units, nothing), reverse=True)  # type: ignore[misc]
+        largest += [0] * (len(frees) - len(largest))
+        for at, free in enumerate(frees):
+            largest[at] = max(largest[at], free)
+        node_empty = node.empty_cards()
+        units, empty, most_empty = units + sum(frees), empty + node_empty, max(most_empty, node_empty)
+    found: Counter[str] = Counter()
+    for request in wanted:
+        if request.whole_cards:
+            fits, enough = request.whole_cards <= most_empty, request.whole_cards <= empty
+        else:
+            cards = request.cards_per_pod
+            fits = cards <= len(largest) and request.per_card <= largest[cards - 1]
+            enough = request.per_card * cards <= units
+        found["enough" if fits else "fragmented" if enough else "too-little"] += 1
+    return found
 
 
 def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:

@@ -8,8 +8,9 @@ import asyncio
 import logging
 import ssl
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from gpushare_runtime.daemon.runner import FatalError
 
@@ -64,12 +65,19 @@ class Tls:
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
         self.context = self._newest = files.context()
+        self._certificate_ends = _end_of(files.certificate)
         # OpenSSL calls it for each handshake, with or without a server name.
         self.context.sni_callback = self._choose
+
+    def ends(self) -> tuple[float | None, float | None]:
+        """When the certificate in use and the newest CA of clients expire, Unix time in seconds; None for what cannot be read."""
+        authorities = [ssl.cert_time_to_seconds(str(one["notAfter"])) for one in self._newest.get_ca_certs() if "notAfter" in one]
+        return self._certificate_ends, max(authorities, default=None)
 
     def reload(self) -> None:
         """Read the files again for the handshakes to come. TlsError if they are not good now: then what was read before stays."""
         self._newest = self.files.context()
+        self._certificate_ends = _end_of(self.files.certificate)
 
     async def follow(self, reload: asyncio.Event) -> NoReturn:
         """Read the files again whenever `reload` is set. Never returns; cancel it."""
@@ -86,3 +94,51 @@ class Tls:
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         if context is not self._newest:
             connection.context = self._newest
+
+
+def _end_of(file: Path) -> float | None:
+    """When the first certificate of a PEM file expires; None if that cannot be read.
+
+    The module `ssl` shows the times of other certificates only, and `cryptography` takes 15 MB of the daemon's memory.
+    """
+    try:
+        _, found, rest = file.read_text("ascii").partition(_BEGIN)
+        body = rest.partition(_END)[0]
+        der = ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{body}{_END}\n") if found else b""
+        signed = _value(_value(der, 0), 0)
+        # The version [0] is there in every certificate of version 3; then serial number, algorithm, issuer, validity.
+        at = 0
+        for _ in range(5 if signed[:1] == b"\xa0" else 4):
+            before, at = at, _after(signed, at)
+        validity = _value(signed, before)
+        last = _after(validity, 0)
+        text = _value(validity, last).decode("ascii")
+        style = "%y%m%d%H%M%SZ" if validity[last] == _UTC_TIME else "%Y%m%d%H%M%SZ"
+        return datetime.strptime(text, style).replace(tzinfo=timezone.utc).timestamp()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+_UTC_TIME: Final = 0x17
+
+
+def _bounds(der: bytes, at: int) -> tuple[int, int]:
+    """Where the value of the DER element at a position begins and ends. IndexError, ValueError if it has none."""
+    length, begin = der[at + 1], at + 2
+    if length & 0x80:
+        size = length & 0x7F
+        length, begin = int.from_bytes(der[begin : begin + size], "big"), begin + size
+    if begin + length > len(der):
+        raise ValueError("cut short")
+    return begin, begin + length
+
+
+def _value(der: bytes, at: int) -> bytes:
+    begin, end = _bounds(der, at)
+    return der[begin:end]
+
+
+def _after(der: bytes, at: int) -> int:
+    return _bounds(der, at)[1]

@@ -168,6 +168,11 @@ class TokenRenewer:
         """The value of the Authorization header, None while there is no token at all."""
         return f"Bearer {self._token.text}" if self._token else None
 
+    @property
+    def expires(self) -> float | None:
+        """When the token in use expires, Unix time in seconds; None while there is no token at all."""
+        return self._token.expires if self._token else None
+
     def unauthorized(self, authorization: str | None) -> None:
         """The API server rejected this header (401): send the other token if there is one."""
         for token in self._tokens():

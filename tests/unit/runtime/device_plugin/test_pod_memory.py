@@ -102,6 +102,12 @@ async def test_a_pod_that_uses_more_than_its_units_is_reported_once_until_it_end
         await uses(it, other, 2048, pid=8)
         await until(lambda: values(it, "pod_memory_used_bytes") == [4 * BYTES, 2 * BYTES])
         assert (values(it, "pods_exceeding"), values(it, "card_memory_used_bytes")) == ([0], [6 * BYTES])
+        assert values(it, "pod_units") == [4, 2]
+        assert metric(it, "pod_info") == [
+            f'gpushare_device_plugin_pod_info{{namespace="default",pod="{one["metadata"]["name"]}",state="allocated",uid="{of}"}} 1.0'
+            for one, of in sorted(((pod, uid), (beside, other)), key=lambda pair: pair[1])
+        ]
+        assert values(it, "healthy") == [float(it.plugin.status.report()[0])]
         await uses(it, uid, 4097)
         await until(lambda: values(it, "pods_exceeding") == [1] and reported(it))
         assert reported(it) == [

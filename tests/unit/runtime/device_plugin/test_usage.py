@@ -527,6 +527,8 @@ def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     assert usage.units_by_card(NODE) == {"GPU-00000000": 2, "GPU-00000001": 16}
     assert usage.units_by_card(NODE, orphaned=True) == {"GPU-00000000": 0, "GPU-00000001": 1}
     assert usage.units_by_card(None) == {}
+    assert usage.units_by_pod(NODE) == {("runs", "GPU-00000000"): 2, ("outlives", "GPU-00000001"): 1, ("card", "GPU-00000001"): 16}
+    assert usage.units_by_pod(None) == {}
     assert usage.recorded_ids("runs", MEMORY) == units(0, 1)
     assert usage.recorded_ids("card", CARDS) == {"GPU-00000001"}
     nothing = [("runs", CARDS), ("outlives", MEMORY), ("done", MEMORY), ("nobody", MEMORY)]

@@ -56,7 +56,7 @@ async def test_an_xid_takes_the_card_out_of_use_in_one_list_and_it_recovers() ->
         assert it.plugin.counters.xids == {(it.inventory.cards[1].uuid, 31): 1, (it.inventory.cards[1].uuid, 79): 1}
         await until(lambda: it.api.objects.get(UNHEALTHY, {}).get("data") == {"gpus": "1"})
         it.nvml.cards[1] = facts(1, 4 * GIB)
-        await until(lambda: healthy(it) == 8)
+        await until(lambda: healthy(it) == 8 and healthy(it, CARDS) == 2)
         assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[MEMORY]] == [8, 4, 8]
         assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[CARDS]] == [2, 1, 2]
         await until(lambda: health(it, 1) == "ok" and not it.api.objects[UNHEALTHY]["data"])

@@ -5,16 +5,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.request import Request
 from gpushare_runtime.daemon.metrics import render
 from gpushare_runtime.extender.cache import Cluster
-from gpushare_runtime.extender.metrics import families
-from unit.runtime.core.test_ledger import allocated_pod, memory, on
+from gpushare_runtime.extender.metrics import expiry_families, families
+from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.exposition import read
 from unit.runtime.pods import card
 
@@ -51,6 +53,10 @@ def test_cards_pods_and_what_is_wrong() -> None:
         'gpushare_extender_node_units{node="n"} 40.0',
         'gpushare_extender_node_units_free{node="n"} 0.0',
         'gpushare_extender_node_units_free_largest{node="n"} 0.0',
+        # 19 units are stated for the card of 16.
+        'gpushare_extender_node_units_allocated{node="n"} 16.0',
+        'gpushare_extender_node_cards_overbooked{node="n"} 1.0',
+        'gpushare_extender_node_cards_overbooked{node="broken"} 0.0',
         'gpushare_extender_pods{state="bound"} 1.0',
         'gpushare_extender_pods{state="assumed"} 1.0',
         'gpushare_extender_pods{state="reserved"} 2.0',
@@ -94,3 +100,43 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
         'gpushare_extender_node_ledger_inconsistencies{node="n"} 1.0',
     ):
         assert line in found
+
+
+def test_pods_wait_for_room_that_is_there_scattered_or_missing() -> None:
+    cluster = Cluster(clock=lambda: 0.0)
+    for name in ("m", "n"):
+        cluster.node_event("ADDED", NodeRecord(name, Inventory(GIB, (card(0, 16), card(1, 16)))))
+    cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
+    cluster.ledger.apply(allocated_pod("b", memory(1), on(1, 1), node="m"))
+
+    def rooms() -> list[str]:
+        return [line.partition("{room=")[2] for line in lines(cluster) if line.startswith("gpushare_extender_pods_waiting_room{")]
+
+    def wait(uid: str, request: Request, **more: Any) -> None:
+        cluster.pod_event("ADDED", PendingPod(uid, "default", uid, request, **more))
+
+    assert rooms() == ['"enough"} 0.0', '"fragmented"} 0.0', '"too-little"} 0.0']
+    # Free: 10 and 16, 16 and 15.
+    wait("card", memory(16))
+    wait("two", replace(memory(30), cards_per_pod=2))
+    wait("whole", whole(1))
+    assert rooms() == ['"enough"} 3.0', '"fragmented"} 0.0', '"too-little"} 0.0']
+    wait("large", memory(17))
+    wait("wide", replace(memory(32), cards_per_pod=2))
+    wait("wider", replace(memory(12), cards_per_pod=3))
+    wait("two whole", whole(2))
+    assert rooms() == ['"enough"} 3.0', '"fragmented"} 4.0', '"too-little"} 0.0']
+    wait("all", memory(57))
+    wait("most", memory(58))
+    wait("three whole", whole(3))
+    wait("its room is being made", memory(99), nominated="n")
+    cluster.pod_event("ADDED", InvalidPod("x", "default", "x", "asks for nonsense"))
+    assert rooms() == ['"enough"} 3.0', '"fragmented"} 5.0', '"too-little"} 2.0']
+
+
+def test_the_end_of_what_expires() -> None:
+    text = "".join(render(expiry_families(5.0, None, 7.5)))
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        "gpushare_extender_token_expiry_timestamp_seconds 5.0",
+        "gpushare_extender_client_ca_expiry_timestamp_seconds 7.5",
+    ]

@@ -15,11 +15,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
 
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.runner import EXIT_SETTINGS
 from gpushare_runtime.extender import http_server
+from gpushare_runtime.extender import tls as tls_module
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.main import main
@@ -274,6 +276,43 @@ def test_no_connection_is_refused_while_the_certificate_changes(tmp_path: Path) 
             await process.wait()
 
     asyncio.run(run())
+
+
+def test_the_end_of_the_certificates_is_that_of_the_files(tmp_path: Path) -> None:
+    files = make(tmp_path)
+    tls = Tls(files)
+
+    def ends(of: Path) -> float:
+        return x509.load_pem_x509_certificate(of.read_bytes()).not_valid_after_utc.timestamp()
+
+    assert tls.ends() == (ends(files.certificate), ends(files.client_ca))
+    before = tls.ends()
+    make(tmp_path, NOW + timedelta(days=80))
+    assert tls.ends() == before
+    tls.reload()
+    assert tls.ends() == (ends(files.certificate), ends(files.client_ca)) != before
+    # A bundle while the CA changes: until the newer one ends.
+    other = issue("ca", None, NOW + timedelta(days=900))
+    files.client_ca.write_bytes(files.client_ca.read_bytes() + other.certificate_pem)
+    tls.reload()
+    assert tls.ends()[1] == other.certificate.not_valid_after_utc.timestamp()
+
+
+@pytest.mark.parametrize("years", [10, 60])
+def test_the_end_of_a_certificate_in_both_forms_of_time(years: int, tmp_path: Path) -> None:
+    """From 2050 on certificates have years of four digits."""
+    pair = issue("server", issue("ca", None, NOW), NOW + timedelta(days=365 * years))
+    (tmp_path / "crt").write_bytes(pair.certificate_pem)
+    assert tls_module._end_of(tmp_path / "crt") == pair.certificate.not_valid_after_utc.timestamp()
+
+
+def test_a_certificate_that_cannot_be_read_has_no_end(tmp_path: Path) -> None:
+    pem = issue("server", issue("ca", None, NOW), NOW).certificate_pem.decode()
+    lines = pem.splitlines()
+    for text in ("", "x", "\u00e4", lines[0], "\n".join([lines[0], lines[1], lines[-1]]), "\n".join([lines[0], "MAA=", lines[-1]])):
+        (tmp_path / "crt").write_text(text)
+        assert tls_module._end_of(tmp_path / "crt") is None
+    assert tls_module._end_of(tmp_path / "nowhere") is None
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_the_seed_becomes_an_own_token_at_once(tmp_path: Path) -> None:
             seed = here.seed(here.api.give(HOUR))
             async with here.running():
                 assert here.in_use == seed
+                assert here.renewer.expires == parse_token(seed).expires
                 await until(lambda: here.own)
                 await until(lambda: here.in_use == here.own)
                 assert here.own != seed

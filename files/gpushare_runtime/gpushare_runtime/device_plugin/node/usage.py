@@ -9,6 +9,7 @@ forced delete before the processes end, after a lost checkpoint while the pod ru
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -391,6 +392,20 @@ class Usage:
             memory = self.ids_of(protocol.RESOURCE_MEMORY, [card.uuid], orphaned=orphaned)
             units[card.uuid] = card.units if card.uuid in whole else sum(card_of_unit(i) == card.uuid for i in memory)
         return units
+
+    def units_by_pod(self, inventory: Inventory | None) -> dict[tuple[str, str], int]:
+        """(pod UID, card UUID) → units in use; all units of a whole card. What several containers of a pod share counts once."""
+        ids: dict[str, set[str]] = {}
+        units: Counter[tuple[str, str]] = Counter()
+        of_card = {card.uuid: card.units for card in inventory.cards} if inventory else {}
+        for (uid, _, resource), usage in self._in_use():
+            if resource == protocol.RESOURCE_CARDS:
+                units.update({(uid, card): of_card[card] for card in usage.card_uuids if card in of_card and (uid, card) not in units})
+            else:
+                ids.setdefault(uid, set()).update(usage.ids)
+        for uid, used in ids.items():
+            units.update((uid, card) for card in map(card_of_unit, used) if card in of_card)
+        return dict(units)
 
     def allocated(self) -> set[DeviceKey]:
         """The containers that have their ids."""

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A real Prometheus scrapes both daemons: each query of the dashboard returns data, and alerts fire and clear with their causes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.daemon.metrics_server import MetricsAddress
+from gpushare_runtime.device_plugin.gpu import pod_memory
+from monitoring import dashboard
+from monitoring.prometheus import EXTENDER, PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
+from unit.runtime.device_plugin.fake_nvml import facts
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.plugin import World, world
+from unit.runtime.device_plugin.test_pod_limits import admitted
+from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.kube.fake_api import until
+from unit.runtime.pods import container, pod
+
+MIB_OF_CARD: Final = 16 * 1024
+MIB: Final = 1024 * 1024
+PANELS: Final = {"row", "stat", "gauge", "timeseries", "bargauge", "table"}
+
+
+def test_the_file_is_what_the_list_of_panels_makes() -> None:
+    assert dashboard.FILE.read_text() == dashboard.text(), "write it with: python -m monitoring.dashboard --write"
+
+
+def test_the_dashboard_needs_no_plugin_and_no_panel_covers_another() -> None:
+    board = json.loads(dashboard.FILE.read_text())
+    assert {one["type"] for one in board["panels"]} <= PANELS
+    assert {one["datasource"]["type"] for one in board["panels"] if one["type"] != "row"} == {"prometheus"}
+    cells = [
+        (x, y)
+        for place in (one["gridPos"] for one in board["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) == dashboard.COLUMNS - 1
+    assert len({one["id"] for one in board["panels"]}) == len(board["panels"])
+
+
+class Scene:
+    """An extender in a process of its own and a device plugin with two cards of 16 GiB, on one API server, both scraped."""
+
+    def __init__(self, folder: Path, it: World) -> None:
+        self.it = it
+        self.port, self.metrics_port = free_port(), free_port()
+        self._folder = folder
+        self._extender: Process | None = None
+
+    async def start_extender(self) -> None:
+        more = ["--lease", "none", "--metrics-listen", f"127.0.0.1:{self.metrics_port}"]
+        self._extender = await start(self._folder, self.it.api, self.port, more)
+
+    async def stop_extender(self) -> None:
+        if self._extender is not None:
+            process, self._extender = self._extender, None
+            process.terminate()
+            await process.communicate()
+
+    async def wait(self, name: str, units: int) -> dict[str, Any]:
+        """A pod that waits for so many units."""
+        raw = pod(container(mem=units), name=name, uid=name)
+        return await self.it.api.put(f"/api/v1/namespaces/default/pods/{name}", raw)
+
+    async def filter(self, raw: dict[str, Any]) -> None:
+        """kube-scheduler's call."""
+        url = f"http://127.0.0.1:{self.port}{protocol.EXTENDER_PREFIX}/filter"
+        async with aiohttp.ClientSession() as session:
+            # It may still be starting.
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                await session.post(url, json={"Pod": raw, "NodeNames": ["gpu1"]})
+
+    def uses(self, card: int, uid: str, mib: int) -> None:
+        self.it.host.processes[7] = 7, uid
+        self.it.nvml.using[self.it.inventory.by_index[card].uuid] = [(7, mib * MIB)]
+
+
+@asynccontextmanager
+async def scene(folder: Path) -> AsyncIterator[tuple[Scene, Prometheus]]:
+    plugin_port = free_port()
+    async with world(MIB_OF_CARD, MIB_OF_CARD, metrics=MetricsAddress("127.0.0.1", plugin_port)) as it:
+        await it.registered()
+        made = Scene(folder, it)
+        targets = {EXTENDER: [f"127.0.0.1:{made.metrics_port}"], PLUGIN: [f"127.0.0.1:{plugin_port}"]}
+        try:
+            await made.start_extender()
+            async with serving(folder, targets, free_port(), rules_that_fire_at_once(RULES.read_text())) as server:
+                yield made, server
+        finally:
+            await made.stop_extender()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.2)
+
+
+def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
+    queries = dashboard.expressions(json.loads(dashboard.FILE.read_text()))
+    assert len(queries) > 20
+
+    async def run() -> None:
+        async with scene(tmp_path) as (here, server):
+            it = here.it
+            uid = await admitted(it, memory(it.inventory, 0, 6))
+            await admitted(it, memory(it.inventory, 1, 8))
+            here.uses(0, uid, 2048)
+            it.nvml.report(1, 31)
+            waiting = await here.wait("large", 15)
+
+            async def missing() -> dict[str, str]:
+                await here.filter(waiting)
+                found = {}
+                for name, expression in queries.items():
+                    values = [value for _, value in await server.query(expression)]
+                    # A verb that nobody has called has no quantile.
+                    if all(map(math.isnan, values)):
+                        found[name] = f"{expression}: {values}"
+                return found
+
+            for _ in range(180):
+                if not (left := await missing()):
+                    break
+                await asyncio.sleep(0.5)
+            assert left == {}
+            values = {name: [value for _, value in await server.query(expression)] for name, expression in queries.items()}
+            assert values["Allocated A"] == [14 / 32]
+            assert values["Used A"] == [2 / 32]
+            assert values["Allocated and idle A"] == [12 / 14]
+            assert values["Memory of all cards A"] == [32 * 1024 * MIB]
+            assert sorted(values["Pods that use most of what they have A"]) == [0, pytest.approx(1 / 3)]
+            assert values["Pods that wait for room A"].count(1) == 1
+
+    asyncio.run(run())
+
+
+def test_alerts_fire_with_their_cause_and_clear_after_it(tmp_path: Path) -> None:
+    """Their waits are left out here; test_rules.py has them."""
+
+    async def run() -> None:
+        async with scene(tmp_path) as (here, server):
+            it = here.it
+            uid = await admitted(it, memory(it.inventory, 0, 6))
+
+            async def fires(*names: str) -> None:
+                async def exactly() -> bool:
+                    return set(await server.firing()) == set(names)
+
+                await server.until(f"exactly {names} fire", exactly, 90)
+                for name, alert in (await server.firing()).items():
+                    summary = alert["annotations"]["summary"]
+                    assert "<no value>" not in summary, (name, summary)
+                    assert "error" not in summary, (name, summary)
+
+            await until(lambda: it.plugin.status.ready)
+            await fires()
+            here.uses(0, uid, 7 * 1024)
+            await fires("GPUShareMemoryExceeded")
+            assert (await server.firing())["GPUShareMemoryExceeded"]["annotations"]["summary"].startswith("pod default/p")
+            here.uses(0, uid, 1024)
+            await fires()
+            # 10 and 16 units are free.
+            await here.wait("large", 20)
+            await fires("GPUShareMemoryFragmented")
+            await here.wait("small", 16)
+            await fires("GPUShareMemoryFragmented", "GPUSharePodsWaitWithRoom")
+            await it.api.remove("/api/v1/namespaces/default/pods/large")
+            await it.api.remove("/api/v1/namespaces/default/pods/small")
+            await here.wait("impossible", 0)
+            raw = pod(
+                {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "1", "aliyun.com/gpu-count": "1"}}}, name="x", uid="x"
+            )
+            await it.api.put("/api/v1/namespaces/default/pods/x", raw)
+            await fires("GPUSharePodsInvalid")
+            await it.api.remove("/api/v1/namespaces/default/pods/x")
+            await fires()
+            it.nvml.lost = {1}
+            await fires("GPUShareCardUnhealthy", "GPUShareDevicePluginDegraded")
+            it.nvml.lost = set()
+            it.nvml.cards[1] = facts(1, MIB_OF_CARD)
+            await fires()
+            await here.stop_extender()
+            await fires("GPUShareExtenderDown", "GPUShareNoActiveExtender")
+            await here.start_extender()
+            await fires()
+
+    asyncio.run(run())

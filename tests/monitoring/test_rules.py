@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Each alert of docs/monitoring/rules.yml fires, clears, and is silent in the near case; each has its runbook; only real metrics."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from monitoring.prometheus import EXTENDER, PLUGIN, RULES, program
+from quality.tree import REPOSITORY
+
+README: Final = (REPOSITORY / "docs/monitoring/README.md").read_text()
+GROUPS: Final = yaml.safe_load(RULES.read_text())["groups"]
+ALERTS: Final = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
+RECORDS: Final = {rule["record"]: rule for group in GROUPS for rule in group["rules"] if "record" in rule}
+MINUTES: Final = {"s": 1 / 60, "m": 1, "h": 60}
+
+E: Final = f'job="{EXTENDER}",instance="cp1:9441"'
+P: Final = f'job="{PLUGIN}",instance="gpu1:9440"'
+CARD: Final = f'{P},card="0",uuid="GPU-0"'
+POD: Final = f'{P},namespace="team",pod="p",uid="u",uuid="GPU-0"'
+GIB: Final = 1024**3
+DAY: Final = 86400
+
+
+@dataclass(frozen=True)
+class Case:
+    """Values of series: `bad` while the alert should be due, `good` before and after, `near` where it must never be.
+
+    A value is text in promtool's notation where it changes by itself. labels: of the alert that fires.
+    minutes: how long `bad` lasts.
+    """
+
+    alert: str
+    series: tuple[str, ...]
+    good: tuple[str, ...]
+    bad: tuple[str, ...]
+    near: tuple[str, ...]
+    labels: tuple[str, ...] = ("instance",)
+    minutes: int = 60
+    # The near case lasts as long as the bad one and is not as bad; short: it is as bad, and ends before it is due.
+    short: bool = False
+
+
+def values(*pieces: tuple[object, int]) -> str:
+    """(value, minutes) one after the other, a value a minute."""
+    return " ".join(f"{value}x{minutes - 1}" if "+" in str(value) else f"{value}+0x{minutes - 1}" for value, minutes in pieces)
+
+
+def one(alert: str, series: str, good: object, bad: object, near: object, labels: tuple[str, ...] = ("instance",), **more: Any) -> Case:
+    return Case(alert, (series,), (str(good),), (str(bad),), (str(near),), labels, **more)
+
+
+UNIT: Final = f"gpushare_device_plugin_unit_bytes{{{P}}}"
+UNITS: Final = f"gpushare_device_plugin_pod_units{{{POD}}}"
+USED: Final = f"gpushare_device_plugin_pod_memory_used_bytes{{{POD}}}"
+BUCKETS: Final = tuple(
+    f'gpushare_extender_verb_duration_seconds_bucket{{{E},verb="filter",le="{le}"}}' for le in ("0.2", "0.5", "1.0", "+Inf")
+)
+ACTIVE: Final = tuple(f'gpushare_extender_{what}{{job="{EXTENDER}",instance="cp{n}:9441"}}' for n in (1, 2) for what in ("active", "ready"))
+
+CASES: Final = (
+    one("GPUShareExtenderDown", f"up{{{E}}}", 1, 0, 0, short=True),
+    Case("GPUShareNoActiveExtender", ACTIVE, ("1", "1", "0", "1"), ("1", "0", "0", "1"), ("0", "1", "1", "1"), ()),
+    one("GPUShareWatchStale", f'gpushare_extender_watch_age_seconds{{{E},resource="pods"}}', 1, 181, 180, ("instance", "resource")),
+    one(
+        "GPUShareVerbErrors",
+        f'gpushare_extender_verb_results_total{{{E},verb="bind",result="error"}}',
+        "0+0", "0+1", "7+0", ("instance", "verb"),
+    ),
+    # 2 % of the calls take up to a second; nearly 1 % do.
+    Case(
+        "GPUShareVerbSlow", BUCKETS,
+        ("0+1000", "0+1000", "0+1000", "0+1000"), ("0+980", "0+980", "0+1000", "0+1000"), ("0+980", "0+991", "0+1000", "0+1000"),
+        ("instance", "verb"),
+    ),
+    one("GPUShareSecondScheduler", f"gpushare_extender_foreign_bindings_total{{{E}}}", "3+0", "3+1", "3+0"),
+    one("GPUShareDevicePluginDown", f"up{{{P}}}", 1, 0, 0, short=True),
+    one("GPUShareDevicePluginDegraded", f"gpushare_device_plugin_healthy{{{P}}}", 1, 0, 0, short=True),
+    # promtool's time begins at 0.
+    Case(
+        "GPUShareCertificateExpires",
+        tuple(f"gpushare_extender_{what}_expiry_timestamp_seconds{{{E}}}" for what in ("certificate", "client_ca")),
+        (str(90 * DAY), str(900 * DAY)), (str(14 * DAY), str(900 * DAY)), (str(15 * DAY), str(900 * DAY)), minutes=180,
+    ),
+    one("GPUShareTokenExpires", f"gpushare_device_plugin_token_expiry_timestamp_seconds{{{P}}}", 7 * DAY, 2 * DAY, 3 * DAY),
+    Case(
+        "GPUShareCardOverbooked",
+        (f"gpushare_device_plugin_card_units{{{CARD}}}", f"gpushare_device_plugin_card_units_allocated{{{CARD}}}"),
+        ("16", "6"), ("16", "17"), ("16", "16"), ("instance", "card"),
+    ),
+    one("GPUShareLedgerOverbooked", f'gpushare_extender_node_cards_overbooked{{{E},node="n"}}', 0, 1, 1, ("node",), short=True),
+    one("GPUShareLedgerInconsistent", f'gpushare_extender_node_ledger_inconsistencies{{{E},node="n"}}', 0, 1, 1, ("node",), short=True),
+    one("GPUShareDrift", f'gpushare_extender_drift_units{{{E},reason="orphaned"}}', 0, 1, 4, ("reason",), short=True),
+    one("GPUShareCardUnhealthy", f"gpushare_device_plugin_card_healthy{{{CARD}}}", 1, 0, 1, ("instance", "card")),
+    one("GPUShareCDISpecUnusable", f"gpushare_device_plugin_card_cdi_usable{{{CARD}}}", 1, 0, 0, ("instance", "card"), short=True),
+    Case(
+        "GPUShareMemoryExceeded", (UNIT, UNITS, USED),
+        (str(GIB), "4", str(3 * GIB)), (str(GIB), "4", str(4 * GIB + 1)), (str(GIB), "4", str(4 * GIB)), ("namespace", "pod"),
+    ),
+    one("GPUSharePodsWaitWithRoom", f'gpushare_extender_pods_waiting_room{{{E},room="enough"}}', 0, 1, 9, (), short=True),
+    one("GPUShareMemoryFragmented", f'gpushare_extender_pods_waiting_room{{{E},room="fragmented"}}', 0, 1, 9, (), short=True),
+    one("GPUSharePodsInvalid", f'gpushare_extender_pods_waiting{{{E},reason="invalid"}}', 0, 1, 9, (), short=True),
+    one("GPUShareAdmissionRejections", f"gpushare_device_plugin_rejections_total{{{P}}}", "0+0", "0+1", "3+0"),
+)  # fmt: skip
+BEFORE: Final = 30
+AFTER: Final = 60
+
+
+def wait(alert: str) -> float:
+    """Minutes."""
+    found = re.fullmatch(r"(\d+)([smh])", ALERTS[alert].get("for", "0s"))
+    assert found
+    return int(found[1]) * MINUTES[found[2]]
+
+
+def inputs(case: Case, during: tuple[str, ...], minutes: int) -> list[dict[str, str]]:
+    found = []
+    for series, good, bad in zip(case.series, case.good, during, strict=True):
+        text = values((good, BEFORE), (bad, minutes), (good, AFTER))
+        found.append({"series": series, "values": text})
+    return found
+
+
+def scenario(case: Case, during: tuple[str, ...], minutes: int, fires_at: dict[int, bool]) -> dict[str, Any]:
+    expression = f'count by ({", ".join(case.labels)}) (ALERTS{{alertname="{case.alert}",alertstate="firing"}})'
+    known = {"instance": "gpu1:9440" if PLUGIN in case.series[0] else "cp1:9441", "node": "n", "card": "0", "namespace": "team", "pod": "p"}
+    told = dict(re.findall(r'(\w+)="([^"]*)"', case.series[0])) | {k: v for k, v in known.items() if k in case.labels}
+    labels = "{" + ", ".join(f'{name}="{told[name]}"' for name in case.labels) + "}"
+    return {
+        "interval": "1m",
+        "input_series": inputs(case, during, minutes),
+        "promql_expr_test": [
+            {"expr": expression, "eval_time": f"{at}m", "exp_samples": [{"labels": labels, "value": 1}] if fires else []}
+            for at, fires in fires_at.items()
+        ],
+    }
+
+
+def judged(folder: Path, tests: list[dict[str, Any]], rules: Path = RULES) -> subprocess.CompletedProcess[str]:
+    file = folder / "test.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}))
+    return subprocess.run([program("promtool"), "test", "rules", file], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_promtool_takes_the_rules() -> None:
+    done = subprocess.run(
+        [program("promtool"), "check", "rules", "--lint=all", "--lint-fatal", RULES], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
+def test_an_alert_fires_clears_and_is_silent_in_the_near_case(case: Case, tmp_path: Path) -> None:
+    late = wait(case.alert)
+    # What is a rate over some minutes is late by as much, and stays as long.
+    slack = 17 if any("+" in text for text in case.bad) else 1
+    due, over = BEFORE + int(late) + slack + 1, BEFORE + case.minutes + slack + 2
+    assert due < BEFORE + case.minutes
+    fires = {BEFORE - 1: False, due: True, BEFORE + case.minutes - 1: True, over: False}
+    if late > 1:
+        fires[BEFORE + int(late) - 1] = False
+    near_minutes = max(1, int(late) - 1) if case.short else case.minutes
+    silent = dict.fromkeys(range(BEFORE, BEFORE + near_minutes + AFTER), False)
+    done = judged(tmp_path, [scenario(case, case.bad, case.minutes, fires), scenario(case, case.near, near_minutes, silent)])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_rule_that_never_fires_would_be_noticed(tmp_path: Path) -> None:
+    broken = tmp_path / "rules.yml"
+    broken.write_text(RULES.read_text().replace("gpushare_device_plugin_card_healthy == 0", "gpushare_device_plugin_card_healthy == 2"))
+    case = next(case for case in CASES if case.alert == "GPUShareCardUnhealthy")
+    assert judged(tmp_path, [scenario(case, case.bad, 60, {BEFORE + 30: True})], broken).returncode == 1
+    assert judged(tmp_path, [scenario(case, case.bad, 60, {BEFORE + 30: True})]).returncode == 0
+
+
+def test_no_extender_at_all_is_no_active_one(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.alert == "GPUShareNoActiveExtender")
+    empty = {**scenario(case, case.bad, 60, {30: True}), "input_series": [{"series": f"up{{{P}}}", "values": "1+0x60"}]}
+    done = judged(tmp_path, [empty])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
+    """A pod that uses a quarter, one without a process, and one on a card whose use is unknown."""
+
+    def pod(name: str, card: str) -> str:
+        return f'{P},namespace="{name[:1]}",pod="{name}",uid="{name}",uuid="GPU-{card}"'
+
+    series = {
+        UNIT: GIB,
+        f"gpushare_device_plugin_pod_units{{{pod('a1', '0')}}}": 8,
+        f"gpushare_device_plugin_pod_units{{{pod('a2', '0')}}}": 4,
+        f"gpushare_device_plugin_pod_units{{{pod('b1', '1')}}}": 2,
+        f"gpushare_device_plugin_pod_memory_used_bytes{{{pod('a1', '0')}}}": 2 * GIB,
+        f'gpushare_device_plugin_card_memory_used_bytes{{{P},card="0",uuid="GPU-0"}}': 3 * GIB,
+        **{f'gpushare_device_plugin_card_units{{{P},card="{n}",uuid="GPU-{n}"}}': 16 for n in (0, 1)},
+        **{f'gpushare_device_plugin_card_units_allocated{{{P},card="{n}",uuid="GPU-{n}"}}': (12, 2)[n] for n in (0, 1)},
+    }
+    expected = {
+        "pod_card:gpushare_memory_idle:ratio * 100": {'{pod="a1"}': 75, '{pod="a2"}': 100},
+        "pod_card:gpushare_memory_allocated_bytes": {'{pod="a1"}': 8 * GIB, '{pod="a2"}': 4 * GIB, '{pod="b1"}': 2 * GIB},
+        "namespace:gpushare_memory_allocated_bytes:sum": {'{namespace="a"}': 12 * GIB, '{namespace="b"}': 2 * GIB},
+        "namespace:gpushare_memory_used_bytes:sum": {'{namespace="a"}': 2 * GIB},
+        "card:gpushare_memory_bytes": {'{uuid="GPU-0"}': 16 * GIB, '{uuid="GPU-1"}': 16 * GIB},
+        "card:gpushare_memory_allocated_bytes": {'{uuid="GPU-0"}': 12 * GIB, '{uuid="GPU-1"}': 2 * GIB},
+        "card:gpushare_memory_idle_bytes": {'{uuid="GPU-0"}': 10 * GIB},
+        "cluster:gpushare_memory_bytes:sum": {"{}": 32 * GIB},
+        "cluster:gpushare_memory_allocated_bytes:sum": {"{}": 14 * GIB},
+        "cluster:gpushare_memory_used_bytes:sum": {"{}": 3 * GIB},
+        # Of what is known.
+        "cluster:gpushare_memory_idle:ratio * 14": {"{}": 10},
+    }
+    assert {name.partition(" ")[0] for name in expected} | {"pod_card:gpushare_memory_used_bytes"} == set(RECORDS)
+    checks = []
+    for name, found in expected.items():
+        by = re.findall(r"(\w+)=", next(iter(found)))
+        samples = [{"labels": labels, "value": value} for labels, value in found.items()]
+        checks.append({"expr": f"sum by ({', '.join(by)}) ({name})", "eval_time": "5m", "exp_samples": samples})
+    inputs = [{"series": name, "values": f"{value}+0x10"} for name, value in series.items()]
+    done = judged(tmp_path, [{"interval": "1m", "input_series": inputs, "promql_expr_test": checks}])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_case_and_a_runbook() -> None:
+    assert [case.alert for case in CASES] == list(ALERTS)
+    sections = re.findall(r"^### (\w+)$", README, re.M)
+    assert sections == list(ALERTS)
+    for name, rule in ALERTS.items():
+        assert rule["annotations"]["runbook"] == f"docs/monitoring/README.md#{name.lower()}"
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+
+
+def test_each_record_is_documented() -> None:
+    rows = re.findall(r"^\| `([\w:]+)` \| ([\w, ]*)\|", README, re.M)
+    assert [name for name, _ in rows] == list(RECORDS)
+
+
+def test_the_rules_use_documented_metrics_only() -> None:
+    documented = set(re.findall(r"^\| `(\w+)` \|", (REPOSITORY / "docs/metrics.md").read_text(), re.M))
+    text = "\n".join(rule["expr"] for rule in (*ALERTS.values(), *RECORDS.values()))
+    named = {re.sub(r"_bucket$", "", name) for name in re.findall(r"(?<![\w:])gpushare_(?:extender|device_plugin)_\w+", text)}
+    assert len(named) > 20
+    assert named - documented == set()
