@@ -434,6 +434,19 @@ SUITES = (
             "tests/monitoring/*",
         ),
         prepared=True,
+        seconds=300,
+    ),
+    Suite(
+        "dashboard",
+        "the dashboard in a real browser: updates, filters, keyboard, themes, hostile names, accessibility",
+        tests=("tests/dashboard",),
+        paths=(
+            CORE,
+            f"{RUNTIME}/dashboard/*",
+            f"{RUNTIME}/kubectl_gpushare/*",
+            f"{RUNTIME}/daemon/listener.py",
+            "tests/dashboard/*",
+        ),
         seconds=240,
     ),
     Suite(

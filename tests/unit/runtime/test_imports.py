@@ -26,7 +26,9 @@ CONTRACTS = {
     "device_plugin.kubelet": ("core", "daemon", "device_plugin.node", "device_plugin.metrics"),
     "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
     "device_plugin.host": ("core", "daemon", "device_plugin.node"),
-    "kubectl_gpushare": ("core", "kube"),
+    # A command starts the dashboard, which shows what the views compute.
+    "kubectl_gpushare": ("core", "kube", "dashboard.local"),
+    "dashboard": ("core", "daemon", "kube", "kubectl_gpushare"),
     "doctor": (
         "core.protocol",
         "core.inventory",

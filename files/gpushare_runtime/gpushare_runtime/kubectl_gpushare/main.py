@@ -44,6 +44,7 @@ OTHERS: Final = {
     "simulate": "where each of some pods would go under each policy, and why not elsewhere",
     "cordon": "let cards of a node take no new pods",
     "uncordon": "let cards of a node take new pods again",
+    "dashboard": "serve a web page that follows the cluster, for yourself alone",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
 _POLICIES: Final = ("binpack", "spread", "fgd")
@@ -70,6 +71,8 @@ WITH_VALUE: Final = (
     "--from-file",
     "-f",
     "--filename",
+    "--port",
+    "--prometheus",
 )
 _EPILOG: Final = """\
 Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line;
@@ -179,10 +182,24 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
         parser.add_argument("--no-headers", action="store_true", help="rows only")
         add_source_options(parser)
+    elif command == "dashboard":
+        parser.add_argument("--port", type=_port, default=0, metavar="PORT", help="of 127.0.0.1; default: one that is free")
+        parser.add_argument("--no-browser", action="store_true", help="print the address only, and open no browser")
+        parser.add_argument(
+            "--prometheus", default="", metavar="URL", help="where the history comes from; default: what was seen since the start"
+        )
+        add_source_options(parser, scope=False)
+        parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods, if you may not list all; default: the context's")
     else:
         parser.add_argument("node", metavar="NODE", help="name of the node")
         parser.add_argument("cards", nargs="+", metavar="CARD", help="index or UUID of a card, or all")
         _add_cluster_options(parser)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:6]) < 65536):
+        raise argparse.ArgumentTypeError(f"found {text[:80]!r}; expected a port from 0 to 65535")
+    return int(text)
 
 
 def _add_view_options(parser: argparse.ArgumentParser) -> None:
@@ -194,11 +211,12 @@ def _add_view_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-headers", action="store_true", help="rows only")
 
 
-def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """Where nodes and pods come from."""
-    scope = parser.add_mutually_exclusive_group()
-    scope.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods; default: the context's")
-    scope.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
+def add_source_options(parser: argparse.ArgumentParser, *, scope: bool = True) -> None:
+    """Where nodes and pods come from. scope: whether one chooses whose pods."""
+    if scope:
+        group = parser.add_mutually_exclusive_group()
+        group.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods; default: the context's")
+        group.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
     _add_cluster_options(parser)
     parser.add_argument("--from-file", action="append", default=[], metavar="FILE",
                         help="not of a cluster: output of `kubectl get nodes,pods -A -o json`; - is the standard input")  # fmt: skip
@@ -221,6 +239,10 @@ def _show(arguments: argparse.Namespace) -> int:
     console, view = Console(), arguments.command
     if view in ("cordon", "uncordon"):
         return run_cordon(arguments)
+    if view == "dashboard":
+        from gpushare_runtime.dashboard import local
+
+        return local.run(arguments)
     form = Format(
         arguments.output,
         headers=not arguments.no_headers,

@@ -363,7 +363,7 @@ def _share_cells(cluster: Cluster, share: Share) -> list[Cell]:
     node = cluster.ledger.nodes[share.node]
     cards = sorted(share.by_card or ())
     units = sum((share.by_card or {}).values())
-    state, style = _share_state(share)
+    state, style = share_state(share)
     reason = ""
     if share.by_card is None:
         reason = "its card is not known"
@@ -387,7 +387,8 @@ def _share_cells(cluster: Cluster, share: Share) -> list[Cell]:
     ]
 
 
-def _share_state(share: Share) -> tuple[str, str]:
+def share_state(share: Share) -> tuple[str, str]:
+    """(state, style): bound, whole, terminating, or why the API does not show it."""
     if share.why:
         return _text(share.why), ODD
     if share.pod and share.pod.terminating:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Keeps the page's state equal to the cluster: what has changed is computed again, in steps that let requests pass."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.placement.explain import Largest
+from gpushare_runtime.dashboard.history import EVERY_SECONDS, Samples
+from gpushare_runtime.dashboard.rows import MOST_NAME, Row, node_row, waiting_row
+from gpushare_runtime.dashboard.state import State
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.watcher import Watcher
+
+T = TypeVar("T")
+
+REFRESH_SECONDS: Final = 0.25
+"""Between two differences: what happens meanwhile is one."""
+MOST_WARNINGS: Final = 50
+_STEP_SECONDS: Final = 0.02
+
+
+class Feed:
+    """The state of one cluster. read_at: when it was last known to be that of the API server, see `age`."""
+
+    def __init__(self, cluster: Cluster, epoch: str, *, clock: Callable[[], float] = time.time) -> None:
+        self.cluster = cluster
+        self.state = State(epoch)
+        self.samples = Samples()
+        self.synced = False
+        self.age: Callable[[], float] = lambda: 0.0
+        self._clock = clock
+        self._largest: Largest | None = None
+        self._news = asyncio.Event()
+
+    def news(self) -> Awaitable[object]:
+        """Ends at the next change of the state."""
+        return self._news.wait()
+
+    async def watch(self, watcher: Watcher) -> NoReturn:
+        """Follow the cluster until this is cancelled, or the watcher fails."""
+        self.age = lambda: watcher.age
+        watching = asyncio.ensure_future(watcher.run())
+        try:
+            while True:
+                if watcher.synced:
+                    await self.refresh()
+                changed = asyncio.ensure_future(watcher.changed.wait())
+                # Also without a change: the history goes on.
+                await asyncio.wait({watching, changed}, timeout=EVERY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if watching.done():
+                    watching.result()
+                await asyncio.sleep(REFRESH_SECONDS)
+                watcher.changed.clear()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def keep(self) -> NoReturn:
+        """For a cluster that does not change: one read from files."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(EVERY_SECONDS)
+
+    async def refresh(self) -> None:
+        """Compute what has changed, and wake those who wait for news."""
+        cluster, state = self.cluster, self.state
+        cluster.settle()
+        changed = cluster.changed.take()
+        nodes = await in_steps(changed.nodes, lambda name: node_row(cluster, name))
+        largest = cluster.largest() if cluster.waiting else self._largest
+        uids = changed.waiting if largest == self._largest else changed.waiting | cluster.waiting.keys()
+        self._largest = largest
+        waiting = await in_steps(uids, self._waiting_row)
+        differs = state.update(_by_shown_name(nodes), _by_shown_name(waiting), self._header())
+        self.samples.add(self._clock(), state.sums.total, state.sums.free, state.waiting)
+        if differs or not self.synced:
+            self.synced = True
+            self._news, before = asyncio.Event(), self._news
+            before.set()
+
+    def _waiting_row(self, uid: str) -> Row | None:
+        one = self.cluster.waiting.get(uid)
+        return None if one is None else waiting_row(one, self._largest)
+
+    def _header(self) -> dict[str, Any]:
+        warnings = [as_text(text) for text in self.cluster.warnings[:MOST_WARNINGS]]
+        more = len(self.cluster.warnings) - len(warnings)
+        return {
+            "complete": self.cluster.complete,
+            "knows_nodes": self.cluster.knows_nodes,
+            "warnings": [*warnings, *([f"{more} more"] if more > 0 else [])],
+        }
+
+
+def _by_shown_name(rows: Mapping[str, Row | None]) -> dict[str, Row | None]:
+    """Differences name what is gone as the rows do: the API server has no names that would not be printable, but a file may."""
+    return {as_text(name, MOST_NAME): row for name, row in rows.items()}
+
+
+async def in_steps(keys: Iterable[str], compute: Callable[[str], T]) -> dict[str, T]:
+    """Key → `compute(key)`; other tasks run in between."""
+    found, until = {}, time.monotonic() + _STEP_SECONDS
+    for key in keys:
+        found[key] = compute(key)
+        if time.monotonic() > until:
+            await asyncio.sleep(0)
+            until = time.monotonic() + _STEP_SECONDS
+    return found

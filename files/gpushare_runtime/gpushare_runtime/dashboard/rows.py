@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A node, a waiting pod and the sums as the page gets them: compact JSON, of which 5000 nodes are 5 MB. Pure.
+
+A node is an object: `cards` has [index, model, units, allocated, free or null, used MiB or null, marks, state] of each card, and `pods`
+has [namespace, name, state, {card: units} or null] of each pod. Marks are those of `views.LEGEND`. All texts are printable and bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.ledger import NodeLedger
+from gpushare_runtime.core.ledger_json import node_json
+from gpushare_runtime.core.placement.explain import FAULT, Largest, amount
+from gpushare_runtime.core.pods import InvalidPod
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, reason_of
+from gpushare_runtime.kubectl_gpushare.views import cards_of, share_state, shares
+
+MOST_NAME: Final = 253
+MOST_PROBLEMS: Final = 20
+"""Of one node; the page of the node shows them."""
+MOST_REASON: Final = 1024
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Memory in MiB and counts. free: on usable cards; pods: with something of a card."""
+
+    nodes: int = 0
+    cards: int = 0
+    usable: int = 0
+    total: int = 0
+    allocated: int = 0
+    free: int = 0
+    pods: int = 0
+    problems: int = 0
+
+    def plus(self, other: Sums, sign: int = 1) -> Sums:
+        """With `other` added, or with sign -1 taken off."""
+        return Sums(*(mine + sign * its for mine, its in zip(self.values(), other.values(), strict=True)))
+
+    def values(self) -> tuple[int, ...]:
+        return self.nodes, self.cards, self.usable, self.total, self.allocated, self.free, self.pods, self.problems
+
+    def to_json(self) -> dict[str, int]:
+        """By name."""
+        return dict(zip(self.__dataclass_fields__, self.values(), strict=True))
+
+
+@dataclass(frozen=True)
+class Row:
+    """data: JSON of one node or one waiting pod; sums: what it adds to those of the cluster."""
+
+    data: bytes
+    sums: Sums = Sums()
+
+
+def node_row(cluster: Cluster, name: str) -> Row | None:
+    """None for a node that has nothing to show."""
+    node = cluster.ledger.node(name)
+    if node is None:
+        return None
+    made = node.guarded(partial(_node_row, cluster, node), None)
+    return made or Row(orjson.dumps(_node(cluster, NodeLedger(name), [], [], [f"{FAULT}: {node.fault}"])), Sums(nodes=1, problems=1))
+
+
+def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
+    views, mib = cards_of(node), node.inventory.unit.mib if node.inventory else 0
+    cards = [
+        [
+            view.card.index,
+            as_text(view.card.model),
+            view.card.units,
+            view.allocated,
+            view.free if cluster.complete else None,
+            None,
+            view.marks,
+            as_text(view.states()),
+        ]
+        for view in views
+    ]
+    pods = [
+        [
+            as_text(share.namespace, MOST_NAME),
+            as_text(share.name, MOST_NAME),
+            share_state(share)[0],
+            None if share.by_card is None else {str(card): units for card, units in share.by_card.items()},
+        ]
+        for share in shares(node)
+    ]
+    pods.sort(key=lambda pod: (pod[0], pod[1]))
+    problems = [as_text(problem) for problem in (node.problems() if cluster.complete else [])[:MOST_PROBLEMS]]
+    sums = Sums(
+        nodes=1,
+        cards=len(views),
+        usable=sum(view.card.usable for view in views),
+        total=sum(view.card.units for view in views) * mib,
+        allocated=sum(view.allocated for view in views) * mib,
+        free=sum(view.free or 0 for view in views) * mib,
+        pods=len(pods),
+        problems=len(problems) + bool(node.inventory_error),
+    )
+    return Row(orjson.dumps(_node(cluster, node, cards, pods, problems)), sums)
+
+
+def _node(cluster: Cluster, node: NodeLedger, cards: list[Any], pods: list[Any], problems: list[str]) -> dict[str, Any]:
+    return {
+        "name": as_text(node.name, MOST_NAME),
+        "unit": node.inventory.unit.name if node.inventory else None,
+        "mib": node.inventory.unit.mib if node.inventory else 0,
+        "error": as_text(node.inventory_error),
+        "cordoned": cluster.infos.get(node.name, UNKNOWN_NODE).cordoned,
+        "cards": cards,
+        "pods": pods,
+        "problems": problems,
+    }
+
+
+def waiting_row(one: Waiting, largest: Largest | None) -> Row:
+    """A pod on no node. largest: as `Cluster.largest` has it."""
+    pod, invalid = one.pod, isinstance(one.pod, InvalidPod)
+    data = {
+        "uid": as_text(pod.uid, MOST_NAME),
+        "namespace": as_text(pod.namespace, MOST_NAME),
+        "name": as_text(pod.name, MOST_NAME),
+        "request": "" if isinstance(pod, InvalidPod) else as_text(amount(pod.request)),
+        "invalid": invalid,
+        "reason": reason_of(one, largest)[:MOST_REASON],
+    }
+    return Row(orjson.dumps(data))
+
+
+def node_page(cluster: Cluster, name: str) -> Mapping[str, Any] | None:
+    """All of one node, as `docs/ledger-v1.schema.json` has it; None if there is none of that name."""
+    node = cluster.ledger.node(name)
+    return None if node is None else node_json(cluster.ledger, node, cluster.complete)

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright: gpushare.kubernetes contributors
+// The allocation over time as a picture, and the same in words and numbers.
+
+import { element, table } from "./dom.js";
+
+const HEIGHT = 220;
+const LEFT = 56;
+const RIGHT = 12;
+const BOTTOM = 22;
+const TOP = 10;
+const ROWS = 12;
+
+function svg(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+const round = (number) => Math.round(number * 100) / 100;
+
+// data: columns of equal length, as /api/history sends them.
+export function chart(data, width) {
+  const problem = data.problem ? [element("p", { class: "warn" }, `${data.problem}. The page shows what it has seen itself.`)] : [];
+  if (!data.time.length) return [...problem, element("p", {}, "Nothing was recorded yet.")];
+  const scale = data.unit === "MiB" ? 1 / 1024 : 1;
+  const unit = data.unit === "MiB" ? "GiB" : data.unit;
+  const totals = data.total.map((value) => value * scale);
+  const taken = data.total.map((value, at) => Math.max(0, value - data.free[at]) * scale);
+  const last = data.time.length - 1;
+  const source = data.source === "Prometheus" ? "From Prometheus." : "Since the dashboard was started, at most twelve hours.";
+  const words =
+    `${round(taken[last])} of ${round(totals[last])} ${unit} are not free now; at most ${round(Math.max(...taken))}, ` +
+    `at least ${round(Math.min(...taken))} since ${clock(data.time[0])}. ${data.pending[last]} pods wait now, at most ${Math.max(...data.pending)}.`;
+  const step = Math.max(1, Math.ceil(data.time.length / ROWS));
+  const picked = data.time.map((_, at) => at).filter((at) => (last - at) % step === 0);
+  const rows = picked.map((at) => [clock(data.time[at]), round(taken[at]), round(totals[at]), data.pending[at]]);
+  return [
+    ...problem,
+    element("p", {}, `${words} ${source}`),
+    picture(data.time, taken, totals, width, unit, `Memory that is not free, and all memory. ${words}`),
+    element("h3", {}, "Pods that wait"),
+    picture(data.time, null, data.pending, width, "pods", `Pods that wait. ${words}`),
+    element("h3", {}, "In numbers"),
+    table("In numbers", ["Time", `Not free (${unit})`, `All (${unit})`, "Pods waiting"], rows),
+  ];
+}
+
+function picture(times, areas, lines, width, unit, label) {
+  const from = times[0];
+  const span = Math.max(1, times[times.length - 1] - from);
+  const most = Math.max(1, ...lines, ...(areas ?? []));
+  const x = (time) => LEFT + ((time - from) / span) * (width - LEFT - RIGHT);
+  const y = (value) => TOP + (1 - value / most) * (HEIGHT - TOP - BOTTOM);
+  const at = (values) => values.map((value, index) => `${x(times[index]).toFixed(1)},${y(value).toFixed(1)}`);
+  const grid = [0, 0.5, 1].flatMap((part) => {
+    const text = svg("text", { x: LEFT - 6, y: y(part * most) + 4, "text-anchor": "end" });
+    text.textContent = round(part * most);
+    return [svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(part * most), y2: y(part * most) }), text];
+  });
+  const ends = [["start", 0], ["end", times.length - 1]].map(([anchor, index]) => {
+    const text = svg("text", { x: x(times[index]), y: HEIGHT - 6, "text-anchor": times.length > 1 ? anchor : "start" });
+    text.textContent = `${clock(times[index])}${index ? "" : ` (${unit})`}`;
+    return text;
+  });
+  const marks = [svg("polyline", { class: areas ? "limit" : "count", points: at(lines).join(" ") })];
+  if (areas) {
+    const points = [`${LEFT},${y(0)}`, ...at(areas), `${x(times[times.length - 1]).toFixed(1)},${y(0)}`];
+    marks.unshift(svg("polygon", { class: "area", points: points.join(" ") }));
+  }
+  const made = svg("svg", { class: "chart", role: "img", "aria-label": label, viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT }, ...grid, ...marks, ...ends);
+  return made;
+}

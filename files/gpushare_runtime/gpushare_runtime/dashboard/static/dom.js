@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright: gpushare.kubernetes contributors
+// Elements with text in them, never HTML.
+
+import { CARD } from "./model.js";
+
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== "") made.setAttribute(key, value);
+  if (name === "option") made.value = attributes.value;
+  made.append(...children.map((child) => (child instanceof Node ? child : String(child ?? ""))));
+  return made;
+}
+
+export function fill(parent, ...children) {
+  parent.replaceChildren(...children);
+}
+
+export function link(href, text) {
+  return element("a", { href }, text);
+}
+
+// A table that scrolls by itself where the page is narrow. rows: arrays of texts and elements.
+export function table(label, headers, rows) {
+  const head = element("tr", {}, ...headers.map((text) => element("th", { scope: "col" }, text)));
+  const body = rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
+  const made = element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
+  return element("div", { class: "table", role: "region", "aria-label": label, tabindex: "0" }, made);
+}
+
+export function facts(...pairs) {
+  return element("dl", {}, ...pairs.filter(([, value]) => value !== "").flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+}
+
+// The colour of a namespace, the same on every page.
+function hue(text) {
+  let sum = 7;
+  for (const one of text) sum = (sum * 31 + one.codePointAt(0)) % 100003;
+  return (sum * 47) % 360;
+}
+
+// The bar of one card: a part for each pod, its width is its units; and the used memory below, where it is known.
+export function bar(node, card, pods = [], namespace = "") {
+  const units = card[CARD.units] || 1;
+  const parts = pods.map((pod) => {
+    const part = element("i", { title: `${pod.key}: ${pod.units} ${node.unit ?? "units"}` });
+    part.style.width = `${Math.min(100, (100 * pod.units) / units)}%`;
+    if (pod.state === "orphaned" || pod.state === "unmanaged") part.className = "odd";
+    else part.style.setProperty("--hue", hue(pod.namespace));
+    if (namespace && !pod.namespace.startsWith(namespace)) part.classList.add("dim");
+    return part;
+  });
+  const said = pods.slice(0, 8).map((pod) => `${pod.key} ${pod.units}`);
+  const more = pods.length > 8 ? `, and ${pods.length - 8} more` : "";
+  const text = `GPU ${card[CARD.index]}: ${card[CARD.allocated]} of ${card[CARD.units]} ${node.unit ?? "units"} allocated, ${card[CARD.state]}`;
+  const label = said.length ? `${text}; ${said.join(", ")}${more}` : text;
+  const unusable = /[BC]/.test(card[CARD.marks]) ? "bar unusable" : "bar";
+  const found = [element("div", { class: unusable, role: "img", "aria-label": label }, ...parts)];
+  if (card[CARD.used] !== null) {
+    const used = element("div", { class: "used", role: "img", "aria-label": `${card[CARD.used]} MiB used`, title: `${card[CARD.used]} MiB used` });
+    used.style.width = `${Math.min(100, (100 * card[CARD.used]) / (units * node.mib || 1))}%`;
+    found.push(used);
+  }
+  return found;
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright: gpushare.kubernetes contributors
+// What the page knows of the cluster: the whole of a version, and the differences since. No DOM.
+
+const order = new Intl.Collator("en", { numeric: true });
+const before = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+
+export const CARD = { index: 0, model: 1, units: 2, allocated: 3, free: 4, used: 5, marks: 6, state: 7 };
+export const POD = { namespace: 0, name: 1, state: 2, cards: 3 };
+export const NODE_STATES = {
+  "": "any",
+  room: "has free memory",
+  full: "no free memory",
+  bad: "bad card",
+  cordoned: "cordoned node or card",
+  whole: "whole card",
+  orphaned: "orphaned units",
+  problem: "problems",
+};
+export const POD_STATES = {
+  "": "any",
+  bound: "bound",
+  whole: "whole card",
+  terminating: "terminating",
+  orphaned: "orphaned",
+  unmanaged: "unmanaged",
+  unknown: "card unknown",
+};
+export const WAITING_STATES = { "": "any", pending: "pending", invalid: "invalid request" };
+export const SORTS = { name: "name", free: "most free memory", allocated: "most allocated memory" };
+
+export class Model {
+  constructor() {
+    this.clear();
+  }
+
+  clear() {
+    this.version = "";
+    this.head = { sums: {}, warnings: [], complete: true, knows_nodes: true };
+    this.nodes = new Map();
+    this.waiting = new Map();
+    this._sorted = null;
+    this._pods = null;
+    this._terms = null;
+  }
+
+  // The whole of a version.
+  replace(whole) {
+    this.clear();
+    this._take(whole);
+  }
+
+  // The differences of the next version; the names of the nodes that differ.
+  apply(difference) {
+    for (const name of difference.gone) this.nodes.delete(name);
+    for (const uid of difference.done) this.waiting.delete(uid);
+    this._take(difference);
+    return new Set([...difference.gone, ...difference.nodes.map((node) => node.name)]);
+  }
+
+  _take({ nodes, waiting, gone, done, ...head }) {
+    for (const node of nodes) this.nodes.set(node.name, node);
+    for (const pod of waiting) this.waiting.set(pod.uid, pod);
+    this.head = head;
+    this.version = head.version;
+    if (nodes.length || gone?.length) this._sorted = this._pods = this._terms = null;
+  }
+
+  get sorted() {
+    this._sorted ??= [...this.nodes.values()].sort((a, b) => order.compare(a.name, b.name));
+    return this._sorted;
+  }
+
+  // [node, pod] of every pod with something of a card, by namespace and name.
+  get pods() {
+    this._pods ??= this.sorted
+      .flatMap((node) => node.pods.map((pod) => ({ node, pod, key: `${pod[POD.namespace]}/${pod[POD.name]}` })))
+      .sort((a, b) => before(a.key, b.key));
+    return this._pods;
+  }
+
+  // The namespaces and models that there are to choose from.
+  get terms() {
+    if (!this._terms) {
+      const namespaces = new Set();
+      const models = new Set();
+      for (const node of this.nodes.values()) {
+        for (const pod of node.pods) namespaces.add(pod[POD.namespace]);
+        for (const card of node.cards) models.add(card[CARD.model]);
+      }
+      this._terms = { namespaces, models: [...models].sort(before) };
+    }
+    const namespaces = new Set(this._terms.namespaces);
+    for (const pod of this.waiting.values()) namespaces.add(pod.namespace);
+    return { namespaces: [...namespaces].sort(before), models: this._terms.models };
+  }
+
+  _ofNamespace(wanted) {
+    if (!wanted) return () => true;
+    const exact = this.terms.namespaces.includes(wanted);
+    return (namespace) => (exact ? namespace === wanted : namespace.startsWith(wanted));
+  }
+
+  selectNodes({ text, namespace, model, state, sort }) {
+    const ofNamespace = this._ofNamespace(namespace);
+    const found = this.sorted.filter(
+      (node) =>
+        (!text || node.name.includes(text)) &&
+        (!namespace || node.pods.some((pod) => ofNamespace(pod[POD.namespace]))) &&
+        (!model || node.cards.some((card) => card[CARD.model] === model)) &&
+        (!state || nodeHas(node, state)),
+    );
+    if (sort === "free" || sort === "allocated") {
+      const sums = new Map(found.map((node) => [node, memory(node)[sort]]));
+      found.sort((a, b) => sums.get(b) - sums.get(a));
+    }
+    return found;
+  }
+
+  selectPods({ text, namespace, model, state }) {
+    const ofNamespace = this._ofNamespace(namespace);
+    return this.pods.filter(
+      ({ node, pod }) =>
+        (!text || pod[POD.name].includes(text) || node.name.includes(text)) &&
+        ofNamespace(pod[POD.namespace]) &&
+        (!state || (state === "unknown" ? pod[POD.cards] === null : pod[POD.state] === state)) &&
+        (!model || node.cards.some((card) => card[CARD.model] === model && pod[POD.cards]?.[card[CARD.index]] !== undefined)),
+    );
+  }
+
+  selectWaiting({ text, namespace, state }) {
+    const ofNamespace = this._ofNamespace(namespace);
+    return [...this.waiting.values()]
+      .filter(
+        (pod) =>
+          (!text || pod.name.includes(text)) && ofNamespace(pod.namespace) && (!state || pod.invalid === (state === "invalid")),
+      )
+      .sort((a, b) => before(a.namespace, b.namespace) || before(a.name, b.name));
+  }
+}
+
+function nodeHas(node, state) {
+  const marked = (mark) => node.cards.some((card) => card[CARD.marks].includes(mark));
+  switch (state) {
+    case "room":
+      return !node.cordoned && node.cards.some((card) => card[CARD.free] > 0);
+    case "full":
+      return node.cards.length > 0 && !node.cards.some((card) => card[CARD.free] > 0);
+    case "bad":
+      return marked("B");
+    case "cordoned":
+      return node.cordoned || marked("C");
+    case "whole":
+      return marked("W");
+    case "orphaned":
+      return marked("O");
+    default:
+      return Boolean(node.problems.length || node.error);
+  }
+}
+
+// Of one node, in MiB.
+export function memory(node) {
+  const sums = { total: 0, allocated: 0, free: 0 };
+  for (const card of node.cards) {
+    sums.total += card[CARD.units] * node.mib;
+    sums.allocated += card[CARD.allocated] * node.mib;
+    sums.free += (card[CARD.free] ?? 0) * node.mib;
+  }
+  return sums;
+}
+
+// The pods of each card: [{key, namespace, state, units}] by index.
+export function holders(node) {
+  const found = new Map(node.cards.map((card) => [String(card[CARD.index]), []]));
+  for (const pod of node.pods) {
+    for (const [index, units] of Object.entries(pod[POD.cards] ?? {})) {
+      found.get(index)?.push({ key: `${pod[POD.namespace]}/${pod[POD.name]}`, namespace: pod[POD.namespace], state: pod[POD.state], units });
+    }
+  }
+  return found;
+}
+
+export function gib(mib) {
+  return `${Math.round((mib / 1024) * 100) / 100}`;
+}

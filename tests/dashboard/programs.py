@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The dashboard as people start it, and a small cluster for it: three nodes, twelve cards, forty pods."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB
+from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.runtime.pods import card
+
+Json = dict[str, Any]
+
+ADDRESS: Final = re.compile(r"(http://127\.0\.0\.1:(\d+)/)#token=(\S+)")
+NODES: Final = ("gpu1", "gpu2", "gpu3")
+PODS_OF_A_NODE: Final = 12
+WAITING: Final = 4
+START_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """One dashboard. url: with its token; origin: without."""
+
+    url: str
+    origin: str
+    port: int
+    token: str
+    pid: int
+
+
+@contextmanager
+def kubectl_dashboard(*argv: str, env: Sequence[tuple[str, str]] = ()) -> Iterator[Running]:
+    """`kubectl gpushare dashboard --no-browser` with further arguments."""
+    command = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", "dashboard", "--no-browser", *argv]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **dict(env)})
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        found = ADDRESS.match(line)
+        assert found, f"found {line!r} instead of an address; {process.stderr.read() if process.poll() is not None else ''}"
+        yield Running(found[0], found[1], int(found[2]), found[3], process.pid)
+        assert process.poll() is None, process.stderr.read()
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
+        process.stderr.close()
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}healthz", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def service(kubeconfig: Path, port: int, token: Path) -> Iterator[str]:
+    """`gpushare-dashboard` on loopback, when it has read the cluster; its address."""
+    command = [sys.executable, "-m", "gpushare_runtime.dashboard.main", "--kubeconfig", str(kubeconfig)]
+    command += ["--listen", f"127.0.0.1:{port}", "--viewer-token-file", str(token)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    url, until = f"http://127.0.0.1:{port}/", time.monotonic() + START_SECONDS
+    try:
+        while not _healthy(url):
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            assert time.monotonic() < until, f"{url} is not healthy"
+            time.sleep(0.05)
+        yield url
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(30)
+        if process.stderr:
+            process.stderr.close()
+
+
+def bound_pod(name: str, on: str, index: int, units: int, namespace: str) -> Json:
+    """A pod with so many GiB of one card."""
+    said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(index): units}})}
+    return pod(name, on, annotations=said, mem=units, namespace=namespace)
+
+
+def waiting_pod(name: str, units: int, namespace: str, message: str = "0/3 nodes are available") -> Json:
+    """A pod that kube-scheduler could not place."""
+    made = pod(name, None, mem=units, namespace=namespace, phase="Pending")
+    made["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    return made
+
+
+def small_cluster() -> tuple[list[Json], list[Json]]:
+    """Nodes and pods. gpu1 has a bad card, gpu2 a cordoned one, gpu3 is mixed and has an orphaned pod."""
+    healthy = [card(index, 16, uuid=f"GPU-1-{index}") for index in range(4)]
+    first = [replace(one, health="XID 79") if one.index == 3 else one for one in healthy]
+    second = [card(index, 16, uuid=f"GPU-2-{index}", cordoned=index == 2) for index in range(4)]
+    third = [card(index, 40 if index else 24, uuid=f"GPU-3-{index}", model="A100" if index else "Tesla T4") for index in range(4)]
+    nodes = [
+        node(name, f"10.0.0.{at}", cards=Inventory(GIB, tuple(cards)))
+        for at, (name, cards) in enumerate(zip(NODES, (first, second, third), strict=True), 1)
+    ]
+    held = {"GPU-3-3": {"uid": "uid-gone", "pod": "team-a/gone", "units": 5, "why": "orphaned"}}
+    nodes[2]["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": held})
+    teams = ("team-a", "team-b", "team-c")
+    pods = [
+        bound_pod(f"{name}-{number}", name, number % 3, 1 + number % 4, teams[number % 3])
+        for name in NODES
+        for number in range(PODS_OF_A_NODE)
+    ]
+    pods += [waiting_pod(f"big-{number}", 60 + number, "team-w") for number in range(WAITING - 1)]
+    return nodes, [*pods, waiting_pod("next", 13, "team-w", "0/3 nodes are available: 3 no card has 13 GiB free")]

@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The page in a real browser: `kubectl gpushare dashboard` on an API server of 3 nodes, 12 cards and 40 pods, which then changes."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+
+from dashboard.axe import axe_script
+from dashboard.browser import Browser, Loop, Page
+from dashboard.programs import Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
+from quality.tree import REPOSITORY
+from unit.runtime.kube.fake_api import FakeApi, kubeconfig
+from unit.runtime.kubectl_gpushare.objects import node
+from unit.runtime.pods import inventory
+
+Json = dict[str, Any]
+PICTURES: Final = REPOSITORY / "build" / "dashboard"
+APPEARS_SECONDS: Final = 10.0
+"""Five times what people are promised."""
+HOSTILE: Final = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>\x1b[31m\u202e'
+
+
+class Cluster:
+    """The API server that the dashboard reads."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.api = FakeApi()
+        self._runner = loop.run(self._start())
+
+    async def _start(self) -> web.ServerRunner:
+        runner = web.ServerRunner(web.Server(self.api.handle), shutdown_timeout=0.1)  # type: ignore[arg-type]
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    def close(self) -> None:
+        self._loop.run(self._runner.cleanup())
+
+    @staticmethod
+    def _path(value: Json) -> str:
+        metadata = value["metadata"]
+        if "namespace" in metadata:
+            return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        return f"/api/v1/nodes/{metadata['name']}"
+
+    def put(self, *values: Json) -> None:
+        """Nodes and pods, as they are now."""
+        for value in values:
+            self._loop.run(self.api.put(self._path(value), value))
+
+    def remove(self, value: Json) -> None:
+        self._loop.run(self.api.remove(self._path(value)))
+
+    def cut(self) -> None:
+        self._loop.run(self.api.cut())
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def browser(loop: Loop) -> Iterator[Browser]:
+    made = Browser(loop)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(loop: Loop) -> Iterator[Cluster]:
+    made = Cluster(loop)
+    nodes, pods = small_cluster()
+    made.put(*nodes, *pods)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def config(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("dashboard") / "kubeconfig"
+    file.write_text(kubeconfig(cluster.api.url))
+    return file
+
+
+@pytest.fixture(scope="module")
+def running(config: Path) -> Iterator[Running]:
+    with kubectl_dashboard("--kubeconfig", str(config)) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser, running: Running) -> Iterator[Page]:
+    with browser.page(running.url) as made:
+        made.until("the nodes are there", "document.querySelectorAll('.row').length === 3")
+        yield made
+        assert made.errors == []
+
+
+def go(page: Page, view: str) -> None:
+    page.eval(f"location.hash = '#/{view}'")
+
+
+def rows(page: Page) -> list[str]:
+    return list(page.eval("[...document.querySelectorAll('.row a')].map(a => a.textContent)"))
+
+
+def fill(page: Page, field: str, value: str) -> None:
+    page.eval(
+        f"""(() => {{ const field = document.getElementById('filter-{field}'); field.value = {json.dumps(value)};
+        field.dispatchEvent(new Event('input', {{bubbles: true}})); }})()"""
+    )
+
+
+def test_the_page_shows_what_kubectl_gpushare_shows(page: Page) -> None:
+    text = page.text
+    for expected in (
+        "95 of 272 GiB (35 %)",
+        "155 GiB",
+        "10 usable of 12",
+        "GPU 3 bad: XID 79",
+        "GPU 2 cordoned",
+        "GPU 3 5 orphaned",
+        "10/16 GiB",
+    ):
+        assert expected in text
+    names = [one["name"] for one in page.accessible() if one["role"] == "image"]
+    assert "GPU 3: 0 of 16 GiB allocated, bad: XID 79" in names
+    assert "GPU 0: 10 of 16 GiB allocated, ok; team-a/gpu1-0 1, team-a/gpu1-3 4, team-a/gpu1-6 3, team-a/gpu1-9 2" in names
+    # Parts of a bar are as wide as what the pods have.
+    widths = page.eval("[...document.querySelector('.bar').children].map(one => one.style.width)")
+    assert widths == ["6.25%", "25%", "18.75%", "12.5%"]
+    colours = page.eval("[...document.querySelectorAll('.bar i')].map(one => getComputedStyle(one).backgroundColor)")
+    assert len(set(colours)) >= 3
+    assert "rgba(0, 0, 0, 0)" not in colours[:12]
+
+
+def test_nothing_is_loaded_from_elsewhere_and_the_token_is_nowhere_in_an_address(page: Page, running: Running) -> None:
+    assert {url.split("/")[2] for url in page.urls} == {f"127.0.0.1:{running.port}"}
+    assert not any(running.token in url for url in page.urls[1:])
+    assert page.eval("location.href") == f"{running.origin}#/nodes"
+    assert page.eval("document.cookie") == ""
+
+
+def test_a_pod_that_is_created_appears_without_reload_and_goes_when_it_is_deleted(page: Page, cluster: Cluster) -> None:
+    page.eval("window.same = true")
+    # On an empty card.
+    created = bound_pod("created", "gpu2", 3, 9, "team-new")
+    cluster.put(created)
+    page.until("the card is taken", "document.body.innerText.includes('9/16 GiB')", APPEARS_SECONDS)
+    page.until("the sum follows", "document.getElementById('sums').innerText.includes('104 of 272')", APPEARS_SECONDS)
+    go(page, "pods")
+    fill(page, "namespace", "team-new")
+    page.until("the pod is listed", "document.querySelector('.row a')?.textContent === 'team-new/created'")
+    cluster.remove(created)
+    page.until("the pod goes", "!document.querySelector('.row')", APPEARS_SECONDS)
+    assert page.eval("window.same") is True
+
+
+def test_a_pod_that_waits_shows_why_and_then_where_it_is(page: Page, cluster: Cluster) -> None:
+    go(page, "waiting")
+    page.until("those that wait", "document.querySelectorAll('.row').length === 4")
+    assert "the largest card has 40" in page.text
+    assert "kube-scheduler" not in rows(page)[0]
+    late = waiting_pod("late", 35, "team-w", "0/3 nodes are available: no room")
+    cluster.put(late)
+    page.until("one more", "document.querySelectorAll('.row').length === 5", APPEARS_SECONDS)
+    go(page, "pod/team-w/late")
+    page.until("the verdicts", "document.querySelectorAll('tbody tr').length === 3")
+    shown = page.text
+    assert "0/3 nodes are available: no room" in shown
+    assert "Cards have room on 1 of 3 nodes" in shown
+    assert "yes, GPU 3" in shown
+    assert "its largest card has 16" in shown
+    cluster.put(bound_pod("late", "gpu3", 3, 35, "team-w"))
+    page.until("it is bound", "document.querySelector('.page').innerText.includes('35 of 40')", APPEARS_SECONDS)
+    cluster.remove(late)
+    page.until("it is gone", "document.querySelector('.page').innerText.includes('no such pod')", APPEARS_SECONDS)
+
+
+def test_filters(page: Page) -> None:
+    fill(page, "state", "bad")
+    assert rows(page) == ["gpu1"]
+    fill(page, "state", "cordoned")
+    assert rows(page) == ["gpu2"]
+    fill(page, "state", "")
+    fill(page, "model", "A100")
+    assert rows(page) == ["gpu3"]
+    fill(page, "model", "")
+    fill(page, "text", "gpu2")
+    assert rows(page) == ["gpu2"]
+    assert page.eval("document.getElementById('view-text').textContent") == "1 of 3"
+    fill(page, "text", "")
+    fill(page, "sort", "free")
+    assert rows(page)[0] == "gpu3"
+    go(page, "pods")
+    page.until("pods", "document.getElementById('view-title').textContent.startsWith('Pods')")
+    fill(page, "namespace", "team-b")
+    found = rows(page)
+    assert len(found) == 12
+    assert all(name.startswith("team-b/") for name in found)
+    fill(page, "state", "orphaned")
+    assert rows(page) == []
+    assert "No pod has what the filter selects." in page.text
+    page.eval("document.getElementById('filter-reset').click()")
+    page.until("all again", "document.getElementById('view-text').textContent === '37'")
+    fill(page, "state", "orphaned")
+    assert rows(page) == ["team-a/gone"]
+
+
+def test_everything_can_be_reached_with_the_keyboard(page: Page) -> None:
+    def focused() -> str:
+        return str(page.eval("document.activeElement.id || document.activeElement.textContent.trim()"))
+
+    seen = []
+    for _ in range(16):
+        page.key("Tab")
+        seen.append(focused())
+        outline = page.eval("document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none'")
+        assert outline, f"{seen[-1]} has the focus and does not show it"
+    expected = ["Skip to content", "theme", "Nodes", "Pods", "Waiting (4)", "History", "filter-text", "filter-namespace", "filter-model",
+                "filter-state", "filter-sort", "filter-reset", "gpu1"]  # fmt: skip
+    assert [one for one in seen if one in expected][: len(expected)] == expected
+    page.eval("document.querySelector('.row a').focus()")
+    for key, name in (
+        ("ArrowDown", "gpu2"),
+        ("End", "gpu3"),
+        ("ArrowDown", "gpu3"),
+        ("ArrowUp", "gpu2"),
+        ("Home", "gpu1"),
+        ("PageDown", "gpu3"),
+    ):
+        page.key(key)
+        assert focused() == name
+    page.key("Enter")
+    page.until("the node's page", "document.getElementById('view-title').textContent === 'Node gpu3'")
+    assert focused() == "view-title"
+    page.eval("history.back()")
+    page.until("back", "document.querySelectorAll('.row').length === 3")
+    page.key("/")
+    assert focused() == "filter-text"
+    page.type("gpu1")
+    page.until("filtered", "document.querySelectorAll('.row').length === 1")
+
+
+def test_an_update_leaves_the_focus_where_it_is(page: Page, cluster: Cluster) -> None:
+    page.eval("document.querySelectorAll('.row a')[1].focus()")
+    created = bound_pod("meanwhile", "gpu2", 3, 7, "team-new")
+    cluster.put(created)
+    page.until("the update", "document.body.innerText.includes('7/16 GiB')", APPEARS_SECONDS)
+    assert page.eval("document.activeElement.textContent") == "gpu2"
+    cluster.remove(created)
+    page.until("and back", "!document.body.innerText.includes('7/16 GiB')", APPEARS_SECONDS)
+
+
+VIEWS: Final = ("nodes", "pods", "waiting", "history", "node/gpu3", "pod/team-w/next", "pod/team-a/gpu1-0")
+
+
+def shown(page: Page, view: str) -> None:
+    go(page, view)
+    page.until(f"{view} is shown", "!document.getElementById('view').hidden && document.getElementById('view-body').innerText.length > 20")
+    page.until(f"{view} is read", "!document.getElementById('view-body').innerText.startsWith('Loading')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_each_view_fits_in_both_themes_and_has_no_serious_fault_of_accessibility(page: Page, width: int, scheme: str) -> None:
+    page.resize(width, 800)
+    page.scheme(scheme)
+    script = axe_script()
+    assert script or not shutil.which("npm")
+    for view in VIEWS:
+        shown(page, view)
+        assert page.eval("document.documentElement.scrollWidth") <= width, f"{view} is wider than {width}"
+        light = page.eval("getComputedStyle(document.body).backgroundColor") == "rgb(245, 246, 248)"
+        assert light == (scheme == "light")
+        page.picture(PICTURES / f"{view.replace('/', '-')}-{width}-{scheme}.png")
+        tree = page.accessible()
+        assert [one["name"] for one in tree if one["role"] == "heading"][:1] != [""]
+        for one in tree:
+            if one["role"] in ("button", "link", "textbox", "searchbox", "combobox", "image", "table", "region", "list", "navigation"):
+                assert one["name"] or one["role"] in ("list", "table"), f"{view}: a {one['role']} without a name"
+        if script:
+            if not page.eval("Boolean(window.axe)"):
+                page.eval(script)
+            found = page.eval("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => "
+                              "[v.impact, v.id, v.nodes.map(n => n.target.join(' ') + ': ' + n.failureSummary).slice(0, 3)]))")  # fmt: skip
+            assert [one for one in found if one[0] in ("serious", "critical")] == [], view
+
+
+def test_the_chosen_theme_stays(page: Page, running: Running) -> None:
+    page.scheme("light")
+    for expected in ("light", "dark"):
+        page.eval("document.getElementById('theme').click()")
+        assert page.eval("document.documentElement.dataset.theme") == expected
+    dark = page.eval("getComputedStyle(document.body).backgroundColor")
+    page.eval("location.reload()")
+    page.until("again", "document.querySelectorAll('.row').length === 3 && document.documentElement.dataset.theme === 'dark'")
+    assert page.eval("getComputedStyle(document.body).backgroundColor") == dark == "rgb(20, 23, 27)"
+
+
+def test_names_with_markup_are_text(page: Page, cluster: Cluster) -> None:
+    bad_node = node(HOSTILE + "node", HOSTILE, cards=inventory(16))
+    bad_pod = waiting_pod(HOSTILE, 99, HOSTILE, HOSTILE * 1000)
+    bound = bound_pod(HOSTILE + "bound", HOSTILE + "node", 0, 2, HOSTILE)
+    # Under paths that the fake's own reader understands.
+    loop, api = cluster._loop, cluster.api
+    paths = ("/api/v1/nodes/bad", "/api/v1/namespaces/bad/pods/bad", "/api/v1/namespaces/bad/pods/bound")
+    for path, value in zip(paths, (bad_node, bad_pod, bound), strict=True):
+        loop.run(api.put(path, value))
+    page.until("the node", "document.querySelectorAll('.row').length === 4", APPEARS_SECONDS)
+    shown_name = HOSTILE.replace("\x1b", " ").replace("\u202e", " ")
+    assert f"{shown_name}node" in rows(page)
+    for view in ("pods", "waiting"):
+        shown(page, view)
+        link = page.until(
+            "the pod", "[...document.querySelectorAll('.row a')].find(a => a.textContent.includes('onerror'))?.getAttribute('href')"
+        )
+        page.eval(f"location.hash = {json.dumps(link)}")
+        page.until("its page", "document.getElementById('view-title').textContent.includes('onerror')")
+        fill(page, "text", "")
+    go(page, "nodes")
+    page.until("nodes", "document.querySelectorAll('.row').length === 4")
+    assert page.eval("window.broken") is None
+    assert page.eval("document.querySelectorAll('img, main script').length") == 0
+    for path in paths:
+        loop.run(api.remove(path))
+    page.until("gone", "document.querySelectorAll('.row').length === 3", APPEARS_SECONDS)
+
+
+def test_what_the_page_holds_after_many_differences_is_the_whole(page: Page, cluster: Cluster) -> None:
+    rng = random.Random(5)
+    live: dict[str, Json] = {}
+    for _ in range(60):
+        name = f"churn-{rng.randrange(12)}"
+        if name in live and rng.random() < 0.4:
+            cluster.remove(live.pop(name))
+        elif rng.random() < 0.5:
+            live[name] = waiting_pod(name, rng.randrange(1, 90), "churn")
+            cluster.put(live[name])
+        else:
+            live[name] = bound_pod(name, f"gpu{rng.randrange(1, 4)}", rng.randrange(3), 1, "churn")
+            cluster.put(live[name])
+    cluster.cut()
+    page.eval(
+        """(async () => {
+        const {Model} = await import('/model.js'); const {Server} = await import('/stream.js');
+        window.model = new Model(); const server = new Server(sessionStorage.token); window.changes = 0;
+        const change = d => { window.changes++; model.apply(d); };
+        server.follow({whole: d => model.replace(d), change, status() {}, reading() {}, lost() {}}, () => model.version);
+        window.compare = async () => { const other = new Model(); other.replace(await server.get('/api/state'));
+          const flat = m => JSON.stringify([m.sorted, [...m.waiting.values()].sort((a, b) => a.uid < b.uid ? -1 : 1), m.head.sums]);
+          return other.version === model.version && flat(other) === flat(model); }; })()"""
+    )
+    page.until("the model is there", "model.version && compare()")
+    for name in sorted(live):
+        cluster.remove(live[name])
+    for number in range(10):
+        cluster.put(bound_pod(f"more-{number}", f"gpu{number % 3 + 1}", 0, 1, "churn"), waiting_pod(f"also-{number}", 50, "churn"))
+    page.until("both are at the last version", "compare().then(same => same && changes > 0 && model.waiting.size === 14)", APPEARS_SECONDS)
+    for number in range(10):
+        cluster.remove(bound_pod(f"more-{number}", None, 0, 1, "churn"))  # type: ignore[arg-type]
+        cluster.remove(waiting_pod(f"also-{number}", 50, "churn"))
+    page.until("and again", "compare().then(same => same && model.waiting.size === 4)", APPEARS_SECONDS)
+    # The pods that the page itself shows are those as well.
+    page.until("the page, too", "document.getElementById('sums').innerText.includes('95 of 272')", APPEARS_SECONDS)
+
+
+def test_a_page_of_the_service_survives_its_restart(browser: Browser, config: Path, cluster: Cluster, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("0123456789abcdef-of-the-test")
+    with service(config, port, token) as url, browser.page(url) as page:
+        page.until("the form", "!document.getElementById('login').hidden")
+        page.type("0123456789abcdef-of-the-test")
+        page.key("Enter")
+        page.until("the nodes", "document.querySelectorAll('.row').length === 3")
+        page.eval("window.same = true")
+        first = page.eval("document.getElementById('sums').innerText")
+    created = bound_pod("restarted", "gpu2", 3, 11, "team-new")
+    with browser.page("about:blank") as page:
+        with service(config, port, token) as url:
+            page.open(f"{url}#token=0123456789abcdef-of-the-test")
+            page.until("the nodes", "document.querySelectorAll('.row').length === 3")
+            assert page.eval("document.getElementById('sums').innerText") == first
+            page.eval("window.same = true")
+        page.until("the page says so", "document.getElementById('status').textContent.includes('connection lost')", 60)
+        cluster.put(created)
+        with service(config, port, token):
+            page.until("it is live again", "document.getElementById('status').textContent === 'live'", 60)
+            page.until("and has the new pod", "document.body.innerText.includes('11/16 GiB')", 60)
+            assert page.eval("window.same") is True
+            cluster.remove(created)
+
+
+def test_without_the_token_the_page_asks_for_it(browser: Browser, running: Running) -> None:
+    with browser.page(running.origin) as page:
+        page.until("the form", "!document.getElementById('login').hidden")
+        assert page.eval("document.activeElement.id") == "token"
+        page.type("wrong-token")
+        page.key("Enter")
+        page.until("rejected", "document.getElementById('login-text').textContent.includes('not valid')")
+        page.type(running.token)
+        page.key("Enter")
+        page.until("the nodes", "document.querySelectorAll('.row').length === 3")
+        # The browser logs the 401 itself.
+        assert [error for error in page.errors if "401" not in error] == []
+
+
+def test_another_process_without_the_token_reads_nothing(running: Running) -> None:
+    def status(path: str, **headers: str) -> int:
+        request = urllib.request.Request(f"{running.origin.rstrip('/')}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert status("/api/state") == 401
+    assert status("/api/state", Authorization=f"Bearer {running.token}") == 200
+    # As after DNS rebinding.
+    assert status("/api/state", Authorization=f"Bearer {running.token}", Host=f"evil.example:{running.port}") == 421
+    for file in ("cmdline", "environ"):
+        assert running.token.encode() not in Path(f"/proc/{running.pid}/{file}").read_bytes()

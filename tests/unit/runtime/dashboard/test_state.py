@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What a page shows: the whole of a version and the differences since lead to the same; rows count what the ledger counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_runtime.dashboard import rows, state
+from gpushare_runtime.dashboard.feed import Feed
+from gpushare_runtime.dashboard.rows import Row, Sums, node_row
+from gpushare_runtime.dashboard.state import State
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
+from unit.runtime.pods import card, inventory
+
+Json = dict[str, Any]
+
+
+def patched(page: Json, difference: Json) -> Json:
+    """What a page has after a difference, as model.js makes it; the suite `dashboard` compares that one with the whole, too."""
+    nodes = {one["name"]: one for one in page["nodes"]}
+    waiting = {one["uid"]: one for one in page["waiting"]}
+    for name in difference["gone"]:
+        del nodes[name]
+    for uid in difference["done"]:
+        del waiting[uid]
+    nodes.update({one["name"]: one for one in difference["nodes"]})
+    waiting.update({one["uid"]: one for one in difference["waiting"]})
+    head = {key: value for key, value in difference.items() if key not in ("gone", "done", "nodes", "waiting")}
+    return {**head, "nodes": list(nodes.values()), "waiting": list(waiting.values())}
+
+
+def sorted_page(page: Json) -> Json:
+    return {**page, "nodes": sorted(page["nodes"], key=lambda n: n["name"]), "waiting": sorted(page["waiting"], key=lambda w: w["uid"])}
+
+
+def whole(of: State) -> Json:
+    return sorted_page(json.loads(of.whole()))
+
+
+def node_of(name: str, value: int) -> Row:
+    return Row(json.dumps({"name": name, "v": value}).encode(), Sums(nodes=1, total=value))
+
+
+names = st.sampled_from(["a", "b", "c"])
+node_updates = st.dictionaries(names, st.none() | st.integers(0, 3), max_size=3)
+pod_updates = st.dictionaries(st.sampled_from(["u", "v"]), st.none() | st.integers(0, 2), max_size=2)
+
+
+@given(st.lists(st.tuples(node_updates, pod_updates, st.integers(0, 1)), max_size=12), st.data())
+def test_the_differences_since_any_version_applied_to_its_whole_are_the_last_whole(
+    updates: list[tuple[dict[str, int | None], dict[str, int | None], int]], data: st.DataObject
+) -> None:
+    of, wholes = State("e"), {}
+    wholes[of.version] = whole(of)
+    for node_update, pod_update, warning in updates:
+        nodes = {
+            k: None if v is None else Row(json.dumps({"name": k, "v": v}).encode(), Sums(nodes=1, total=v)) for k, v in node_update.items()
+        }
+        pods = {k: None if v is None else Row(json.dumps({"uid": k, "v": v}).encode()) for k, v in pod_update.items()}
+        before = of.version
+        assert of.update(nodes, pods, {"warnings": [warning]}) == (of.version != before)
+        wholes[of.version] = whole(of)
+    begin = data.draw(st.sampled_from(sorted(wholes)))
+    page = wholes[begin]
+    differences = of.since(begin)
+    assert differences is not None
+    for difference in differences:
+        page = patched(page, json.loads(difference))
+    assert sorted_page(page) == whole(of)
+    assert whole(of)["sums"]["nodes"] == len(whole(of)["nodes"])
+    assert whole(of)["sums"]["total"] == sum(one["v"] for one in whole(of)["nodes"])
+
+
+def row(value: str) -> Row:
+    return Row(json.dumps({"name": "n", "value": value}).encode(), Sums(nodes=1))
+
+
+def test_what_does_not_change_is_no_difference() -> None:
+    of = State("e")
+    assert of.update({"n": row("1")}, {}, {})
+    version = of.version
+    assert not of.update({"n": row("1"), "other": None}, {"gone": None}, {})
+    assert (of.version, of.since(version)) == (version, [])
+    assert of.update({}, {}, {"warnings": ["x"]})
+    [difference] = of.since(version) or []
+    assert json.loads(difference)["warnings"] == ["x"]
+    assert json.loads(difference)["nodes"] == []
+
+
+@pytest.mark.parametrize("version", ["", "e", "e.", "e.x", "e.-1", "e.3", "other.1", "e.²", "e." + "9" * 400, "e.1.0"])
+def test_a_version_that_this_process_never_had_has_no_differences(version: str) -> None:
+    of = State("e")
+    of.update({"n": row("1")}, {}, {})
+    assert of.since(version) is None
+
+
+def test_only_so_many_differences_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MOST_KEPT", 3)
+    of = State("e")
+    for value in range(6):
+        of.update({"n": row(str(value))}, {}, {})
+    assert of.since("e.2") is None
+    assert [json.loads(one)["nodes"][0]["value"] for one in of.since("e.3") or []] == ["3", "4", "5"]
+    monkeypatch.setattr(state, "MOST_KEPT_BYTES", 10)
+    of.update({"n": row("x" * 100)}, {}, {})
+    assert of.since("e.6") is None
+    assert of.since("e.7") == []
+
+
+# Rows.
+
+
+def shown(cluster: Cluster, name: str) -> Json:
+    found = node_row(cluster, name)
+    assert found is not None
+    return dict(json.loads(found.data))
+
+
+def test_a_row_of_a_node_has_its_cards_and_who_has_what() -> None:
+    cards = inventory(16, 24)
+    cards = type(cards)(cards.unit, (cards.cards[0], card(1, 24, model="A100", health="XID 79")))
+    cluster = read_all([node("a", "10.0.0.1", cards=cards)], [pod("p", "a", card=0, mem=3), pod("q", "a", card=1, mem=4, namespace="b")])
+    made = shown(cluster, "a")
+    assert made["cards"] == [[0, "Tesla T4", 16, 3, 13, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
+    assert made["pods"] == [["b", "q", "bound", {"1": 4}], ["default", "p", "bound", {"0": 3}]]
+    assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"], made["problems"]) == ("a", "GiB", 1024, "", False, [])
+    found = node_row(cluster, "a")
+    assert found is not None
+    assert found.sums == Sums(nodes=1, cards=2, usable=1, total=40960, allocated=7168, free=13312, pods=2)
+
+
+def test_nothing_is_free_as_far_as_anybody_knows_where_not_all_pods_are_known() -> None:
+    cluster = read_all([node("a", "10.0.0.1", 16)], [])
+    cluster.complete = False
+    assert shown(cluster, "a")["cards"][0][4] is None
+
+
+def test_a_node_that_cannot_be_read_is_a_row_with_the_reason() -> None:
+    cluster = read_all([node("a", "10.0.0.1", cards="{"), original_node("old", "10.0.0.2", memory=32, count=2)], [])
+    assert "not JSON" in shown(cluster, "a")["error"]
+    assert [one[2] for one in shown(cluster, "old")["cards"]] == [16, 16]
+    assert node_row(cluster, "nobody") is None
+
+
+def test_a_fault_about_one_node_concerns_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = read_all([node("a", "10.0.0.1", 16)], [])
+
+    def broken(of: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(rows, "cards_of", broken)
+    [problem] = shown(cluster, "a")["problems"]
+    assert "boom" in problem
+
+
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e\x00\n" + "A" * 100_000
+
+
+def test_hostile_texts_are_short_and_printable() -> None:
+    # The API server would reject most of these names; a file need not come from one.
+    bad = pod(HOSTILE, None, mem=10**9, namespace=HOSTILE, phase="Pending")
+    bad["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": HOSTILE}]
+    bound = pod(HOSTILE + "b", HOSTILE, card=0, mem=2, namespace=HOSTILE)
+    cluster = read_all([node(HOSTILE, HOSTILE, 16), node("b", HOSTILE, cards=HOSTILE)], [bad, bound])
+
+    async def feed() -> Json:
+        made = Feed(cluster, "e")
+        await made.refresh()
+        return dict(json.loads(made.state.whole()))
+
+    page = asyncio.run(feed())
+    assert len(json.dumps(page)) < 20_000
+
+    def texts(value: object) -> list[str]:
+        if isinstance(value, dict):
+            return [*value, *(text for one in value.values() for text in texts(one))]
+        if isinstance(value, list):
+            return [text for one in value for text in texts(one)]
+        return [value] if isinstance(value, str) else []
+
+    found = texts(page)
+    assert any(text.startswith("<img src=x") for text in found)
+    assert all(text.isprintable() for text in found)
+
+
+# The feed.
+
+
+def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
+    async def go() -> None:
+        cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 16)], [pod("w", None, mem=20)])
+        feed = Feed(cluster, "e", clock=lambda: 1000.0)
+        assert not feed.synced
+        await feed.refresh()
+        assert feed.synced
+        first = whole(feed.state)
+        assert "largest" in first["waiting"][0]["reason"]
+        assert (first["sums"]["pending"], first["sums"]["nodes"], first["complete"]) == (1, 2, True)
+        news = asyncio.ensure_future(feed.news())
+        await feed.refresh()
+        await asyncio.sleep(0)
+        assert not news.done()
+        cluster.set_pod(pod("p", "a", card=0, mem=3))
+        await feed.refresh()
+        await asyncio.wait_for(news, 60)
+        [difference] = map(json.loads, feed.state.since(first["version"]) or [])
+        assert [one["name"] for one in difference["nodes"]] == ["a"]
+        # A larger card makes another reason of the pod that waits, which has not changed itself.
+        cluster.set_node(node("c", "10.0.0.3", 40))
+        await feed.refresh()
+        assert whole(feed.state)["waiting"][0]["reason"] == ""
+        cluster.remove_node("c")
+        cluster.remove_pod("uid-w")
+        await feed.refresh()
+        last = whole(feed.state)
+        assert ([one["name"] for one in last["nodes"]], last["waiting"]) == (["a", "b"], [])
+        assert feed.samples.to_json() == {
+            "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "free": [29696], "pending": [0],
+        }  # fmt: skip
+
+    asyncio.run(go())
