@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     Judgement,
     Reason,
     accept,
+    judge_authorities,
     judge_cluster,
     judge_inventory,
     no_plan,
@@ -52,8 +53,13 @@ class ActionModule(ActionBase):
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
         of_inventory = judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"])
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
+        answers = [Answer.of(one) for one in arguments["cluster"] or ()]
         if arguments["cluster"] is not None:
-            of_inventory += judge_cluster(judgements, [Answer.of(one) for one in arguments["cluster"]])
+            of_inventory += judge_cluster(judgements, answers)
+        believed = {answer.plane: answer.authorities for answer in answers}
+        of_inventory += judge_authorities(
+            believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}
+        )
         for check, name in arguments["plans"].items():
             found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
             # It has changed nothing, and failed for nobody: that is said here.
@@ -79,6 +85,11 @@ class ActionModule(ActionBase):
                     if name in theirs:
                         values[host][name] = theirs[name]
         return scattered(values, planes, gpu_nodes)
+
+    @staticmethod
+    def _authorities(task_vars: dict[str, Any], host: str, name: str) -> list[str]:
+        facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
+        return [str(one)[:64] for one in (facts.get("authorities") or [])[:8]]
 
     @staticmethod
     def _judgement(task_vars: dict[str, Any], host: str, name: str) -> Judgement:

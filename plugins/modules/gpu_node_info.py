@@ -224,6 +224,11 @@ toolkit:
     environment: {description: The environment of unprivileged containers., type: bool}
     mounts: {description: Mounts below /var/run/nvidia-container-devices., type: bool}
     problem: {description: Why that is not known., type: str}
+authorities:
+  description: SHA-256 of each certificate authority that kubelet believes. Hosts of one cluster have one in common.
+  returned: when V(system) is gathered
+  type: list
+  elements: str
 """
 
 import os

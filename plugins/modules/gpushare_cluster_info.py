@@ -38,6 +38,11 @@ nodes:
   type: list
   elements: str
   sample: [cp1, gpu1]
+authorities:
+  description: SHA-256 of each certificate authority of the cluster, as this host has them.
+  returned: success
+  type: list
+  elements: str
 may_grant:
   description: Whether this kubeconfig may make roles and bind them.
   returned: success
@@ -48,6 +53,10 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 
 
 def main() -> None:
@@ -58,7 +67,8 @@ def main() -> None:
         nodes = [line.partition("/")[2] for line in kubectl.text(["get", "nodes", "--output=name"]).split()]
     except (cluster_kubectl.KubectlError, ValueError, AttributeError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, version=version[:80], nodes=nodes, may_grant=_may_grant(kubectl))
+    known = authorities(Host(), KUBELET_CONFIG)
+    module.exit_json(changed=False, version=version[:80], nodes=nodes, may_grant=_may_grant(kubectl), authorities=list(known))
 
 
 def _may_grant(kubectl: cluster_kubectl.Kubectl) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciCard, driver, pci
@@ -63,6 +64,7 @@ class NodeFacts:
     sharing: Optional[Sharing] = None
     cdi: Optional[device_strategy.CdiFacts] = None
     toolkit: Optional[device_strategy.ToolkitFacts] = None
+    authorities: Optional[Tuple[str, ...]] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result: only what was gathered."""
@@ -99,6 +101,7 @@ class NodeFacts:
             sharing=one("sharing", Sharing),
             cdi=one("cdi", device_strategy.CdiFacts),
             toolkit=one("toolkit", device_strategy.ToolkitFacts),
+            authorities=tuple(values["authorities"]) if "authorities" in values else None,
         )
 
 
@@ -124,6 +127,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         sharing=sharing(host, node.root) if "managers" in subsets or "sharing" in subsets else None,
         cdi=None if installed is None else device_strategy.cdi(host, node, installed),
         toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
+        authorities=authorities(host, node.config) if "system" in subsets else None,
     )
 
 

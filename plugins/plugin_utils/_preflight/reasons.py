@@ -18,6 +18,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 ERROR, WARNING = "error", "warning"
+_HOSTS_SHOWN = 4
 #: Of API server and kubelets: older ones were never run with the daemons. Their kubelets and schedulers have playbooks of their own.
 OLDEST_KUBERNETES = (1, 25)
 OLDEST_IN_WORDS = "1.25 or newer"
@@ -143,13 +144,42 @@ class Answer:
     version: str = ""
     may_grant: bool = True
     why: str = ""
+    authorities: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Answer:
         """From a result of gpushare_cluster_info."""
         if "nodes" not in result:
             return cls(str(result["item"]), None, why=failure_of(result))
-        return cls(str(result["item"]), tuple(map(str, result["nodes"])), str(result["version"]), bool(result["may_grant"]))
+        nodes, authorities = (tuple(map(str, result.get(key) or ())) for key in ("nodes", "authorities"))
+        return cls(str(result["item"]), nodes, str(result["version"]), bool(result["may_grant"]), authorities=authorities)
+
+
+def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Reason]:
+    """Whether all hosts belong to one cluster. known: host to the hashes of its cluster's authorities, none where it has not said.
+
+    Hosts with an authority in common are of one cluster, also over others: while it is exchanged, not all have both.
+    """
+    clusters: list[tuple[set[str], set[str]]] = []
+    for host, hashes in sorted(known.items()):
+        if not hashes:
+            continue
+        same = [one for one in clusters if one[1].intersection(hashes)]
+        clusters = [one for one in clusters if one not in same]
+        clusters.append(({host}.union(*(one[0] for one in same)), set(hashes).union(*(one[1] for one in same))))
+    if len(clusters) < 2:
+        return []
+    parts = []
+    for hosts, hashes in sorted(clusters, key=lambda one: min(one[0])):
+        names = sorted(hosts)
+        more = f" and {len(names) - _HOSTS_SHOWN} more" if len(names) > _HOSTS_SHOWN else ""
+        parts.append(f"{', '.join(names[:_HOSTS_SHOWN])}{more} (authority {min(hashes)[:12]})")
+    cure = (
+        "give each cluster groups of its own, and name those of one cluster in gpushare_control_plane_group and gpushare_gpu_group (-e): "
+        "each cluster is a run of its own"
+    )
+    seen = f"hosts of {len(clusters)} clusters: {'; '.join(parts)}"
+    return [Reason("", "clusters", ERROR, seen, "one cluster in the groups of a run", cure)]
 
 
 def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) -> list[Reason]:

@@ -20,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     Reason,
     accept,
     failure_of,
+    judge_authorities,
     judge_cluster,
     judge_inventory,
     not_gathered,
@@ -444,6 +445,30 @@ def test_a_host_that_is_no_node_is_refused_alone() -> None:
 def test_two_clusters_in_one_inventory_are_told_apart() -> None:
     found = of_cluster(answer("cp1", NODES), answer("cp2", ["cp2", "gpu2"]), hosts=("cp1", "cp2", "gpu1", "gpu2"))
     assert [(host, check) for host, check, _seen in found] == [("cp2", "node"), ("gpu2", "node")]
+
+
+def test_hosts_of_two_clusters_are_told_apart_by_their_authorities_although_their_nodes_have_the_same_names() -> None:
+    (reason,) = judge_authorities({"a-cp1": ["a" * 64], "a-gpu1": ["a" * 64], "b-cp1": ["b" * 64], "b-gpu1": ["b" * 64], "new": []})
+    assert (reason.host, reason.check, reason.severity) == ("", "clusters", "error")
+    assert reason.found == "hosts of 2 clusters: a-cp1, a-gpu1 (authority aaaaaaaaaaaa); b-cp1, b-gpu1 (authority bbbbbbbbbbbb)"
+    assert "gpushare_control_plane_group and gpushare_gpu_group" in reason.cure
+
+
+def test_an_authority_that_is_being_exchanged_makes_no_second_cluster() -> None:
+    old, both, new = ["a"], ["a", "b"], ["b"]
+    for order in (("x", "y", "z"), ("y", "z", "x"), ("z", "x", "y")):
+        assert judge_authorities(dict(zip(order, (old, both, new), strict=True))) == []
+    assert judge_authorities({}) == judge_authorities({"x": old}) == []
+
+
+def test_many_hosts_of_a_cluster_are_counted() -> None:
+    (reason,) = judge_authorities({**{f"gpu{number}": ["a"] for number in range(6)}, "other": ["b"]})
+    assert reason.found == "hosts of 2 clusters: gpu0, gpu1, gpu2, gpu3 and 2 more (authority a); other (authority b)"
+
+
+def test_an_answer_without_authorities_is_one_of_an_older_release() -> None:
+    assert Answer.of(answer("cp1", NODES)).authorities == ()
+    assert Answer.of({**answer("cp1", NODES), "authorities": ["a"]}).authorities == ("a",)
 
 
 @pytest.mark.parametrize("version", ["v1.24.17", "v1.22.2+rke2r1", "v1.20.0"])
