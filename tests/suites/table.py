@@ -416,6 +416,7 @@ SUITES = (
             f"{RUNTIME}/kubectl_gpushare/*",
             "tests/scale/*",
             "tests/bench/binds/*",
+            "tests/bench/kubectl/*",
             "tests/unit/runtime/extender/test_hostile.py",
         ),
         seconds=200,

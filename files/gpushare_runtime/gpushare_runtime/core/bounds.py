@@ -67,6 +67,8 @@ def is_text(value: str, most: int = MOST_TEXT) -> bool:
 
 def as_text(value: str, most: int = MOST_TEXT) -> str:
     """What `is_text` lets pass, made of any text."""
+    if is_text(value, most):
+        return value
     return "".join(one if one.isprintable() else " " for one in value[:most])
 
 

@@ -88,7 +88,7 @@ NO_CONTEXT: Final = Context("", ())
 
 def parse_rules(annotations: Mapping[str, str]) -> Rules:
     """The rules that a pod's annotations state. ValueError names the annotation and says what to write."""
-    if not any(key.startswith(_PREFIX) for key in annotations):
+    if not any(key.startswith(RULES_PREFIX) for key in annotations):
         return NO_RULES
     placement = annotations.get(protocol.ASK_PLACEMENT, "")
     if placement and placement not in PLACEMENTS:
@@ -96,7 +96,7 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
     isolation = annotations.get(protocol.ASK_ISOLATION, "")
     if isolation and isolation != protocol.ISOLATION_DRIVER:
         raise ValueError(f"annotation {protocol.ASK_ISOLATION}: {quote(isolation)} is not known; write {protocol.ISOLATION_DRIVER}")
-    unknown = min((key for key in annotations if key.startswith(_PREFIX) and key not in protocol.ASKS), default=None)
+    unknown = min((key for key in annotations if key.startswith(RULES_PREFIX) and key not in protocol.ASKS), default=None)
     if unknown is not None:
         raise ValueError(f"annotation {_name(unknown)} is not known; those that are: {', '.join(sorted(protocol.ASKS))}")
     return Rules(
@@ -123,7 +123,8 @@ def selects(selector: Labels, labels: Labels) -> bool:
     return bool(selector) and all(labels[at : at + 1] == (pair,) for pair in selector for at in (bisect_left(labels, pair),))
 
 
-_PREFIX: Final = protocol.ASK_MODELS.partition("/")[0] + "/"
+RULES_PREFIX: Final = protocol.ASK_MODELS.partition("/")[0] + "/"
+"""Of the annotations that state rules."""
 _MODELS_SEEN: Final = 64
 _PAIR: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9./_-]*)\s*==?\s*([A-Za-z0-9._-]*)")
 

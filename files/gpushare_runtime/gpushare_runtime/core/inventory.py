@@ -8,9 +8,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_CARDS, as_text, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, as_text, is_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
@@ -123,10 +124,30 @@ _typed = partial(typed, error=InventoryError)
 _natural = partial(natural, error=InventoryError)
 
 
+_FIELDS: Final = itemgetter("index", "uuid", "minor", "pci", "model", "mib", "units", "numa", "health", "cordoned")
+_TYPES: Final = tuple((int, str, int, str, str, int, int, numa, str, bool) for numa in (int, type(None)))
+
+
 def _card(entry: object, place: int) -> Card:
     where = f"cards[{place}]"
     if not isinstance(entry, dict):
         raise InventoryError(f"{where} must be an object, found {type(entry).__name__}")
+    try:
+        values = _FIELDS(entry)
+    except KeyError:
+        pass
+    else:
+        # A large cluster has tens of thousands of cards, and nearly all entries are right: what is not goes the long way below.
+        index, uuid, minor, pci, model, mib, units, numa, health, _ = values
+        texts = f"{uuid}{pci}{model}{health}"
+        if (
+            tuple(map(type, values)) in _TYPES
+            and 0 <= index <= _MOST_INDEX
+            and min(minor, mib, units, numa or 0) >= 0
+            and max(minor, mib, units, numa or 0) <= MOST_UNITS
+            and is_text(texts)
+        ):
+            return Card(*values)
     return Card(
         index=_natural(entry, "index", where, _MOST_INDEX),
         uuid=_typed(entry, "uuid", str, where),

@@ -85,6 +85,7 @@ class NodeLedger:
         self._cards: tuple[CardState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
+        self._usage: CardUsage | None = None
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
         self._rejected: dict[str, list[Rejection]] | None = None
@@ -319,12 +320,13 @@ class NodeLedger:
 
     def overbooked(self) -> dict[int, int]:
         """Card index → units allocated beyond what it has, or to others beside a pod with the whole card. {} when the ledger is sound."""
+        return self._overbooked(self._stated()) if self.inventory else {}
+
+    def _overbooked(self, sums: CardUsage) -> dict[int, int]:
         excess: dict[int, int] = {}
-        if self.inventory is None:
-            return excess
-        sums = self._stated()
+        by_index = self.inventory.by_index if self.inventory else {}
         for index, units in sums.used.items():
-            card = self.inventory.by_index.get(index)
+            card = by_index.get(index)
             over = units - (card.units if card else 0)
             if sums.whole.get(index, 0) > 1:
                 over = max(over, 1)
@@ -349,8 +351,9 @@ class NodeLedger:
     def _problems(self) -> list[str]:
         if self.inventory is None:
             return []
-        found = [f"card {index}: {units} units are held beyond what it has" for index, units in sorted(self.overbooked().items())]
-        for index, core in sorted(self._stated().core.items()):
+        stated = self._stated()
+        found = [f"card {index}: {units} units are held beyond what it has" for index, units in sorted(self._overbooked(stated).items())]
+        for index, core in sorted(stated.core.items()):
             if core > self.inventory.core:
                 found.append(f"card {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
         for pod in self._pods.values():
@@ -395,7 +398,10 @@ class NodeLedger:
         The node may report a pod that is gone, or one on another card than its annotations name: both cards are taken then.
         """
         known = self._known(uid)
-        return None if known is None else {**known, **{index: units for index, units, _ in self._more_than(known, uid)}}
+        if known is None or uid not in self.record.held.by_uid:
+            # Of nearly all pods their node reports nothing besides.
+            return known
+        return {**known, **{index: units for index, units, _ in self._more_than(known, uid)}}
 
     def _known(self, uid: str) -> Mapping[int, int] | None:
         """`cards_of` the pod; nothing where only the node has heard of it."""
@@ -407,7 +413,12 @@ class NodeLedger:
         return ((index, units, whole) for index, (units, whole) in self._reported(uid).items() if units > known.get(index, 0))
 
     def usage(self) -> CardUsage:
-        """The sums of `units_of` over all pods, and the pods of which nobody knows the cards."""
+        """The sums of `units_of` over all pods, and the pods of which nobody knows the cards. Not to be changed."""
+        if self._usage is None:
+            self._usage = self._sum_up()
+        return self._usage
+
+    def _sum_up(self) -> CardUsage:
         sums = CardUsage()
         for pod in self._pods.values():
             known = self.cards_of(pod)
@@ -478,7 +489,7 @@ class NodeLedger:
         self._changed()
 
     def _changed(self) -> None:
-        self._cards = self._totals = self._frees = self._rejected = None
+        self._cards = self._totals = self._frees = self._rejected = self._usage = None
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
-from gpushare_runtime.core.constraints import Labels, labels_of
+from gpushare_runtime.core.constraints import RULES_PREFIX, Labels, labels_of
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldError
@@ -74,8 +74,11 @@ class PodReader:
                 return FinishedPod(pending.uid, _runs(status))
             return self._shared_parts(pending) if isinstance(pending, PendingPod) else pending
         uid, namespace, name = metadata["uid"], metadata["namespace"], metadata["name"]
+        asked = _asked(pod)
+        if asked is None:
+            return None
         try:
-            request = parse_request(pod, bound=True)
+            request = self._request(pod, asked)
         except RequestError as error:
             self._complain(uid, f"pod {namespace}/{name} on node {node} is left out of the ledger: {error}")
             # Not None: it may have been pending until now, or allocated; its node has a moment to report that.
@@ -84,22 +87,44 @@ class PodReader:
             return None
         if finished:
             return FinishedPod(uid, _runs(status))
-        request, labels = self._shared(request), self._shared(labels_of(metadata))
+        labels = self._labels(metadata)
         # Of the copy of a static pod only its node can say what it has: anybody may make one, and write what he likes on it.
         mirror = protocol.ANNOTATION_MIRROR in (metadata.get("annotations") or {})
-        allocation = None if mirror else self._allocation(metadata, node, request)
+        allocation = None if mirror else self._allocation(metadata, node, request, asked)
         terminating = bool(metadata.get("deletionTimestamp"))
         evict = str((metadata.get("annotations") or {}).get(protocol.ANNOTATION_EVICT, ""))
         priority, alive = _priority_of(pod), _alive(status)
         return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror, evict)
 
+    def _request(self, pod: Mapping[str, Any], asked: str) -> Request | None:
+        """Of a pod on a node, read once for all pods that ask in the same words. RequestError."""
+        known: Request | None = self._same.get(asked)  # type: ignore[assignment]
+        if known is not None:
+            return known
+        request = parse_request(pod, bound=True)
+        if request is not None:
+            request = self._shared(request)
+            self._keep(asked, request)
+        return request
+
+    def _labels(self, metadata: Mapping[str, Any]) -> Labels:
+        written = metadata.get("labels")
+        if not written:
+            return ()
+        key = "labels", repr(written)
+        known: Labels | None = self._same.get(key)  # type: ignore[assignment]
+        if known is None:
+            known = self._shared(labels_of(metadata))
+            self._keep(key, known)
+        return known
+
     def _shared_parts(self, pod: PendingPod) -> PendingPod:
         return replace(pod, request=self._shared(pod.request), labels=self._shared(pod.labels))
 
-    def _allocation(self, metadata: Mapping[str, Any], node: str, request: Request) -> Allocation | None:
+    def _allocation(self, metadata: Mapping[str, Any], node: str, request: Request, asked: str) -> Allocation | None:
         annotations = metadata.get("annotations") or {}
-        texts = tuple(map(annotations.get, _ALLOCATED))
-        known: Allocation | None = self._same.get((texts, request))  # type: ignore[assignment]
+        texts = asked, *map(annotations.get, _ALLOCATED)
+        known: Allocation | None = self._same.get(texts)  # type: ignore[assignment]
         if known is not None:
             return known
         try:
@@ -114,7 +139,7 @@ class PodReader:
         if allocation is None:
             return None
         allocation = self._shared(allocation)
-        self._keep((texts, request), allocation)
+        self._keep(texts, allocation)
         return allocation
 
     def _shared(self, value: T) -> T:
@@ -141,16 +166,41 @@ class PodReader:
             self._complaints(text)
 
 
+def _asked(pod: Mapping[str, Any]) -> str | None:
+    """All that `parse_request` reads of a pod, as text; None if it surely asks for nothing of ours."""
+    spec, metadata = pod.get("spec") or {}, pod.get("metadata") or {}
+    containers = [(one.get("name"), one.get("resources")) for one in spec.get("containers") or ()]
+    before = [(one.get("name"), one.get("resources"), one.get("restartPolicy")) for one in spec.get("initContainers") or ()]
+    text = repr((containers, before)) if before else repr(containers)
+    if _RESOURCES not in text:
+        return None
+    annotations, label = metadata.get("annotations") or {}, (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
+    rules = {name: annotations[name] for name in annotations if name.startswith(RULES_PREFIX)}
+    return f"{text} {label!r} {rules!r}" if rules or label is not None else text
+
+
+_RESOURCES: Final = protocol.RESOURCE_MEMORY.removesuffix("mem")
+"""The beginning of the name of each of our resources."""
+
+
 def _states(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Of all containers of which kubelet has said something."""
-    statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    return [one.get("state") or {} for one in statuses]
+    return [one.get("state") or {} for kind in _STATUSES for one in status.get(kind) or ()]
+
+
+_STATUSES: Final = ("initContainerStatuses", "containerStatuses")
 
 
 def _alive(status: Mapping[str, Any]) -> bool:
     """Whether kubelet has not said that all containers have ended. Before its first word it may be admitting the pod all the same."""
-    states = _states(status)
-    return not states or any("terminated" not in state for state in states)
+    silent = True
+    # Asked for every pod of a cluster: no list.
+    for kind in _STATUSES:
+        for one in status.get(kind) or ():
+            if "terminated" not in (one.get("state") or {}):
+                return True
+            silent = False
+    return silent
 
 
 def _runs(status: Mapping[str, Any]) -> bool:

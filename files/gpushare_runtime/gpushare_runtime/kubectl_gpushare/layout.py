@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.color import ColorSystem
@@ -26,9 +26,8 @@ ODD: Final = "magenta"
 GOOD: Final = "green"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """text: printable; key: what it is sorted by, itself if None."""
+class Cell(NamedTuple):
+    """text: printable; key: what it is sorted by, itself if None. A large table has a million of them."""
 
     text: str
     style: str = ""
@@ -137,7 +136,8 @@ class _Grid:
 
 
 def _widest(cells: Iterable[Cell]) -> int:
-    return max((_length(cell.text) for cell in cells), default=0)
+    texts = [cell.text for cell in cells]
+    return max(map(len if "".join(texts).isascii() else cell_len, texts), default=0)
 
 
 def _length(text: str) -> int:
@@ -159,6 +159,8 @@ def _joined(
 
 
 def _sized(cell: Cell, size: int, right: bool, colours: bool) -> str:
+    if not colours and cell.text.isascii():
+        return cell.text.rjust(size) if right else cell.text.ljust(size)
     blank = " " * (size - _length(cell.text))
     painted = paint(cell.text, cell.style) if colours else cell.text
     return blank + painted if right else painted + blank

@@ -299,16 +299,16 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
 
 def _print(cluster: Cluster, view: str, select: Selection, form: Format) -> None:
     from gpushare_runtime.kubectl_gpushare.output import render
-    from gpushare_runtime.kubectl_gpushare.views import names_of
+    from gpushare_runtime.kubectl_gpushare.views import names_of, shows_any
 
-    known = names_of(cluster, view, select)
-    missing = sorted(set(select.names) - set(known))
+    known = names_of(cluster, view, select) if select.names else set()
+    missing = sorted(set(select.names) - known)
     if missing:
         there = ", ".join(sorted(known)[:_LISTED]) or "none"
         raise InputError(f"found no {view[:-1]} {missing[0][:80]!r} with shared cards{_within(select)}; there are: {there[:400]}")
     _warn(cluster)
     text = render(cluster, view, select, form)
-    if not known and form.name not in ("json", "yaml"):
+    if form.name not in ("json", "yaml") and not shows_any(cluster, view, select):
         print(f"no {view} with shared cards found{_within(select)}", file=sys.stderr)
     sys.stdout.write(text)
     sys.stdout.flush()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
@@ -86,9 +85,11 @@ def shares(node: NodeLedger) -> Iterator[Share]:
 
 @dataclass(frozen=True)
 class CardView:
-    """One card, and what may be said of it. allocated: units that pods are known to have."""
+    """One card, and what may be said of it. allocated: units that pods are known to have; marks: as in LEGEND."""
 
     state: CardState
+    card: Card
+    marks: str
     allocated: int
     pods: int
     whole: bool
@@ -96,19 +97,9 @@ class CardView:
     held_back: bool
 
     @property
-    def card(self) -> Card:
-        return self.state.card
-
-    @property
     def free(self) -> int | None:
         """Units for new pods; None where no new pod may be placed."""
         return self.state.free if self.card.usable else None
-
-    @cached_property
-    def marks(self) -> str:
-        """As in LEGEND."""
-        has = {"B": self.card.health != HEALTHY, "C": self.card.cordoned, "O": self.orphaned, "W": self.whole}
-        return "".join(mark for mark, is_so in has.items() if is_so)
 
     @property
     def style(self) -> str:
@@ -140,17 +131,14 @@ def cards_of(node: NodeLedger, *, with_pods: bool = True) -> list[CardView]:
     for share in shares(node) if with_pods else ():
         for index in share.by_card or ():
             counts[index] = counts.get(index, 0) + 1
-    return [
-        CardView(
-            state,
-            sums.used.get(state.card.index, 0),
-            counts.get(state.card.index, 0),
-            bool(sums.whole.get(state.card.index)),
-            orphaned.get(state.card.uuid, 0),
-            state.card.uuid in rejected,
-        )
-        for state in node.card_states
-    ]
+    views = []
+    for state in node.card_states:
+        card = state.card
+        index, uuid = card.index, card.uuid
+        of_gone, whole = orphaned.get(uuid, 0), bool(sums.whole.get(index))
+        marks = "B" * (card.health != HEALTHY) + "C" * card.cordoned + "O" * bool(of_gone) + "W" * whole
+        views.append(CardView(state, card, marks, sums.used.get(index, 0), counts.get(index, 0), whole, of_gone, uuid in rejected))
+    return views
 
 
 def _unit(node: NodeLedger) -> str:
@@ -187,7 +175,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
     for node in nodes:
         view = views[node.name]
         info = cluster.infos.get(node.name, UNKNOWN_NODE)
-        seen.update(*(card.marks for card in view))
+        seen.update("".join([card.marks for card in view]))
         by_index = {card.card.index: card for card in view}
         allocated, total = sum(card.allocated for card in view), sum(card.card.units for card in view)
         usable = sum(card.card.usable for card in view)
@@ -291,8 +279,11 @@ def cards_view(cluster: Cluster, select: Selection) -> Table:
 
 def selected_shares(cluster: Cluster, select: Selection) -> Iterator[Share]:
     """By namespace and name."""
-    found = [share for node in cluster.nodes for share in shares(node) if _is_selected(share, select)]
-    yield from sorted(found, key=lambda share: (share.namespace, share.name, share.uid))
+    yield from sorted(_shares(cluster, select), key=lambda share: (share.namespace, share.name, share.uid))
+
+
+def _shares(cluster: Cluster, select: Selection) -> Iterator[Share]:
+    return (share for node in cluster.nodes for share in shares(node) if _is_selected(share, select))
 
 
 def _is_selected(share: Share, select: Selection) -> bool:
@@ -497,13 +488,21 @@ def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:
     """The names that a view can show, whatever names were asked for."""
     every = Selection((), select.namespace, select.labels)
     if view in OF_PODS:
-        found = {(share.namespace, share.name) for share in selected_shares(cluster, every)}
+        found = {(share.namespace, share.name) for share in _shares(cluster, every)}
         found |= {(one.pod.namespace, one.pod.name) for one in selected_waiting(cluster, every)}
         return {name if view == "pods" else namespace for namespace, name in found}
     nodes = selected_nodes(cluster, every)
     if view == "models":
         return {state.card.model for node in nodes for state in node.card_states}
     return {node.name for node in nodes}
+
+
+def shows_any(cluster: Cluster, view: str, select: Selection) -> bool:
+    """Whether there is anything to show, whatever names were asked for; without looking at more than that takes."""
+    every = Selection((), select.namespace, select.labels)
+    if view in OF_PODS:
+        return any(True for _ in _shares(cluster, every)) or bool(selected_waiting(cluster, every))
+    return bool(names_of(cluster, view, every))
 
 
 def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:

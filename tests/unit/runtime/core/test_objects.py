@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.core import protocol
+from gpushare_runtime.core import objects, protocol
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
@@ -208,6 +208,42 @@ def test_alike_pods_share_their_request_and_allocation() -> None:
     assert isinstance(two, AllocatedPod)
     assert one.request is two.request
     assert one.allocation is two.allocation
+
+
+def test_what_is_remembered_of_a_pod_is_not_given_to_one_that_differs() -> None:
+    """One reader of all of these in any order finds what a fresh one finds of each."""
+    init = {"init": [container("i", mem=4)]}
+    sidecar = {"init": [{**container("i", mem=4), "restartPolicy": "Always"}]}
+    pods = [
+        bound(container(mem=8)),
+        bound(container(mem=8), container("c")),
+        bound(container(mem="8")),
+        bound(container("other", mem=8)),
+        bound(container(mem=8), **init),
+        bound(container(mem=8), **sidecar),
+        bound(container(mem=8), labels={protocol.LABEL_CARDS_PER_POD: "2"}),
+        bound(container(mem=8), labels={protocol.LABEL_CARDS_PER_POD: "4"}),
+        bound(container(mem=8), labels={"app": "a"}),
+        bound(container(mem=8), annotations={protocol.ASK_NOT_WITH: "app=a"}),
+        bound(container(mem=8), annotations={protocol.ASK_NOT_WITH: "app=b"}),
+        bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}),
+        bound(container(mem=9), annotations={protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}),
+        bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: '{"0":{"2":8}}'}),
+        bound(container(count=1)),
+        bound(container(mem=0)),
+        bound(container(mem=-1)),
+        bound(container()),
+    ]
+    fresh = [PodReader()(one) for one in pods]
+    assert len({repr(record) for record in fresh}) >= len(pods) - 3, "they do differ"
+    reader = PodReader()
+    for _ in range(2):
+        assert [reader(one) for one in pods] == fresh
+        assert [reader(one) for one in reversed(pods)] == fresh[::-1]
+
+
+def test_a_pod_is_left_out_unread_only_without_a_name_of_ours() -> None:
+    assert all(name.startswith(objects._RESOURCES) for name in protocol.RESOURCES)
 
 
 def test_nodes() -> None:
