@@ -45,7 +45,7 @@ def limiting(empty: Cluster) -> Iterator[Cluster]:
     card(empty, "limits", "off")
     empty.on(NODE, "rm", "-f", LIMITS)
     empty.on(NODE, "systemctl", "restart", PLUGIN)
-    empty.until("the node publishes that it limits nothing", lambda: published(empty, NODE) == "", 300)
+    empty.until("the node publishes that it limits nothing", lambda: published(empty, NODE) == "watch", 300)
 
 
 def limits(cluster: Cluster) -> dict[str, tuple[str, int]]:
@@ -137,4 +137,4 @@ def test_a_pod_whose_limit_cannot_be_set_does_not_start_and_says_why(limiting: C
 
 def test_a_pod_that_requires_a_limit_waits_where_no_node_has_one(empty: Cluster) -> None:
     empty.create(strict("strict", 4))
-    assert "driver does not limit pods, which gpushare.request/isolation requires" in empty.until_unschedulable("strict")
+    assert "with another isolation than gpushare.request/isolation requires" in empty.until_unschedulable("strict")

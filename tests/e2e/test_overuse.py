@@ -34,13 +34,23 @@ def token_of_node(evicting: Cluster) -> Api:
     return with_token(evicting, own_token(evicting, NODE, "gpushare-device-plugin"))
 
 
-def uses(cluster: Cluster, name: str, mib: int) -> None:
+@pytest.fixture
+def used(evicting: Cluster) -> Iterator[list[tuple[int, str]]]:
+    """Processes that the test put on cards: they leave them with it."""
+    processes: list[tuple[int, str]] = []
+    yield processes
+    for index, pid in processes:
+        card(evicting, "process", index, pid, 0, "trainer")
+
+
+def uses(cluster: Cluster, used: list[tuple[int, str]], name: str, mib: int) -> None:
     """A process of the pod's container uses so much of its card."""
     made = cluster.pod(name)
     ((index),) = allocation(made)
     uid = made["metadata"]["uid"]
     found = cluster.on(NODE, "sh", "-c", f"grep -l '{uid}\\|{uid.replace('-', '_')}' /proc/[0-9]*/cgroup | cut -d/ -f3").split()
     card(cluster, "process", index, found[0], mib, "trainer")
+    used.append((index, found[0]))
 
 
 def reasons(cluster: Cluster, name: str) -> set[str]:
@@ -51,7 +61,7 @@ def eviction(name: str) -> Json:
     return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
 
 
-def test_the_pod_that_exceeds_is_evicted_as_soon_as_its_budget_allows(evicting: Cluster) -> None:
+def test_the_pod_that_exceeds_is_evicted_as_soon_as_its_budget_allows(evicting: Cluster, used: list[tuple[int, str]]) -> None:
     greedy, modest = pod("greedy", memory=4, node=NODE), pod("modest", memory=4, node=NODE)
     greedy["metadata"]["labels"] = {"app": "greedy"}
     budget: Json = {
@@ -66,8 +76,8 @@ def test_the_pod_that_exceeds_is_evicted_as_soon_as_its_budget_allows(evicting: 
             evicting.create(made)
         evicting.until_running("greedy", "modest")
         uid = evicting.pod("modest")["metadata"]["uid"]
-        uses(evicting, "greedy", 5000)
-        uses(evicting, "modest", 4096)
+        uses(evicting, used, "greedy", 5000)
+        uses(evicting, used, "modest", 4096)
         evicting.until("the budget keeps the pod, and an Event says so", lambda: "GPUShareNotEvicted" in reasons(evicting, "greedy"), 120)
         assert "deletionTimestamp" not in evicting.pod("greedy")["metadata"]
     finally:

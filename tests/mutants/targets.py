@@ -44,7 +44,8 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/inventory.py": ("core/test_inventory.py",),
     "core/ledger.py": (*_CORE, _RESERVED, "core/placement/test_preemption.py"),
     "core/ledger_json.py": ("core/test_ledger_json.py",),
-    "core/node_ledger.py": _CORE,
+    "core/mps.py": ("core/test_mps.py",),
+    "core/node_ledger.py": (*_CORE, "core/test_mps.py"),
     "core/node_report.py": _CORE,
     "core/overuse.py": ("core/test_overuse.py",),
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
@@ -58,6 +59,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/gpu/pod_limits.py": ("device_plugin/test_pod_limits.py",),
     "device_plugin/host/cdi_specs.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/gpu/pod_memory.py": ("device_plugin/test_pod_memory.py",),
+    "device_plugin/host/mps_states.py": ("device_plugin/test_mps.py",),
     "device_plugin/host/usage_file.py": ("device_plugin/test_usage_file.py",),
     "device_plugin/kubelet/checkpoint.py": (
         "device_plugin/test_checkpoint.py",
@@ -101,6 +103,8 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "kubectl_gpushare/trace.py": ("kubectl_gpushare/test_simulate.py",),
     "kubectl_gpushare/selectors.py": ("kubectl_gpushare/test_selectors.py",),
     "kubectl_gpushare/views.py": ("kubectl_gpushare/test_views.py",),
+    "mps/card.py": ("mps/test_mps.py",),
+    "mps/control.py": ("mps/test_mps.py",),
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }
 _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -115,6 +119,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_change/transaction.py": ("plugins/change/test_transaction.py",),
     "module_utils/_change/journal.py": ("plugins/change/test_journal.py", "plugins/change/test_transaction.py"),
     "module_utils/_daemon/exposure.py": ("plugins/daemon/test_exposure.py",),
+    "module_utils/_daemon/mps.py": ("plugins/daemon/test_mps.py",),
     "module_utils/_daemon/files.py": ("plugins/daemon/test_files.py",),
     "module_utils/_formats/yaml_scalars.py": ("plugins/formats/test_yaml_scalars.py",),
     "module_utils/_formats/toml.py": ("plugins/formats/test_toml.py",),

@@ -35,7 +35,7 @@ ON_LAB = (
 ANYWHERE = ("fake-root",)
 # The first belongs to admission, extender and device_plugin. Packages need repositories: tests/packages. The others need something to
 # take out or to report: tests/hosts.
-ELSEWHERE = {"cluster_objects", "nvidia_container_toolkit", "report", "uninstall"}
+ELSEWHERE = {"cluster_objects", "mps", "nvidia_container_toolkit", "report", "uninstall"}
 STEPS = ("syntax", "check", "converge", "idempotence", "verify")
 
 

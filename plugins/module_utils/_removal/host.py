@@ -57,7 +57,9 @@ SETTINGS = tuple(unit.replace(".service", ".env") for unit in OUR_UNITS if unit.
 CREDENTIALS = SETTINGS + tuple(
     daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token")
 )
-STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "systemd/timers/stamp-gpushare-pki.timer")
+STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "gpushare-mps", "systemd/timers/stamp-gpushare-pki.timer")
+# Pipes and shared memory of MPS control daemons.
+MPS_RUN = "/run/gpushare-mps"
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
 # Packages and their repositories: the module gpushare_packages puts them back, by the journal, whoever asked for them.
@@ -109,6 +111,7 @@ def plan_services(layout: Layout, run: Run) -> Plan:
         owner = units.get(os.path.basename(name) + ".service")
         if owner is None or not owner.foreign:
             plan.remove_tree(os.path.join(layout.state, name))
+    plan.remove_tree(MPS_RUN)
     if not units[PLUGIN_UNIT].active:
         for path in _sockets(layout):
             if not _listens(layout.real(path)):

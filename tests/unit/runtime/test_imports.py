@@ -19,6 +19,7 @@ CONTRACTS = {
     "core": (),
     "daemon": (),
     "kube": ("daemon",),
+    "mps": ("core", "daemon"),
     "pki": ("core.protocol", "daemon.files"),
     "extender": ("core", "daemon", "kube"),
     "device_plugin": ("core", "daemon", "kube"),

@@ -94,8 +94,9 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
     if placement and placement not in PLACEMENTS:
         raise ValueError(f"annotation {protocol.ASK_PLACEMENT}: {quote(placement)} is no policy; write one of {', '.join(PLACEMENTS)}")
     isolation = annotations.get(protocol.ASK_ISOLATION, "")
-    if isolation and isolation != protocol.ISOLATION_DRIVER:
-        raise ValueError(f"annotation {protocol.ASK_ISOLATION}: {quote(isolation)} is not known; write {protocol.ISOLATION_DRIVER}")
+    if isolation and isolation not in protocol.ISOLATIONS_REQUIRED:
+        known = " or ".join(protocol.ISOLATIONS_REQUIRED)
+        raise ValueError(f"annotation {protocol.ASK_ISOLATION}: {quote(isolation)} is not known; write {known}")
     unknown = min((key for key in annotations if key.startswith(RULES_PREFIX) and key not in protocol.ASKS), default=None)
     if unknown is not None:
         raise ValueError(f"annotation {_name(unknown)} is not known; those that are: {', '.join(sorted(protocol.ASKS))}")

@@ -52,9 +52,10 @@ class Card:
 class Inventory:
     """All cards of one node, by NVML index ascending, and the unit that they are counted in.
 
-    core: per cent of each card's compute that is shared out; 0 where the node's mode does not enforce such shares.
+    core: per cent of each card's compute that is shared out; 0 where the node's isolation has no such shares.
+    clients: containers that may use one card at a time, by MPS; 0 for no limit.
     strategy: how containers get their cards (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
-    isolation: what keeps a pod to its units (protocol.ISOLATION_DRIVER); "" if nothing does.
+    isolation: what keeps a pod to its units (protocol.ISOLATION_…); "" if the device plugin is of a release that does not publish it.
     """
 
     unit: Unit
@@ -62,6 +63,7 @@ class Inventory:
     core: int = 0
     strategy: str = ""
     isolation: str = ""
+    clients: int = 0
 
     def __post_init__(self) -> None:
         indexes = [card.index for card in self.cards]
@@ -100,7 +102,7 @@ class Inventory:
             }
             for c in self.cards
         ]
-        core = {"core": self.core} if self.core else {}
+        core = {name: value for name, value in (("core", self.core), ("clients", self.clients)) if value}
         ways = {name: value for name, value in (("strategy", self.strategy), ("isolation", self.isolation)) if value}
         return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **ways, "cards": cards}, separators=(",", ":"))
 
@@ -116,8 +118,9 @@ class Inventory:
         if len(cards) > MOST_CARDS:
             raise InventoryError(f"{len(cards)} cards are more than a node has; expected at most {MOST_CARDS}")
         core = _natural(data, "core", "", 100) if "core" in data else 0
+        clients = _natural(data, "clients", "") if "clients" in data else 0
         strategy, isolation = (_typed(data, name, str) if name in data else "" for name in ("strategy", "isolation"))
-        return cls(unit, tuple(_card(entry, place) for place, entry in enumerate(cards)), core, strategy, isolation)
+        return cls(unit, tuple(_card(entry, place) for place, entry in enumerate(cards)), core, strategy, isolation, clients)
 
 
 _typed = partial(typed, error=InventoryError)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.constraints import NO_CONTEXT, selects
@@ -19,16 +20,21 @@ from gpushare_runtime.core.request import Request
 
 @dataclass(frozen=True, slots=True)
 class CardState:
-    """One card and what is left of it. free: units, never negative; empty: no pod has any of it; core: per cent free."""
+    """One card and what is left of it. free: units, never negative; empty: no pod has any of it; core: per cent free.
+
+    clients: containers that it still takes; None for no limit.
+    """
 
     card: Card
     free: int
     empty: bool
     core: int = 0
+    clients: int | None = None
 
     def after(self, units: int, core: int, whole: bool) -> CardState:
         """What is left after one pod more."""
-        return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core))
+        clients = None if self.clients is None else max(0, self.clients - 1)
+        return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), clients)
 
 
 @dataclass(frozen=True)
@@ -48,16 +54,21 @@ class NodeRecord:
 
 @dataclass
 class CardUsage:
-    """What is allocated, by card index. whole: how many pods have it whole; unknown: pods of which nobody knows the card."""
+    """What is allocated, by card index. whole: how many pods have it whole; unknown: pods of which nobody knows the card.
+
+    clients: containers that use it.
+    """
 
     used: dict[int, int] = field(default_factory=dict)
     core: dict[int, int] = field(default_factory=dict)
+    clients: dict[int, int] = field(default_factory=dict)
     whole: dict[int, int] = field(default_factory=dict)
     unknown: list[AllocatedPod] = field(default_factory=list)
 
-    def add(self, cards: Mapping[int, int], core: int, whole: bool) -> None:
+    def add(self, cards: Mapping[int, int], core: int, whole: bool, clients: int = 1) -> None:
         for index, units in cards.items():
             self.used[index] = self.used.get(index, 0) + units
+            self.clients[index] = self.clients.get(index, 0) + clients
             if core:
                 self.core[index] = self.core.get(index, 0) + core
             if whole:
@@ -194,7 +205,7 @@ class NodeLedger:
             return left
 
     def _remaining_after(self, request: Request) -> int | None:
-        if request.is_plain and not self._rejected_on:
+        if request.is_plain and not self._rejected_on and not (self.inventory and self.inventory.clients):
             # Nearly all requests: only free units decide. Where others' rules matter the request has a context, see `Ledger.for_pod`.
             least = min((free for free in self.free_units if free >= request.per_card), default=None)
             return None if least is None else least - request.per_card
@@ -228,6 +239,8 @@ class NodeLedger:
     def _fits_when_empty(self, request: Request) -> bool:
         if self.inventory is None or request.core > self.inventory.core:
             return False
+        if self.inventory.clients and request.clients > self.inventory.clients:
+            return False
         if not self._isolates(request):
             return False
         cards = [state.card for state in self.usable if state.card.units >= request.per_card]
@@ -244,6 +257,8 @@ class NodeLedger:
             return "incompatible"
         if not state.empty if request.whole_cards else state.free < request.per_card or state.core < request.core:
             return "room"
+        if state.clients is not None and state.clients < request.clients:
+            return "clients"
         if self._held_back(request, state.card):
             return "held back"
         if (self._with_rules or request.rules.about_pods) and not self._affinity_allows(request, state.card):
@@ -251,9 +266,12 @@ class NodeLedger:
         return ""
 
     def _isolates(self, request: Request) -> bool:
-        """Whether something keeps the pod to its units, if it requires that. Nobody else is on whole cards."""
-        wanted = request.rules.isolation
-        return not wanted or bool(request.whole_cards) or (self.inventory is not None and self.inventory.isolation == wanted)
+        """Whether what keeps the pod to its units is what it requires, and can. Nobody else is on whole cards."""
+        wanted, has = request.rules.isolation, self.inventory.isolation if self.inventory is not None else ""
+        if has == protocol.ISOLATION_MPS and request.cards_per_pod > 1:
+            # A process speaks to one control daemon, and each card has its own.
+            return False
+        return not wanted or bool(request.whole_cards) or has == wanted
 
     def _models(self, card: Card) -> list[str]:
         """The node's label speaks for its cards only where they are all alike."""
@@ -425,7 +443,7 @@ class NodeLedger:
             if known is None:
                 sums.unknown.append(pod)
             else:
-                sums.add(known, pod.request.core, pod.whole)
+                sums.add(known, pod.request.core, pod.whole, pod.request.clients)
         for uid in self.record.held.by_uid:
             known = self._known(uid)
             if known is not None:
@@ -441,17 +459,19 @@ class NodeLedger:
         over, states = set(), []
         for card in self.inventory.cards:
             units, core = sums.used.get(card.index, 0), sums.core.get(card.index, 0)
-            whole = sums.whole.get(card.index, 0)
+            whole, clients = sums.whole.get(card.index, 0), sums.clients.get(card.index, 0)
             # A pod whose card is not known counts against every card.
             for pod in sums.unknown:
                 if pod.whole:
                     whole, units = whole + 1, units + card.units
                 else:
                     units, core = units + min(pod.request.per_card, card.units), core + pod.request.core
+                clients += pod.request.clients
             if units > card.units or core > offered or whole > 1:
                 over.add(card.index)
             free, core = (0, 0) if whole else (max(0, card.units - units), max(0, offered - core))
-            states.append(CardState(card, free, card.index not in sums.used and not sums.unknown, core))
+            left = max(0, self.inventory.clients - clients) if self.inventory.clients else None
+            states.append(CardState(card, free, card.index not in sums.used and not sums.unknown, core, left))
         self._over = frozenset(over)
         return tuple(states)
 

@@ -45,8 +45,14 @@ ASKS: Final = frozenset(
     (ASK_MODELS, ASK_MODELS_REFUSED, ASK_CARDS, ASK_CARDS_REFUSED, ASK_SAME_CARD_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION)
 )
 
-# What keeps a pod to its units. The node annotation `gpushare/cards` publishes it; without it nothing does.
+# What keeps a pod to its units, strictest first. The node annotation `gpushare/cards` publishes it; see docs/isolation.md.
 ISOLATION_DRIVER: Final = "driver"
+ISOLATION_MPS: Final = "mps"
+ISOLATION_WATCH: Final = "watch"
+ISOLATION_NONE: Final = "none"
+# Those that a pod may require, and those that share out a card's compute.
+ISOLATIONS_REQUIRED: Final = (ISOLATION_DRIVER, ISOLATION_MPS)
+ISOLATIONS_WITH_COMPUTE: Final = (ISOLATION_DRIVER, ISOLATION_MPS)
 
 # Node labels, of ACK.
 LABEL_PLACEMENT: Final = "ack.node.gpu.placement"

@@ -92,6 +92,12 @@ class Request:
         return held((c.keeps, c.core) for c in self.containers)
 
     @cached_property
+    def clients(self) -> int:
+        """Containers that use a card together: of those that run before others, one at a time."""
+        lasting = sum(bool(c.units or c.whole_cards) for c in self.containers if c.keeps)
+        return max(1, lasting)
+
+    @cached_property
     def per_card(self) -> int:
         """Units of each of the cards that its memory is on."""
         return -(-self.units // self.cards_per_pod)
@@ -102,11 +108,11 @@ class Request:
         return not self.whole_cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.context is None
 
     @cached_property
-    def key(self) -> tuple[int, int, int, int, str]:
+    def key(self) -> tuple[int, int, int, int, int, str]:
         """Equal for requests that fit on the same cards; small, and cheap to hash."""
         plain = self.rules == NO_RULES and self.context is None
         rules = "" if plain else blake2b(repr((self.rules, self.context)).encode(errors="replace"), digest_size=16).hexdigest()
-        return self.units, self.whole_cards, self.core, self.cards_per_pod, rules
+        return self.units, self.whole_cards, self.core, self.cards_per_pod, self.clients, rules
 
     @cached_property
     def shape(self) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon import metrics, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
+from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardPoller, CardReader, Nvml
 from gpushare_runtime.device_plugin.gpu.health import CardHealth
 from gpushare_runtime.device_plugin.gpu.pod_limits import Groups, PodLimits
@@ -24,6 +25,7 @@ from gpushare_runtime.device_plugin.gpu.pod_memory import Identities, MemoryWatc
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.host.cdi_specs import CdiPoller, SpecFolders
+from gpushare_runtime.device_plugin.host.mps_states import MpsStates
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, CheckpointReader, changed_unit
@@ -33,7 +35,7 @@ from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceServi
 from gpushare_runtime.device_plugin.metrics import Counters, families
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.strategy import changed_strategy
+from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
@@ -104,6 +106,9 @@ class DevicePlugin:
             self._unusable_settings,
         )
         host = host or HostProcesses()
+        if settings.isolation == pod_limits.MPS:
+            # From the first reading of the cards on: no id is healthy before its control daemon answers.
+            self.node.devices.set_isolation(protocol.ISOLATION_MPS)
         self._limits = PodLimits(self.node, nvml, host, self.status, settings.isolation, running=settings.limit_running_pods)
         self._events = EventRecorder(client, NAME, settings.node)
         self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded)
@@ -114,7 +119,9 @@ class DevicePlugin:
         used = self.node.usage.snapshot()
         uids = {uid for uid, _, resource in used if resource == protocol.RESOURCE_MEMORY}
         why = changed_unit(self._settings.unit, self._state.unit, uids, self._processes.pods)
-        return why or changed_strategy(self._settings.strategy, self._state.strategy, {uid for uid, _, _ in used}, self._processes.pods)
+        every = {uid for uid, _, _ in used}
+        why = why or changed_strategy(self._settings.strategy, self._state.strategy, every, self._processes.pods)
+        return why or changed_isolation(self._settings.isolation, self._state.isolation, every, self._processes.pods)
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
@@ -141,6 +148,11 @@ class DevicePlugin:
                     self._memory.run(),
                     self._state.run(),
                     *([specs.run()] if specs else []),
+                    *(
+                        [MpsStates(self.node, self.status, self._settings.mps_folder).run()]
+                        if self._settings.isolation == pod_limits.MPS
+                        else []
+                    ),
                     unhealthy.run(),
                     self._reader.run(watch),
                     cross_check.run(),
@@ -158,6 +170,8 @@ class DevicePlugin:
             )
 
     def _report_exceeded(self, pod: LocalPod, text: str) -> None:
+        if self._settings.isolation == pod_limits.NONE:
+            return
         about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
         self._events.emit(about, "Warning", protocol.EVENT_EXCEEDED, text)
 

@@ -114,6 +114,12 @@ def _cards(node: NodeState) -> Iterator[Metric]:
         "How containers get their cards; the value is 1.",
         [(1, {"strategy": node.devices.strategy})],
     )
+    yield family(
+        "gpushare_device_plugin_isolation_info",
+        "gauge",
+        "Isolation of the node; the value is 1.",
+        [(1, {"isolation": node.devices.isolation})],
+    )
     yield single("gpushare_device_plugin_unit_bytes", "gauge", f"Size of one unit of {protocol.RESOURCE_MEMORY}.", unit)
     yield family(
         "gpushare_device_plugin_card_info",

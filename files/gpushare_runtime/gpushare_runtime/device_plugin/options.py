@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.core import protocol
+from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
 from gpushare_runtime.daemon import metrics_server, runner
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
@@ -50,6 +50,7 @@ class Settings:
     notes: tuple[str, ...] = ()  # warnings to log at the start
     log_level: str = "info"
     isolation: str = pod_limits.AUTO  # of pod_limits.MODES
+    mps_folder: Path = Path(mps.RUN_FOLDER)  # state of the MPS control daemons
     limit_running_pods: bool = False  # also those that started before limits were possible
     overuse: str = eviction_requests.REPORT  # of eviction_requests.MODES
     overuse_grace: int = 60  # seconds above its units until a pod's eviction is requested
@@ -83,7 +84,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         "--isolation",
         choices=pod_limits.MODES,
         default=pod_limits.AUTO,
-        help="limit each pod to its units by the driver (r615 or newer): where possible, always, or never (default %(default)s)",
+        help="keep each pod to its units by the driver (r615 or newer), by MPS, by watching it, or not; auto: by the driver where "
+        "possible, else by watching (default %(default)s)",
     )
     parser.add_argument("--limit-running-pods", action="store_true", help="also limit pods that started before limits were possible")
     parser.add_argument(
@@ -104,6 +106,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
     _add_options_of_the_original(parser)
     given = parser.parse_args(arguments)
+    if given.mps and given.isolation == pod_limits.AUTO:
+        given.isolation = pod_limits.MPS
+    if given.isolation == pod_limits.NONE and given.overuse == eviction_requests.EVICT:
+        parser.error("--isolation none with --overuse evict: use --isolation watch, which measures what pods use")
     if not given.node_name:
         parser.error("the name of this node is unknown: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
     return Settings(
@@ -149,7 +155,7 @@ def _notes(given: argparse.Namespace) -> Iterator[str]:
         yield f"--device-strategy {AUTO}: using {protocol.STRATEGY_MOUNTS}, which needs no CDI in kubelet and in the container runtime"
     # --health-check needs no note: the plugin always checks the cards.
     if given.mps:
-        yield "--mps: no effect, as in the original; this plugin starts no MPS daemons, and sets no limits in containers"
+        yield f"--mps: as --isolation {pod_limits.MPS}; the control daemons are those of gpushare-mps"
     of_kubelet = [f"--{name}" for name in _OF_KUBELET if getattr(given, name.replace("-", "_")) is not None]
     if given.query_kubelet:
         of_kubelet.insert(0, "--query-kubelet")

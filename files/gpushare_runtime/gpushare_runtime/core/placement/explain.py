@@ -65,7 +65,7 @@ def exact(request: Request, node: NodeLedger) -> str:
         return _no_inventory(node)
     wanted = _wanted(request, node.inventory.unit)
     if request.core and not node.inventory.core:
-        return f"needs {wanted}, but its mode does not share out compute ({protocol.RESOURCE_CORE})"
+        return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
     usable = [state.card for state in node.usable]
     out = len(node.inventory.cards) - len(usable)
     without = f", {out} not usable" if out else ""
@@ -83,7 +83,7 @@ def _group(request: Request, node: NodeLedger) -> str:
         return _no_inventory(node)
     wanted = _wanted(request, node.inventory.unit)
     if request.core and not node.inventory.core:
-        return f"needs {wanted}, but its mode does not share out compute ({protocol.RESOURCE_CORE})"
+        return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
     if request.whole_cards:
         return f"needs {wanted}, {node.empty_cards()} are empty{_kept_back(request, node)}"
     return f"needs {wanted}, {_most(request, node)}{_kept_back(request, node)}"
@@ -108,7 +108,8 @@ def _kept_back(request: Request, node: NodeLedger) -> str:
 
 
 _KEPT_BACK: Final = {
-    "isolation": f"on a node whose driver does not limit pods, which {protocol.ASK_ISOLATION} requires",
+    "isolation": f"on a node with another isolation than {protocol.ASK_ISOLATION} requires, or with MPS, which gives a pod one card",
+    "clients": "with as many MPS clients as the driver allows",
     "incompatible": "not of a model or UUID that the pod accepts",
     "affinity": "with other pods than the pods' rules allow",
     "held back": "held back because the node rejected a pod of this size there",

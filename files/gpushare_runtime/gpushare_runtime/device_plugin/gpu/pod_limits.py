@@ -32,10 +32,14 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 log = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
-DRIVER: Final = "driver"
-NONE: Final = "none"
-MODES: Final = (AUTO, DRIVER, NONE)
-"""auto: the driver's limits where they are possible. driver: the plugin serves only with them. none: no limits."""
+DRIVER: Final = protocol.ISOLATION_DRIVER
+MPS: Final = protocol.ISOLATION_MPS
+WATCH: Final = protocol.ISOLATION_WATCH
+NONE: Final = protocol.ISOLATION_NONE
+MODES: Final = (AUTO, DRIVER, MPS, WATCH, NONE)
+"""auto: the driver's limits where they are possible, else watch. driver: the plugin serves only with them. mps: the control daemons'
+limits. watch: no limits, pods that exceed their units are reported. none: they are not reported either."""
+_BY_DRIVER: Final = (AUTO, DRIVER)
 
 INTERVAL_SECONDS: Final = 60.0
 # kubelet waits 30 s for an answer before it starts a container.
@@ -98,10 +102,14 @@ class PodLimits:
     def active(self) -> bool:
         """Whether the driver limits every usable card of this node, so far as that is known."""
         cards = [card for card in self._node.devices.cards if card.health == HEALTHY]
-        return self._mode != NONE and bool(cards) and all(self._able.get(card.uuid) == "" for card in cards)
+        return self._mode in _BY_DRIVER and bool(cards) and all(self._able.get(card.uuid) == "" for card in cards)
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
         """Limit the pod of these ids, of which a container is about to start. AllocationRejected if it would start without its limit."""
+        if self._mode == MPS:
+            # The card is usable only while its control daemon answers, and its environment has the limit.
+            self._reject_driver_only(resource, ids)
+            return
         if resource != protocol.RESOURCE_MEMORY:
             return
         cards = sorted({card_of_unit(i) for i in ids})
@@ -128,28 +136,40 @@ class PodLimits:
             ) from None
         self._limited |= {(uid, card) for card in due}
 
-    def _reject_without(self, uid: str, why: str) -> None:
+    def _reject_driver_only(self, resource: str, ids: Sequence[str]) -> None:
+        for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)):
+            if self._required(uid) == DRIVER and not self._node.usage.released(uid):
+                self._reject_without(uid, f"--isolation {MPS}")
+
+    def _required(self, uid: str) -> str:
         pod = self._node.pods.get(uid)
-        if pod is not None and pod.request is not None and pod.request.rules.isolation == protocol.ISOLATION_DRIVER:
+        return pod.request.rules.isolation if pod is not None and pod.request is not None else ""
+
+    def _reject_without(self, uid: str, why: str) -> None:
+        required = self._required(uid)
+        if required:
+            limits = "this node's driver does not limit it" if required == DRIVER else "this node does not use MPS"
             raise AllocationRejected(
-                f"{self._node.usage.pod_name(uid)} requires {protocol.ASK_ISOLATION}: {protocol.ISOLATION_DRIVER}, "
-                f"and this node's driver does not limit it ({why}); delete the pod so that the scheduler places it again"
+                f"{self._node.usage.pod_name(uid)} requires {protocol.ASK_ISOLATION}: {required}, "
+                f"and {limits} ({why}); delete the pod so that the scheduler places it again"
             )
 
     async def run(self) -> NoReturn:
         """Compare the limits every minute. FatalError where the mode requires limits that the driver does not have."""
         while True:
-            if self._mode != NONE and self._node.devices.inventory is not None:
+            if self._mode not in _BY_DRIVER:
+                self._node.devices.set_isolation(self._mode)
+            elif self._node.devices.inventory is not None:
                 await self._probe([card.uuid for card in self._node.devices.cards if card.health == HEALTHY])
-                self._node.devices.set_isolation(protocol.ISOLATION_DRIVER if self.active else "")
+                self._node.devices.set_isolation(DRIVER if self.active else WATCH)
                 await self._compare()
-            await asyncio.sleep(INTERVAL_SECONDS if self._mode == NONE or self._able else 1.0)
+            await asyncio.sleep(INTERVAL_SECONDS if self._mode not in _BY_DRIVER or self._able else 1.0)
 
     async def _probe(self, cards: Sequence[str]) -> None:
         """Find out for which cards the driver has limits. What it can, it can until this process ends; else it is asked again."""
         for card in cards:
-            if self._mode == NONE:
-                self._able[card] = f"--isolation {NONE}"
+            if self._mode not in _BY_DRIVER:
+                self._able[card] = f"--isolation {self._mode}"
             elif self._able.get(card) != "":
                 self._able[card] = await in_thread(partial(self._why_not, card))
         lacking = {why for why in self._able.values() if why}

@@ -42,6 +42,7 @@ class StateFile:
         self.unit = ""  # name of the unit that `load` found; "" if unknown
         self.cards: Inventory | None = None  # the cards that `load` found
         self.strategy = ""  # the device strategy that `load` found; "" if unknown
+        self.isolation = ""  # the isolation that `load` found; "" if unknown
         self._node = node
         self._boot = boot()
         self._written: bytes | None = None
@@ -72,6 +73,8 @@ class StateFile:
         self.unit, self.cards = unit, cards
         # A release without strategies used the original's.
         self.strategy = (cards.strategy or protocol.STRATEGY_ENVIRONMENT) if cards else ""
+        # A release without this field had no MPS.
+        self.isolation = (cards.isolation or protocol.ISOLATION_WATCH) if cards else ""
         self._node.usage.restore(snapshot, names)
 
     async def run(self) -> NoReturn:

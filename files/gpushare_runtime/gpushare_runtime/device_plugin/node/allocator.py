@@ -18,6 +18,7 @@ from typing import Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.constraints import Labels, selects
 from gpushare_runtime.core.inventory import HEALTHY, Card
+from gpushare_runtime.core.mps import client_access
 from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.device_plugin.node.candidates import CandidateCard, Candidates
@@ -87,8 +88,10 @@ def allocate_response(
     cards: tuple[Card, ...],
     container: PendingContainer | None,
     strategy: str = protocol.STRATEGY_ENVIRONMENT,
+    unit_mib: int = 0,
+    isolation: str = "",
 ) -> AllocateResult:
-    """cards: those of the ids, by index; strategy: of protocol.STRATEGIES."""
+    """cards: those of the ids, by index; strategy: of protocol.STRATEGIES; unit_mib: size of a unit; isolation: of this node."""
     units = len(ids) if resource == protocol.RESOURCE_MEMORY else sum(card.units for card in cards)
     pod_units, as_planned = units, None
     if container is not None:
@@ -109,13 +112,27 @@ def allocate_response(
         protocol.ENV_CONTAINER_UNITS: str(units),
         protocol.ENV_POD_UNITS: str(pod_units),
     }
+    if isolation == protocol.ISOLATION_MPS and len(cards) == 1:
+        # Whole cards have no limits. Several of them have no common control daemon: one process may use each.
+        mib = units * unit_mib if resource == protocol.RESOURCE_MEMORY else None
+        client = client_access(cards[0].uuid, mib, _core_of(container))
+        environment.update(client.environment)
+        access = replace(access, writable=client.mounts)
     return AllocateResult(environment, access, cards, container, as_planned)
+
+
+def _core_of(container: PendingContainer | None) -> int:
+    """Per cent of the card's compute that the container requests; 0 without a request."""
+    request = container.pod.request if container is not None else None
+    return next((c.core for c in request.containers if c.name == container.devices.container), 0) if container and request else 0
 
 
 _DELETE_POD: Final = "delete the pod so that the scheduler places it again"
 _RETRIES: Final = "kubelet will retry the start"
 # kubelet requests devices for a few containers at a time, and allocates what it prefers immediately.
 _REMEMBERED: Final = 8
+# More than all cards of a node have MPS clients.
+_MOST_SHARES: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -131,6 +148,8 @@ class Allocator:
     processes: Processes  # of this host; scanned only if a pod may have outlived kubelet's record
     preferred: dict[str, OrderedDict[frozenset[str], PendingContainer | None]] = field(default_factory=dict)
     """Resource → ids that the plugin preferred → the container that they were for."""
+    shares: OrderedDict[frozenset[str], int] = field(default_factory=OrderedDict)
+    """Ids of memory → per cent of the card's compute in the environment that their container got, with MPS."""
 
     def release_terminated(self) -> None:
         """Release the ids of terminated pods without a process. Scans processes if there are terminated pods."""
@@ -181,7 +200,13 @@ class Allocator:
         if conflict:
             raise self._reject(container, f"{resource}: {conflict}; {_DELETE_POD}")
         self.usage.record_grant(resource, given, container)
-        return allocate_response(resource, given, cards, container, self.devices.strategy)
+        if self.devices.isolation == protocol.ISOLATION_MPS and resource == protocol.RESOURCE_MEMORY:
+            self.shares[given] = _core_of(container)
+            self.shares.move_to_end(given)
+            while len(self.shares) > _MOST_SHARES:
+                self.shares.popitem(last=False)
+        unit = self.devices.inventory.unit.mib if self.devices.inventory else 0
+        return allocate_response(resource, given, cards, container, self.devices.strategy, unit, self.devices.isolation)
 
     def _cards_of(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> tuple[Card, ...]:
         known = self.devices.card_of(resource)
@@ -227,6 +252,7 @@ class Allocator:
         owners = usage.containers_with(resource, given)
         recorded = [key for key in owners if not usage.released(key[0])]
         self._check_cards(resource, cards, recorded)
+        self._check_share(resource, given, recorded)
         if self._used_by_others(resource, given, recorded) and doubtful:
             self.release_terminated()
             recorded = [key for key in recorded if key in usage.snapshot()]
@@ -242,6 +268,20 @@ class Allocator:
         for uid in {key[0] for key in recorded or owners}:
             usage.record_start([key for key in recorded or owners if key[0] == uid])
         return bool(recorded)
+
+    def _check_share(self, resource: str, ids: frozenset[str], recorded: Collection[DeviceKey]) -> None:
+        """The environment of a container cannot be changed any more: it must be that of its owner, which only now is certain."""
+        share = self.shares.get(ids)
+        for uid, container, of_resource in recorded:
+            pod = self.pods.get(uid)
+            if share is None or of_resource != resource or pod is None or pod.request is None:
+                continue
+            wanted = next((c.core for c in pod.request.containers if c.name == container), 0)
+            if wanted != share:
+                raise AllocationRejected(
+                    f"{resource}: container {container} of {self.usage.pod_name(uid)} requests {wanted} % of the card's compute and got "
+                    f"{share} %, which was meant for a pod of the same size; {_DELETE_POD}"
+                )
 
     def _check_overlap(self, resource: str, ids: frozenset[str]) -> None:
         """Ids without a record may belong to a lost one; ids of another container never belong to this one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 
-from gpushare_runtime.core import protocol
+from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.inventory import HEALTHY, Card, Inventory
 from gpushare_runtime.core.quantity import unit_id
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
@@ -25,6 +25,7 @@ class Devices:
         self._read: Inventory | None = None
         self._cordon = ""
         self._isolation = ""
+        self._mps: Mapping[str, str] = {}
         self._slots: dict[str, Card] = {}
         self._ids: dict[str, list[str]] = {}
 
@@ -39,7 +40,11 @@ class Devices:
     def set_inventory(self, read: Inventory) -> bool:
         """Take the cards as read now. Returns whether they differ from before."""
         self._read = read
-        inventory = replace(read, cards=tuple(map(self._offered, read.cards)), strategy=self.strategy, isolation=self._isolation)
+        isolation = self._isolation
+        core = 100 if isolation in protocol.ISOLATIONS_WITH_COMPUTE else 0
+        clients = mps.MOST_CLIENTS if isolation == protocol.ISOLATION_MPS else 0
+        cards = tuple(map(self._offered, read.cards))
+        inventory = replace(read, cards=cards, core=core, strategy=self.strategy, isolation=isolation, clients=clients)
         if inventory == self.inventory:
             return False
         self.inventory = inventory
@@ -51,7 +56,20 @@ class Devices:
     def _offered(self, card: Card) -> Card:
         cordoned = card.cordoned or is_cordoned(self._cordon, card)
         # The card's own failure says more.
-        return replace(card, cordoned=cordoned, health=self._without_spec(card) or HEALTHY if card.health == HEALTHY else card.health)
+        why = self._without_spec(card) or self._without_mps(card)
+        return replace(card, cordoned=cordoned, health=why or HEALTHY if card.health == HEALTHY else card.health)
+
+    def _without_mps(self, card: Card) -> str:
+        if self._isolation != protocol.ISOLATION_MPS:
+            return ""
+        return self._mps.get(card.uuid, "the state of its MPS control daemon is not known yet")
+
+    def set_mps(self, problems: Mapping[str, str]) -> None:
+        """Take why the MPS control daemon of each card cannot be used now, by UUID; "" if it can."""
+        if problems != self._mps:
+            self._mps = dict(problems)
+            if self._read is not None:
+                self.set_inventory(self._read)
 
     def _without_spec(self, card: Card) -> str:
         return self.cdi.problem(card) if self.strategy == protocol.STRATEGY_CDI else ""
@@ -68,8 +86,13 @@ class Devices:
         answering = [card for card in (self._read.cards if self._read else ()) if card.health == HEALTHY]
         return {card.uuid: why for card in answering if (why := self._without_spec(card))}
 
+    @property
+    def isolation(self) -> str:
+        """What keeps pods to their units now; "" if that is not known yet."""
+        return self._isolation
+
     def set_isolation(self, isolation: str) -> None:
-        """Take what keeps pods to their units now (protocol.ISOLATION_DRIVER); "" for nothing."""
+        """Take what keeps pods to their units now (protocol.ISOLATION_…)."""
         if isolation != self._isolation:
             self._isolation = isolation
             if self._read is not None:

@@ -32,6 +32,8 @@ _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-
 class CardAccess:
     """visible: the value of NVIDIA_VISIBLE_DEVICES; cdi_devices: full names; mounts: paths in the container for the host's /dev/null.
 
+    writable: paths in the container with paths on the host, mounted so that the container may write.
+
     device_nodes: names in the host's /dev, of which the container gets those that exist. nvidia's runtime makes them as well, in its
     mode legacy behind runc's back: `systemctl daemon-reload` and the CPU manager then take away what the container's own list of
     devices does not contain. CDI devices are in that list.
@@ -41,6 +43,7 @@ class CardAccess:
     cdi_devices: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
+    writable: tuple[tuple[str, str], ...] = ()
 
 
 def access_to(strategy: str, cards: Sequence[Card]) -> CardAccess:
@@ -53,6 +56,23 @@ def access_to(strategy: str, cards: Sequence[Card]) -> CardAccess:
         mounts = tuple(f"{protocol.MOUNTED_DEVICES}/{uuid}" for uuid in uuids)
         return CardAccess(protocol.MOUNTED_DEVICES, mounts=mounts, device_nodes=nodes)
     return CardAccess(",".join(uuids), device_nodes=nodes)
+
+
+def changed_isolation(isolation: str, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
+    """Why the plugin cannot use this isolation now; "" if it can. before, uids, live: as for changed_strategy.
+
+    Only MPS changes what a container gets. Without a control daemon its clients cannot use the card, and with one the others cannot.
+    """
+    changed = before != "" and protocol.ISOLATION_MPS in (isolation, before) and isolation != before
+    running = sorted(live(uids)) if changed and uids else []
+    if not running:
+        return ""
+    shown = ", ".join(running[:3]) + (f" and {len(running) - 3} more" if len(running) > 3 else "")
+    return (
+        f"{len(running)} pods have cards with the isolation {before[:80]} (UID {shown}), this plugin should use {isolation}: "
+        "their containers cannot use a card in the other way. "
+        f"Delete these pods first (kubectl drain, or their owners), or keep gpushare_isolation as it was for this host"
+    )
 
 
 def changed_strategy(strategy: str, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:

@@ -133,7 +133,7 @@ def test_what_a_group_has() -> None:
     )
     assert grouped(whole(1), card(0, 16, health="lost")) == "needs 1 whole card, 0 are empty"
     assert grouped(asking(4, core=20), card(0, 16)) == (
-        "needs 4 GiB and 20 % of compute on one card, but its mode does not share out compute (aliyun.com/gpu-core.percentage)"
+        "needs 4 GiB and 20 % of compute on one card, but its isolation shares out no compute (aliyun.com/gpu-core.percentage)"
     )
     assert grouped(asking(4, core=60), card(0, 3), card(1, 4), core=50) == (
         "needs 4 GiB and 60 % of compute on one card, at most 4 are free on one, and at most 50 % of compute beside such memory"
@@ -182,7 +182,7 @@ def test_several_cards() -> None:
 
 def test_compute() -> None:
     assert said(asking(4, core=20), card(0, 16)) == (
-        "n: needs 4 GiB and 20 % of compute on one card, but its mode does not share out compute (aliyun.com/gpu-core.percentage)"
+        "n: needs 4 GiB and 20 % of compute on one card, but its isolation shares out no compute (aliyun.com/gpu-core.percentage)"
     )
     assert said(asking(4, core=60), card(0, 16), core=100, used=50) == (
         "n: needs 4 GiB and 60 % of compute on one card, at most 15 are free on one, and at most 50 % of compute beside such memory "
@@ -257,6 +257,6 @@ def test_a_pod_that_requires_a_limit_fits_where_the_driver_sets_one() -> None:
     assert (open_.remaining_after(request), limits.remaining_after(request)) == (None, 12)
     assert (open_.fits_when_empty(request), limits.fits_when_empty(request)) == (False, True)
     assert open_.remaining_after(memory(4)) == 12
-    assert "2 cards on a node whose driver does not limit pods, which gpushare.request/isolation requires" in explain.exact(request, open_)
+    assert "2 cards on a node with another isolation than gpushare.request/isolation requires" in explain.exact(request, open_)
     alone = replace(whole(1), rules=request.rules)
     assert open_.remaining_after(alone) == 1, "nobody else is on whole cards"

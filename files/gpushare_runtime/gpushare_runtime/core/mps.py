@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""CUDA MPS on a node: one control daemon per card. Its folders, what a container gets of them, and its state as a file. Pure.
+
+gpushare-mps runs the daemon of a card and writes the state; the device plugin reads it, and hands the card out only while it is fresh.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from gpushare_runtime.core.bounds import MOST_TEXT, as_text, natural, read_versioned, typed
+
+VERSION: Final = 1
+RUN_FOLDER: Final = "/run/gpushare-mps"
+LOG_FOLDER: Final = "/var/lib/gpushare-mps/log"
+STATE_NAME: Final = "state.json"
+PIPES: Final = "pipe"
+SHARED_MEMORY: Final = "shm"
+
+# In a container. The second is where the driver's shared memory always is.
+CONTAINER_PIPES: Final = "/run/gpushare-mps/pipe"
+CONTAINER_SHARED_MEMORY: Final = "/dev/shm"
+ENV_PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
+ENV_LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
+ENV_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+ENV_THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+MOST_CLIENTS: Final = 48
+"""Client contexts of one card, on Volta and later."""
+LOWEST_CAPABILITY: Final = (7, 0)
+"""Compute capability of Volta. Before it clients share one address space, and have no limits."""
+FRESH_SECONDS: Final = 20.0
+"""A state that is older does not count: its writer hangs or is gone."""
+_LATEST: Final = 2**40
+
+
+class MpsStateError(ValueError):
+    """A state file that cannot be used; the message says what was found and expected."""
+
+
+@dataclass(frozen=True)
+class MpsState:
+    """at: seconds on the host's monotonic clock; problem: why the daemon does not answer, "" if it does; servers: of how many users."""
+
+    at: int
+    problem: str = ""
+    servers: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps({"v": VERSION, "at": self.at, "problem": as_text(self.problem), "servers": self.servers})
+
+    @classmethod
+    def from_json(cls, text: str) -> MpsState:
+        """MpsStateError."""
+        data = read_versioned(text, VERSION, MpsStateError)
+        number = partial(natural, data, error=MpsStateError)
+        return cls(number("at", most=_LATEST), typed(data, "problem", str, error=MpsStateError), number("servers"))
+
+    def unusable(self, now: float) -> str:
+        """Why no container may start on this card at this time of the same clock; "" if one may."""
+        if self.problem:
+            return f"its MPS control daemon is not usable: {self.problem}"[:MOST_TEXT]
+        # A clock that went back was another boot's.
+        if not self.at <= now + 1 < self.at + 1 + FRESH_SECONDS:
+            return "its MPS control daemon has not answered: see `systemctl status 'gpushare-mps@*'`"
+        return ""
+
+
+@dataclass(frozen=True)
+class ClientAccess:
+    """What a container gets beside its card. mounts: (path in the container, path on the host), writable."""
+
+    environment: tuple[tuple[str, str], ...]
+    mounts: tuple[tuple[str, str], ...]
+
+
+def client_access(uuid: str, mib: int | None, core: int, folder: str = RUN_FOLDER) -> ClientAccess:
+    """Of a container with this much memory (None: all of it) and per cent of the compute (0: all of it) of one card.
+
+    The limit names the card by its index, because releases of the driver ignore UUIDs there. The index is 0: the control daemon has only
+    this card, and renumbers it.
+    """
+    environment = [(ENV_PIPES, CONTAINER_PIPES)]
+    if mib is not None:
+        environment.append((ENV_MEMORY, f"0={mib}M"))
+    if core:
+        environment.append((ENV_THREADS, str(core)))
+    mounts = ((CONTAINER_PIPES, f"{folder}/{uuid}/{PIPES}"), (CONTAINER_SHARED_MEMORY, f"{folder}/{uuid}/{SHARED_MEMORY}"))
+    return ClientAccess(tuple(environment), mounts)

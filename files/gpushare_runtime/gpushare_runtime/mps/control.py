@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""nvidia-cuda-mps-control: the daemon of one card as a child process, and the dialogue with it.
+
+The program is both: with -f it is the daemon, without it sends what stands on its standard input to the daemon of the pipe directory.
+It exits with 0 after an unknown command, and prints what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime.core import mps
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+ANSWER_SECONDS: Final = 5.0
+_QUIT_SECONDS: Final = 10.0
+_MOST_BYTES: Final = 16 * 1024
+_START_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.1
+_SIZE: Final = re.compile(r"([0-9]{1,9})([MG])B?")
+
+
+class ControlError(Exception):
+    """The daemon does not run, does not answer, or answers something else; the message says what and what to do."""
+
+
+class ControlDaemon:
+    """The daemon of one card. program: its path; uuid: of the card; folder, logs: of this card's files."""
+
+    def __init__(self, program: str, uuid: str, folder: Path, logs: Path) -> None:
+        self._program = program
+        self._uuid = uuid
+        self._folder = folder
+        self._logs = logs
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The daemon sees this card alone: its clients know it as device 0."""
+        own = {mps.ENV_PIPES: str(self._folder / mps.PIPES), mps.ENV_LOGS: str(self._logs), "CUDA_VISIBLE_DEVICES": self._uuid}
+        return {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), **own}
+
+    async def start(self) -> None:
+        """Start it and wait until it answers. ControlError."""
+        self._make_folders()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                self._program, "-f", env=self.environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise ControlError(
+                f"{self._program} cannot be run ({error.strerror}): install the part of the driver that has it, such as "
+                "nvidia-cuda-mps or nvidia-compute-utils"
+            ) from None
+        deadline = asyncio.get_running_loop().time() + _START_SECONDS
+        while True:
+            try:
+                await self.servers()
+            except ControlError as error:
+                if asyncio.get_running_loop().time() > deadline or self._process.returncode is not None:
+                    raise ControlError(f"the daemon does not answer after its start: {error}; see {self._logs}/control.log") from None
+                await asyncio.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    def _make_folders(self) -> None:
+        # Clients run as any user: they connect in the first one and make files in the second one.
+        for path, mode in ((self._folder / mps.PIPES, 0o755), (self._folder / mps.SHARED_MEMORY, 0o1777), (self._logs, 0o755)):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(mode)
+        for left in (self._folder / mps.PIPES).iterdir():
+            # Sockets of a former daemon. A new one does not take their place.
+            left.unlink()
+
+    async def ended(self) -> int:
+        """The exit status, once the daemon has ended."""
+        if self._process is None:
+            raise ControlError("the daemon was not started")
+        return await self._process.wait()
+
+    async def ask(self, command: str, within: float = ANSWER_SECONDS) -> str:
+        """The daemon's answer to a command, without the line end. ControlError."""
+        process = await asyncio.create_subprocess_exec(
+            self._program,
+            env=self.environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            out, _dummy = await asyncio.wait_for(process.communicate(f"{command}\n".encode()), within)
+        except asyncio.TimeoutError:
+            raise ControlError(f"no answer to {command!r} within {within:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        answer = out[:_MOST_BYTES].decode(errors="replace").strip()
+        if process.returncode != 0 or answer.startswith("Unknown command"):
+            raise ControlError(f"{command!r} was answered with {answer[:80]!r} (exit status {process.returncode})")
+        return answer
+
+    async def servers(self) -> list[int]:
+        """The processes of its servers; one for each user that has clients."""
+        answer = await self.ask("get_server_list")
+        if not all(word.isascii() and word.isdigit() for word in answer.split()):
+            raise ControlError(f"'get_server_list' was answered with {answer[:80]!r}; expected process numbers")
+        return [int(word) for word in answer.split()]
+
+    async def bound_clients(self, mib: int) -> None:
+        """No client gets more than this of the card, whatever its own environment says. Read back. ControlError."""
+        await self.ask(f"set_default_device_pinned_mem_limit 0 {mib}M")
+        answer = await self.ask("get_default_device_pinned_mem_limit 0")
+        found = _SIZE.fullmatch(answer)
+        if found is None or int(found[1]) * (1024 if found[2] == "G" else 1) != mib:
+            raise ControlError(f"the daemon's memory limit is {answer[:80]!r} after {mib}M was set")
+
+    async def stop(self) -> None:
+        """End it and its servers. Never raises."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ControlError, OSError):
+            await self.ask("quit")
+        for end in (None, signal.SIGTERM, signal.SIGKILL):
+            if end is not None:
+                log.warning("the MPS control daemon of %s does not end: sending it %s", self._uuid, end.name)
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(end)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), _QUIT_SECONDS)
+                return

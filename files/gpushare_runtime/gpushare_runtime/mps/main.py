@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare-mps CARD: the compute mode of a card, its MPS control daemon, and its state for the device plugin.
+
+The daemon's end is this process's end: systemd starts both again. Clients of a daemon that ended are lost, and kubelet starts
+their containers again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+from gpushare_runtime.core import mps
+from gpushare_runtime.core.mps import MpsState
+from gpushare_runtime.daemon import runner
+from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
+from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.mps.card import CardError, ExclusiveMode, Nvml
+from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "gpushare-mps"
+INTERVAL_SECONDS: Final = 5.0
+_PART: Final = "control daemon"
+_CARD: Final = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """uuid: of the card; run, logs: folders for those of all cards; state: a folder that a reboot keeps; program: path or name."""
+
+    uuid: str
+    run: Path
+    logs: Path
+    state: Path
+    program: str
+    log_level: str = "info"
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
+    """The settings by arguments; None: this process's. Ends the process with a message if they are invalid."""
+    parser = argparse.ArgumentParser(prog=NAME, description="Run the MPS control daemon of one card.")
+    parser.add_argument("card", type=_card, help="UUID of the card, as `nvidia-smi -L` prints it")
+    parser.add_argument("--run-dir", type=Path, default=Path(mps.RUN_FOLDER), help="default %(default)s")
+    parser.add_argument("--log-dir", type=Path, default=Path(mps.LOG_FOLDER), help="default %(default)s")
+    state = Path(os.environ.get("STATE_DIRECTORY", "/var/lib/gpushare-mps").split(":")[0])
+    parser.add_argument("--state-dir", type=Path, default=state, help="(or STATE_DIRECTORY) default %(default)s")
+    parser.add_argument("--control", default=PROGRAM, metavar="PROGRAM", help="default %(default)s")
+    runner.add_options(parser)
+    given = parser.parse_args(arguments)
+    return Settings(given.card, given.run_dir, given.log_dir, given.state_dir, given.control, given.log_level)
+
+
+def _card(text: str) -> str:
+    if _CARD.fullmatch(text):
+        return text
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not the UUID of a card; write for example GPU-8f6f2c31-…, see `nvidia-smi -L`")
+
+
+class MpsOfCard:
+    """The daemon of one card, from its compute mode to its end."""
+
+    def __init__(self, settings: Settings, nvml: Nvml, interval: float = INTERVAL_SECONDS) -> None:
+        self.status = Status(required=[_PART])
+        folder = settings.run / settings.uuid
+        self._uuid = settings.uuid
+        self._state = folder / mps.STATE_NAME
+        self._mode = ExclusiveMode(nvml, settings.uuid, settings.state / f"{settings.uuid}.mode")
+        self._daemon = ControlDaemon(settings.program, settings.uuid, folder, settings.logs / settings.uuid)
+        self._interval = interval
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Run until `stop` is set. FatalError if the card cannot have MPS, or the daemon ends."""
+        try:
+            card = await in_thread(self._mode.enter)
+        except CardError as error:
+            await self._write(str(error))
+            raise FatalError(str(error), restart=True) from None
+        except OSError as error:
+            raise FatalError(f"the compute mode of before cannot be stored: {error}", restart=True) from None
+        try:
+            await self._start(card.mib)
+            await run_all([self._watch(), self._answer(), keep_alive(lambda: self.status.ready)], stop)
+        finally:
+            await self._daemon.stop()
+            await self._write("it was stopped")
+            try:
+                await in_thread(self._mode.leave)
+            except CardError as error:
+                log.error("the compute mode of before could not be set again: %s", error)
+
+    async def _start(self, mib: int) -> None:
+        try:
+            await self._daemon.start()
+            await self._daemon.bound_clients(mib)
+        except (ControlError, OSError) as error:
+            await self._write(str(error))
+            raise FatalError(str(error), restart=True) from None
+        log.info("card %s: the MPS control daemon answers; no client gets more than %d MiB", self._uuid, mib)
+
+    async def _watch(self) -> NoReturn:
+        status = await self._daemon.ended()
+        raise FatalError(f"the MPS control daemon of card {self._uuid} ended with status {status}: its clients are lost", restart=True)
+
+    async def _answer(self) -> NoReturn:
+        while True:
+            try:
+                servers = len(await self._daemon.servers())
+            except (ControlError, OSError) as error:
+                self.status.degraded(_PART, str(error))
+                await self._write(str(error))
+            else:
+                self.status.ok(_PART, f"answers, {servers} servers")
+                await self._write("", servers)
+            await asyncio.sleep(self._interval)
+
+    async def _write(self, problem: str, servers: int = 0) -> None:
+        text = MpsState(int(time.monotonic()), problem, servers).to_json()
+        try:
+            await in_thread(partial(_replace, self._state, text))
+        except OSError as error:
+            log.error("%s cannot be written: %s", self._state, error)
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+async def serve(settings: Settings, nvml: Nvml, signals: Signals) -> None:
+    """Run until SIGTERM or SIGINT. FatalError."""
+    await MpsOfCard(settings, nvml).run(signals.stop)
+
+
+def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
+    """The console command. Returns the exit status. nvml: None for the installed one."""
+    settings = parse_arguments(argv)
+    if nvml is None:
+        from gpushare_runtime.mps.card import PynvmlCards
+
+        nvml = PynvmlCards()
+    return run(partial(serve, settings, nvml), settings.log_level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The MPS control daemons of a host, one systemd service per card. No Ansible here.
+
+A restart ends all CUDA work on its card. So nothing is started, restarted or stopped while pods have cards: a change that pods forbid
+is an error, and one that can wait, such as that of a new release, waits.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
+    SETTINGS,
+    Daemon,
+    Health,
+    apart,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+
+OWNER = "mps"
+#: How the names of the services begin; the UUID of the card follows.
+PREFIX = "gpushare-mps-"
+#: Stands for the card in the unit that the role renders.
+CARD = "@card@"
+_UUID = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
+_NAME = re.compile(rf"{PREFIX}({_UUID.pattern})\.service")
+_SHOWN = 3
+
+
+class MpsError(Exception):
+    """The daemons cannot be as asked; nothing was changed. The message says what was found, what is expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where units and their settings are."""
+
+    units: str = UNITS
+    settings: str = SETTINGS
+
+
+class Daemons(Service):
+    """All services of the host that are ours. health: for each that runs."""
+
+    def __init__(self, daemons: Sequence[Daemon]) -> None:
+        super().__init__(self.is_due, self.settle, self.problem)
+        self._daemons = daemons
+
+    def is_due(self) -> bool:
+        return any(daemon.is_due() for daemon in self._daemons)
+
+    def settle(self) -> None:
+        for daemon in self._daemons:
+            daemon.restart_now()
+
+    def problem(self) -> Optional[str]:
+        problems = [why for why in (daemon.problem() for daemon in self._daemons) if why]
+        return "; ".join(problems) if problems else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """transaction, service: to apply; waiting: services that are older than this release and run on, because pods have cards."""
+
+    transaction: Transaction
+    service: Daemons
+    disabled: Sequence[Daemon]
+    waiting: Tuple[str, ...]
+
+
+def present(place: Place) -> List[str]:
+    """UUIDs of the cards that have a service of ours."""
+    names = sorted(os.listdir(place.units)) if os.path.isdir(place.units) else []
+    return [found.group(1) for found in map(_NAME.fullmatch, names) if found]
+
+
+def plan(
+    cards: Sequence[str],
+    unit: str,
+    holders: Sequence[str],
+    run: Run,
+    environ: Callable[[str], bytes],
+    timeout: float = 60,
+    place: Optional[Place] = None,
+    exposed: Callable[[], Optional[str]] = lambda: None,
+) -> Plan:
+    """Exactly these cards have a daemon. unit: with CARD in it; holders: UIDs of the pods with cards. MpsError, SystemdError."""
+    where = place or Place()
+    for card in cards:
+        if not _UUID.fullmatch(card):
+            raise MpsError(f"found the card {card[:80]!r}; expected a UUID such as GPU-8f6f2c31-…, as `nvidia-smi -L` prints it")
+    transaction, waiting = Transaction(OWNER), []
+    daemons: Dict[str, Daemon] = {}
+    there = present(where)
+    for card in sorted({*cards, *there}):
+        health = Health(None, "", timeout)
+        daemons[card] = Daemon(PREFIX + card, health, run, environ, where.units, settings=where.settings, exposed=exposed)
+    new = sorted(set(cards) - set(there))
+    gone = sorted(set(there) - set(cards))
+    if (new or gone) and holders:
+        raise MpsError(_refusal(new, gone, holders))
+    for card, daemon in daemons.items():
+        if card in gone:
+            transaction.remove(daemon.path)
+            transaction.remove(daemon.settings)
+            continue
+        content = unit.replace(CARD, card)
+        text, settings = apart(content, daemon.settings, [content])
+        runs = daemon.running_generation() is not None
+        if holders and runs and not _same(daemon, text, settings):
+            waiting.append(daemon.unit)
+            continue
+        transaction.write(daemon.path, text.encode(), 0o644)
+        transaction.write(daemon.settings, settings.encode(), 0o644)
+    kept = [daemon for daemon in daemons.values() if daemon.unit not in waiting]
+    disabled = [daemon for card, daemon in daemons.items() if card not in gone and daemon.unit not in waiting and not daemon.is_enabled()]
+    return Plan(transaction, Daemons(kept), disabled, tuple(waiting))
+
+
+def _same(daemon: Daemon, text: str, settings: str) -> bool:
+    found = [_read(path) for path in (daemon.path, daemon.settings)]
+    return found == [text, settings] and not daemon.is_stale()
+
+
+def _read(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, ValueError):
+        return None
+
+
+def _refusal(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) -> str:
+    shown = ", ".join(sorted(holders)[:_SHOWN]) + (f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else "")
+    what = " and ".join(
+        part for part in (f"{len(new)} cards without MPS" if new else "", f"{len(gone)} cards with MPS" if gone else "") if part
+    )
+    return (
+        f"found {what} that gpushare_isolation changes, and {len(holders)} pods with cards (UID {shown}); expected no pod with cards, "
+        "because their containers cannot use a card in the other way: drain the node and run again, or keep gpushare_isolation"
+    )

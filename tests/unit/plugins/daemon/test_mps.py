@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A control daemon for each card, one for none that is gone, and nothing changes under pods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, Place, Plan, plan, present
+
+from gpushare_runtime.mps.main import parse_arguments
+from unit.plugins.daemon.test_service import Systemd
+
+A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+UNIT = "[Unit]\nDescription=@card@\n\n[Service]\nExecStart=/opt/gpushare/{}/bin/gpushare-mps @card@\n"
+
+
+class Host:
+    """A host's systemd with any number of services."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = Place(str(folder), str(folder))
+        self.folder, self.services, self.starts, self._pids = folder, {}, True, 0
+        self.holders: list[str] = []
+
+    def of(self, unit: str) -> Systemd:
+        if unit not in self.services:
+            made = Systemd(self.folder)
+            made.path, made.settings = self.folder / unit, self.folder / unit.replace(".service", ".env")
+            self.services[unit] = made
+        self.services[unit].starts = self.starts
+        return self.services[unit]
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        units = [word for word in argv if word.endswith(".service")]
+        if not units:
+            for service in self.services.values():
+                service(argv)
+            return 0, "", ""
+        status, out, err = self.of(units[0])(argv)
+        # Each has a process of its own.
+        return status, out.replace("MainPID=42", f"MainPID={list(self.services).index(units[0]) + 1}"), err
+
+    def environ(self, pid: str) -> bytes:
+        return list(self.services.values())[int(pid) - 1].environ("42") if pid != "0" else b""
+
+    def plan(self, *cards: str, release: str = "1") -> Plan:
+        return plan(cards, UNIT.format(release), self.holders, self, self.environ, 0, self.place)
+
+    def converge(self, *cards: str, release: str = "1") -> tuple[bool, Sequence[str]]:
+        made = self.plan(*cards, release=release)
+        due = bool(made.transaction.changes) or made.service.is_due()
+        if due:
+            made.transaction.apply(made.service)
+        return due, made.waiting
+
+    @property
+    def running(self) -> dict[str, str]:
+        """Card to the release that its service runs."""
+        found = {}
+        for name, service in self.services.items():
+            if service.running is not None:
+                found[name[13:-8]] = re.search(r"/opt/gpushare/(\w+)/", service.running)[1]  # type: ignore[index]
+        return found
+
+    def calls(self) -> list[str]:
+        return [call for service in self.services.values() for call in service.calls]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal"))
+    (tmp_path / "units").mkdir()
+    return Host(tmp_path / "units")
+
+
+def test_each_card_gets_a_daemon_and_the_next_run_changes_nothing(host: Host) -> None:
+    assert host.converge(A, B) == (True, ())
+    assert host.running == {A: "1", B: "1"}
+    assert present(host.place) == [A, B]
+    calls = len(host.calls())
+    assert host.converge(A, B) == (False, ())
+    assert len(host.calls()) == calls
+
+
+def test_a_card_that_is_gone_loses_its_daemon_and_none_is_left_at_last(host: Host) -> None:
+    host.converge(A, B)
+    assert host.converge(A) == (True, ())
+    assert host.running == {A: "1"}
+    assert present(host.place) == [A]
+    assert host.converge() == (True, ())
+    assert (host.running, present(host.place)) == ({}, [])
+    assert not any(service.enabled for service in host.services.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [((), (A,), "1 cards without MPS"), ((A,), (), "1 cards with MPS"), ((A,), (B,), "1 cards without MPS and 1 cards with MPS")],
+)
+def test_under_pods_no_card_gets_or_loses_mps(host: Host, before: Sequence[str], after: Sequence[str], found: str) -> None:
+    host.converge(*before)
+    host.holders = ["u1", "u2", "u3", "u4"]
+    with pytest.raises(
+        MpsError, match=rf"found {found} that gpushare_isolation changes, and 4 pods with cards \(UID u1, u2, u3 and 1 more\)"
+    ):
+        host.plan(*after)
+    assert sorted(host.running) == sorted(before)
+
+
+def test_a_new_release_waits_for_pods_and_comes_without_them(host: Host) -> None:
+    host.converge(A, B)
+    host.holders = ["u1"]
+    waiting = (f"gpushare-mps-{A}.service", f"gpushare-mps-{B}.service")
+    assert host.converge(A, B, release="2") == (False, waiting)
+    assert host.running == {A: "1", B: "1"}
+    host.holders = []
+    assert host.converge(A, B, release="2") == (True, ())
+    assert host.running == {A: "2", B: "2"}
+
+
+def test_one_that_does_not_run_is_started_under_pods_too(host: Host) -> None:
+    host.converge(A, B)
+    host.holders = ["u1"]
+    host.of(f"gpushare-mps-{A}.service").running = None
+    assert host.converge(A, B) == (True, ())
+    assert host.running == {A: "1", B: "1"}
+
+
+def test_where_one_does_not_start_everything_is_as_before(host: Host) -> None:
+    host.starts = False
+    with pytest.raises(TransactionError, match="it said this"):
+        host.converge(A)
+    assert present(host.place) == []
+
+
+@pytest.mark.parametrize("card", ["0", "GPU-../../../etc/x", "GPU-aaaa\nExecStart=/bin/sh", ""])
+def test_only_a_uuid_becomes_the_name_of_a_file(host: Host, card: str) -> None:
+    with pytest.raises(MpsError, match="expected a UUID"):
+        host.plan(card)
+
+
+def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
+    text = (Path(__file__).resolve().parents[4] / "roles/mps/templates/gpushare-mps.service.j2").read_text()
+    made = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined).from_string(text)
+    unit = made.render(__gpushare_runtime_installed={"environment": "/e"}, gpushare_mps_control="/x/mps", gpushare_start_timeout=60)
+    command = re.search(r"^ExecStart=((?:.*\\\n)*.*)$", unit, re.MULTILINE)
+    assert command
+    words = command[1].replace("\\\n", " ").replace("@card@", A).split()
+    settings = parse_arguments(words[1:])
+    assert (words[0], settings.uuid, settings.program) == ("/e/bin/gpushare-mps", A, "/x/mps")
+    assert (str(settings.run), str(settings.logs)) == ("/run/gpushare-mps", "/var/lib/gpushare-mps/log")
+    assert "BindPaths=/run/gpushare-mps/@card@/shm:/dev/shm" in unit

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The state of a control daemon, what a container gets, and what the ledger makes of MPS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_runtime.core.constraints import Rules
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.mps import FRESH_SECONDS, MOST_CLIENTS, MpsState, MpsStateError, client_access
+from gpushare_runtime.core.placement import explain
+from gpushare_runtime.core.request import Request, parse_request
+from unit.runtime.core.test_ledger import allocated_pod, memory, on
+from unit.runtime.pods import container, inventory, pod
+
+MPS = replace(inventory(100, 100), isolation="mps", core=100, clients=MOST_CLIENTS)
+
+
+def ledger(having: Inventory = MPS) -> Ledger:
+    made = Ledger()
+    made.set_inventory("n", having)
+    return made
+
+
+def asked(*containers: dict[str, Any], **metadata: Any) -> Request:
+    request = parse_request(pod(*containers, **metadata))
+    assert request is not None
+    return request
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "words"),
+    [
+        (MpsState(100), 100.0, ""),
+        (MpsState(100), 100 + FRESH_SECONDS - 0.1, ""),
+        (MpsState(100), 100 + FRESH_SECONDS + 1, "has not answered"),
+        (MpsState(100), 50.0, "has not answered"),
+        (MpsState(100, "it was stopped"), 100.0, "is not usable: it was stopped"),
+    ],
+)
+def test_a_state_counts_while_it_is_fresh(state: MpsState, now: float, words: str) -> None:
+    why = MpsState.from_json(state.to_json()).unusable(now)
+    assert (why == "") == (words == "")
+    assert words in why
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"v":1}', '{"v":1,"at":-1,"problem":"","servers":0}', '{"v":1,"at":0,"problem":7,"servers":0}']
+)
+def test_a_state_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(MpsStateError):
+        MpsState.from_json(text)
+
+
+def test_a_container_gets_its_memory_by_index_and_its_share_of_the_compute() -> None:
+    access = client_access("GPU-a", 4096, 25)
+    assert dict(access.environment) == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/run/gpushare-mps/pipe",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+    }
+    assert dict(access.mounts) == {"/run/gpushare-mps/pipe": "/run/gpushare-mps/GPU-a/pipe", "/dev/shm": "/run/gpushare-mps/GPU-a/shm"}
+    assert dict(client_access("GPU-a", None, 0).environment) == {"CUDA_MPS_PIPE_DIRECTORY": "/run/gpushare-mps/pipe"}
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0, 5, 30, 50, 100]), st.integers(1, 3)), max_size=80))
+def test_no_card_has_more_compute_or_more_clients_than_it_has(asks: list[tuple[int, int, int]]) -> None:
+    """Pods come as long as they fit; counted by hand."""
+    made, cores, clients, units = ledger(), [0, 0], [0, 0], [0, 0]
+    for number, (size, core, count) in enumerate(asks):
+        parts = [container(f"c{i}", mem=size, **({"core": core // count // 5 * 5} if core // count >= 5 else {})) for i in range(count)]
+        request = asked(*parts)
+        states = made.nodes["n"].candidates(request)
+        fits = [
+            index
+            for index in (0, 1)
+            if units[index] + request.units <= 100 and cores[index] + request.core <= 100 and clients[index] + count <= MOST_CLIENTS
+        ]
+        assert [state.card.index for state in states] == fits
+        assert (made.nodes["n"].remaining_after(request) is not None) == bool(fits)
+        if fits:
+            index = fits[0]
+            given = {place: {index: size} for place in range(count)}
+            made.apply(replace(allocated_pod(f"p{number}", request, on(index, size)), node="n", allocation=type(on(0, 1)).of(given)))
+            units[index] += request.units
+            cores[index] += request.core
+            clients[index] += count
+    assert max(cores) <= 100
+    assert max(clients) <= MOST_CLIENTS
+    assert made.nodes["n"].problems() == []
+
+
+def test_the_reason_names_clients_and_compute() -> None:
+    made = ledger(replace(MPS, cards=MPS.cards[:1], clients=1))
+    made.apply(allocated_pod("a", memory(4), on(0, 4)))
+    assert "1 card with as many MPS clients as the driver allows" in explain.exact(memory(4), made.nodes["n"])
+    assert not made.nodes["n"].fits_when_empty(asked(container("a", mem=1), container("b", mem=1)))
+    share = asked(container(mem=4, core=30))
+    assert ledger().nodes["n"].remaining_after(share) == 96
+    assert ledger(inventory(16)).nodes["n"].remaining_after(share) is None
+    assert "its isolation shares out no compute" in explain.exact(share, ledger(inventory(16)).nodes["n"])
+    driver = replace(inventory(16), isolation="driver", core=100)
+    assert ledger(driver).nodes["n"].remaining_after(share) == 12
+
+
+def test_memory_of_several_cards_is_not_for_a_node_with_mps() -> None:
+    several = asked(container(mem=4), labels={"aliyun.com/gpu-count": "2"})
+    assert ledger().nodes["n"].remaining_after(several) is None
+    assert not ledger().nodes["n"].fits_when_empty(several)
+    assert ledger(inventory(16, 16)).nodes["n"].remaining_after(several) is not None
+    assert "with MPS, which gives a pod one card" in explain.exact(several, ledger().nodes["n"])
+
+
+def test_a_pod_may_require_mps() -> None:
+    strict = replace(memory(4), rules=Rules(isolation="mps"))
+    fits = {
+        name: ledger(replace(inventory(16), isolation=name)).nodes["n"].remaining_after(strict) for name in ("mps", "driver", "watch", "")
+    }
+    assert fits == {"mps": 12, "driver": None, "watch": None, "": None}
+
+
+def test_the_inventory_carries_it() -> None:
+    assert Inventory.from_json(MPS.to_json()) == MPS
+    assert '"core":100,"clients":48' in MPS.to_json()

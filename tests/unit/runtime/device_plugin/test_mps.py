@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""With MPS a container gets its card's pipes, its memory and its share of the compute; without a daemon that answers, no card."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.mps import MpsState
+from gpushare_runtime.device_plugin.host import mps_states
+from gpushare_runtime.device_plugin.node.strategy import changed_isolation
+from unit.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, world
+from unit.runtime.device_plugin.test_pod_limits import admitted, metric, start
+from unit.runtime.kube.fake_api import until
+from unit.runtime.pods import container
+
+GIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps_states, "INTERVAL_SECONDS", 0.02)
+
+
+def answers(folder: Path, index: int, problem: str = "", age: int = 0) -> None:
+    """The control daemon of the card has written its state."""
+    path = folder / f"GPU-{index:08d}-0000-0000-0000-000000000000" / "state.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(MpsState(int(time.monotonic()) - age, problem).to_json())
+
+
+@asynccontextmanager
+async def with_mps(folder: Path, *mib: int) -> AsyncIterator[World]:
+    for index in range(len(mib)):
+        answers(folder, index)
+    async with world(*mib, isolation="mps", mps_folder=folder) as it:
+        await it.registered()
+        await until(lambda: all(card.usable for card in it.inventory.cards))
+        yield it
+
+
+def run(body: Any) -> None:
+    asyncio.run(body)
+
+
+def given(it: World, index: int = 0) -> Any:
+    """The answer for the container that kubelet admitted as this one."""
+    return it.kubelet.responses[index]
+
+
+def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_card(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
+            pod = bound(it.inventory, {0: {1: 4}, 1: {1: 2}}, container("a", mem=4, core=30), container("b", mem=2, core=20))
+            await admitted(it, pod)
+            await start(it, pod)
+            for index, (mib, core) in enumerate([(4096, "30"), (2048, "20")]):
+                answer = given(it, index)
+                assert answer.envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={mib}M"
+                assert answer.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == core
+                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/run/gpushare-mps/pipe"
+                uuid = it.inventory.by_index[1].uuid
+                mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in answer.mounts}
+                assert mounts["/run/gpushare-mps/pipe"] == (f"/run/gpushare-mps/{uuid}/pipe", False)
+                assert mounts["/dev/shm"] == (f"/run/gpushare-mps/{uuid}/shm", False)
+            assert metric(it, "isolation_info") == ['gpushare_device_plugin_isolation_info{isolation="mps"} 1.0']
+            published = it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"]
+            assert '"core":100,"clients":48' in published
+            assert '"isolation":"mps"' in published
+
+    run(body())
+
+
+def test_a_whole_card_has_the_pipes_and_no_limit(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB) as it:
+            pod = whole(it.inventory, 0)
+            await admitted(it, pod)
+            answer = given(it)
+            assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"]
+            assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in answer.envs
+
+    run(body())
+
+
+@pytest.mark.parametrize("wrong", ["stopped", "silent", "gone", "broken"])
+def test_a_card_whose_daemon_does_not_answer_is_not_handed_out(tmp_path: Path, wrong: str) -> None:
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
+            pod = memory(it.inventory, 0, 4)
+            await admitted(it, pod)
+            if wrong == "stopped":
+                answers(tmp_path, 0, "it was stopped")
+            elif wrong == "silent":
+                answers(tmp_path, 0, age=60)
+            elif wrong == "gone":
+                (tmp_path / it.inventory.by_index[0].uuid / "state.json").unlink()
+            else:
+                (tmp_path / it.inventory.by_index[0].uuid / "state.json").write_text("{")
+            await until(lambda: not it.inventory.by_index[0].usable)
+            assert it.inventory.by_index[1].usable
+            assert "MPS control daemon" in it.inventory.by_index[0].health
+            with pytest.raises(Exception, match=r"is not usable .its MPS control daemon"):
+                await start(it, pod)
+            answers(tmp_path, 0)
+            await until(lambda: it.inventory.by_index[0].usable)
+            await start(it, pod)
+
+    run(body())
+
+
+def test_before_the_first_answer_no_id_is_healthy(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with world(16 * GIB, isolation="mps", mps_folder=tmp_path) as it:
+            await until(lambda: {resource for resource, _ in it.kubelet.registrations} == RESOURCES)
+            await until(lambda: "run site.yml with gpushare_isolation: mps" in it.inventory.by_index[0].health)
+
+    run(body())
+
+
+def test_a_pod_that_requires_the_drivers_limit_does_not_start_with_mps(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB) as it:
+            strict = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "driver"})
+            await admitted(it, strict)
+            with pytest.raises(Exception, match=r"requires gpushare.request/isolation: driver"):
+                await start(it, strict)
+            fits = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "mps"})
+            await admitted(it, fits)
+            await start(it, fits)
+
+    run(body())
+
+
+def test_a_pod_that_requires_mps_does_not_start_without(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with world(16 * GIB, isolation="watch") as it:
+            await it.registered()
+            strict = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "mps"})
+            await admitted(it, strict)
+            with pytest.raises(Exception, match=r"requires gpushare.request/isolation: mps, and this node does not use MPS"):
+                await start(it, strict)
+
+    run(body())
+
+
+def test_an_environment_that_was_meant_for_another_share_does_not_start(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB) as it:
+            pod = bound(it.inventory, {0: {0: 4}}, container("a", mem=4, core=30))
+            await admitted(it, pod)
+            (ids,) = it.plugin.node.allocator.shares
+            it.plugin.node.allocator.shares[ids] = 50
+            with pytest.raises(Exception, match="requests 30 % of the card's compute and got 50 %"):
+                await start(it, pod)
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("isolation", "before", "words"),
+    [
+        ("mps", "watch", "with the isolation watch"),
+        ("auto", "mps", "with the isolation mps"),
+        ("mps", "mps", ""),
+        ("auto", "driver", ""),
+        ("none", "watch", ""),
+        ("mps", "", ""),
+    ],
+)
+def test_mps_is_set_and_left_without_pods_only(isolation: str, before: str, words: str) -> None:
+    why = changed_isolation(isolation, before, {"a", "b"}, lambda uids: set(uids))
+    assert (why == "") == (words == "")
+    assert words in why
+    assert changed_isolation(isolation, before, {"a", "b"}, lambda uids: set()) == ""
+
+
+def test_the_plugin_refuses_another_isolation_under_pods(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB) as it:
+            uid = await admitted(it, memory(it.inventory, 0, 4))
+            it.plugin._state.isolation = "watch"
+            it.processes.live.add(uid)
+            await until(lambda: "1 pods have cards with the isolation watch" in it.plugin._unusable_settings())
+
+    run(body())

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A stand-in for nvidia-cuda-mps-control: its dialogue as the program of driver 535 was heard to lead it, on a socket of its own.
+
+-f: the daemon. Otherwise the commands of standard input, one a line. Faults, by MPS_STAND_IN: mute (never answers), dies (after its first
+answer), deaf (ignores quit and SIGTERM), forgets (does not keep the memory limit), refuses (does not start).
+"""
+
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+FAULT = (FOLDER.parent / "fault").read_text() if (FOLDER.parent / "fault").exists() else ""
+
+
+def said(limit: int) -> str:
+    return f"{limit // 1024}G" if limit % 1024 == 0 else f"{limit}M"
+
+
+def daemon() -> int:
+    if FAULT == "refuses":
+        print("An instance of this daemon is already running", file=sys.stderr)
+        return 1
+    if FAULT == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (FOLDER / "environment").write_text("\n".join(sorted(f"{key}={value}" for key, value in os.environ.items())))
+    limit, servers = 0, []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(FOLDER / "control"))
+        listener.listen()
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                words = connection.recv(4096).decode().split()
+                answer = f'Unknown command "{" ".join(words)}"'
+                if FAULT == "mute":
+                    time.sleep(60)
+                if words == ["get_server_list"]:
+                    answer = "\n".join(map(str, servers))
+                elif words[:2] == ["set_default_device_pinned_mem_limit", "0"] and (found := re.fullmatch(r"(\d+)M", words[2])):
+                    limit, answer = 0 if FAULT == "forgets" else int(found[1]), ""
+                elif words == ["get_default_device_pinned_mem_limit", "0"]:
+                    answer = said(limit)
+                elif words == ["quit"]:
+                    if FAULT == "deaf":
+                        time.sleep(60)
+                    return 0
+                connection.sendall(answer.encode() + b"\n" if answer else b"\0")
+                if FAULT == "dies" and words[0].startswith("get_default"):
+                    return 3
+
+
+def ask() -> int:
+    for line in sys.stdin:
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(str(FOLDER / "control"))
+            except OSError:
+                print("Cannot find MPS control daemon process")
+                return 1
+            connection.sendall(line.encode())
+            print(connection.recv(4096).decode().strip("\0"), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(daemon() if sys.argv[1:] == ["-f"] else ask())

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare-mps around a control daemon: a stand-in, and NVIDIA's own program where GPUSHARE_MPS_CONTROL names it (it needs no card)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare_runtime.core.mps import MpsState
+from gpushare_runtime.daemon.runner import FatalError
+from gpushare_runtime.mps import control
+from gpushare_runtime.mps.card import CardError, CardForMps, ExclusiveMode, obstacle
+from gpushare_runtime.mps.control import ControlDaemon, ControlError
+from gpushare_runtime.mps.main import MpsOfCard, Settings, main, parse_arguments
+from unit.runtime.kube.fake_api import until
+
+UUID = "GPU-8f6f2c31-0000-0000-0000-000000000000"
+STAND_IN = Path(__file__).with_name("mps_control.py")
+REAL = os.environ.get("GPUSHARE_MPS_CONTROL", "")
+VOLTA = CardForMps((7, 0), False, (), 0, 16384)
+
+
+class Cards:
+    """NVML with one card. sticky: the mode cannot be changed."""
+
+    exclusive = 3
+
+    def __init__(self, card: CardForMps = VOLTA) -> None:
+        self.card, self.sticky, self.modes = card, False, []
+
+    def read(self, uuid: str) -> CardForMps:
+        assert uuid == UUID
+        return self.card
+
+    def set_mode(self, uuid: str, mode: int) -> None:
+        self.modes.append(mode)
+        if not self.sticky:
+            self.card = replace(self.card, mode=mode)
+
+
+@pytest.fixture(params=[str(STAND_IN), *([REAL] if REAL else [])], ids=lambda path: Path(path).name)
+def program(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # pytest's own temporary directories make paths that are too long for a unix socket.
+    folder = Path(tempfile.mkdtemp(prefix="mps-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANSWER_SECONDS", "_QUIT_SECONDS", "_START_SECONDS"):
+        monkeypatch.setattr(control, name, 2.0)
+
+
+def settings(root: Path, program: str = str(STAND_IN)) -> Settings:
+    return Settings(UUID, root / "r", root / "l", root / "s", program)
+
+
+def state(root: Path) -> MpsState:
+    path = root / "r" / UUID / "state.json"
+    if not path.exists():
+        raise LookupError("not written yet")
+    return MpsState.from_json(path.read_text())
+
+
+def fault(root: Path, kind: str) -> None:
+    (root / "r" / UUID).mkdir(parents=True)
+    (root / "r" / UUID / "fault").write_text(kind)
+
+
+async def running(root: Path, cards: Cards, body: Callable[[asyncio.Task[None]], Awaitable[None]], program: str = str(STAND_IN)) -> None:
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(MpsOfCard(settings(root, program), cards, interval=0.05).run(stop))
+    try:
+        await body(task)
+    finally:
+        stop.set()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_card_gets_its_daemon_and_the_former_mode_comes_back(root: Path, program: str) -> None:
+    cards = Cards()
+
+    async def body(task: asyncio.Task[None]) -> None:
+        await until(lambda: state(root).problem == "")
+        assert cards.card.mode == 3
+        first = state(root)
+        assert first.unusable(time.monotonic()) == ""
+        await until(lambda: state(root).at > first.at)
+        daemon = ControlDaemon(program, UUID, root / "r" / UUID, root / "l" / UUID)
+        assert await daemon.ask("get_default_device_pinned_mem_limit 0") == "16G"
+        assert await daemon.servers() == []
+        assert (root / "r" / UUID / "shm").stat().st_mode & 0o7777 == 0o1777
+        with pytest.raises(ControlError, match="'bogus' was answered with 'Unknown command"):
+            await daemon.ask("bogus")
+        daemon.ask = lambda command, within=0: asyncio.sleep(0, "9G")  # type: ignore[method-assign,assignment]
+        with pytest.raises(ControlError, match="the daemon's memory limit is"):
+            await daemon.bound_clients(1024)
+
+    asyncio.run(running(root, cards, body, program))
+    assert (cards.modes, cards.card.mode) == ([3, 0], 0)
+    assert state(root).problem == "it was stopped"
+    assert not list((root / "s").iterdir())
+    with pytest.raises(ControlError, match="'get_server_list' was answered with 'Cannot find MPS control daemon process'"):
+        asyncio.run(ControlDaemon(program, UUID, root / "r" / UUID, root / "l" / UUID).servers())
+
+
+def test_the_daemon_sees_its_card_alone(root: Path) -> None:
+    async def body(task: asyncio.Task[None]) -> None:
+        await until(lambda: state(root).problem == "")
+        found = (root / "r" / UUID / "pipe/environment").read_text().splitlines()
+        own = f"CUDA_MPS_LOG_DIRECTORY={root}/l/{UUID}", f"CUDA_MPS_PIPE_DIRECTORY={root}/r/{UUID}/pipe", f"CUDA_VISIBLE_DEVICES={UUID}"
+        assert [line for line in found if line.startswith("CUDA")] == list(own)
+
+    asyncio.run(running(root, Cards(), body))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("mute", "the daemon does not answer after its start: no answer to 'get_server_list'"),
+        ("refuses", "the daemon does not answer after its start"),
+        ("forgets", "the daemon's memory limit is '0G' after 16384M was set"),
+        ("dies", f"the MPS control daemon of card {UUID} ended with status 3"),
+    ],
+)
+def test_a_daemon_that_fails_ends_the_service_which_says_why(root: Path, kind: str, said: str) -> None:
+    fault(root, kind)
+    cards = Cards()
+
+    async def body(task: asyncio.Task[None]) -> None:
+        with pytest.raises(FatalError, match=said) as failed:
+            await asyncio.wait_for(task, 60)
+        assert failed.value.restart
+
+    asyncio.run(running(root, cards, body))
+    assert cards.card.mode == 0, "the card works without MPS again"
+    assert state(root).problem
+
+
+def test_a_daemon_that_does_not_end_is_killed(root: Path) -> None:
+    fault(root, "deaf")
+
+    async def body(task: asyncio.Task[None]) -> None:
+        await until(lambda: state(root).problem == "")
+
+    asyncio.run(running(root, Cards(), body))
+    assert state(root).problem == "it was stopped"
+
+
+def test_without_the_program_the_message_says_what_to_install(root: Path) -> None:
+    async def body(task: asyncio.Task[None]) -> None:
+        with pytest.raises(FatalError, match=r"cannot be run .*: install the part of the driver"):
+            await task
+
+    asyncio.run(running(root, Cards(), body, "/nonexistent/mps"))
+
+
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        (replace(VOLTA, capability=(6, 1)), "compute capability 6.1, MPS limits need 7.0"),
+        (replace(VOLTA, mig=True), "MIG mode on"),
+        (replace(VOLTA, processes=(7, 8, 9, 10, 11, 12)), "6 processes use card .* without MPS .PID 7, 8, 9, 10, 11 …."),
+    ],
+)
+def test_a_card_that_cannot_have_mps_is_left_as_it_is(root: Path, card: CardForMps, said: str) -> None:
+    cards = Cards(card)
+
+    async def body(task: asyncio.Task[None]) -> None:
+        with pytest.raises(FatalError, match=said):
+            await task
+
+    asyncio.run(running(root, cards, body))
+    assert (cards.modes, cards.card) == ([], card)
+
+
+def test_its_own_server_on_the_card_is_no_obstacle() -> None:
+    assert obstacle(UUID, replace(VOLTA, processes=(7,)), lambda pid: "nvidia-cuda-mps") == ""
+
+
+def test_the_mode_of_before_outlives_a_process_that_was_killed(tmp_path: Path) -> None:
+    cards, kept = Cards(replace(VOLTA, mode=1)), tmp_path / "state" / "mode"
+    ExclusiveMode(cards, UUID, kept).enter()
+    # Killed: the next one finds the card as the first has left it.
+    second = ExclusiveMode(cards, UUID, kept)
+    second.enter()
+    second.leave()
+    assert cards.card.mode == 1
+    assert not kept.exists()
+
+
+def test_a_mode_that_does_not_take_is_an_error(tmp_path: Path) -> None:
+    cards = Cards()
+    cards.sticky = True
+    with pytest.raises(CardError, match="is 0 after EXCLUSIVE_PROCESS was set"):
+        ExclusiveMode(cards, UUID, tmp_path / "mode").enter()
+
+
+def test_a_state_file_of_anything_is_not_followed(tmp_path: Path) -> None:
+    cards, kept = Cards(), tmp_path / "mode"
+    kept.write_text("17")
+    ExclusiveMode(cards, UUID, kept).enter()
+    ExclusiveMode(cards, UUID, kept).leave()
+    assert cards.card.mode == 0
+
+
+@pytest.mark.parametrize("card", ["0", "GPU-../../etc", "MIG-8f6f2c31", "", "GPU-" + "a" * 100])
+def test_only_the_uuid_of_a_card_names_one(card: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments([card])
+    assert "is not the UUID of a card" in capsys.readouterr().err
+
+
+def test_the_command_reports_why_it_ends(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    arguments = [UUID, "--run-dir", f"{root}/r", "--log-dir", f"{root}/l", "--state-dir", f"{root}/s", "--control", "/nonexistent/mps"]
+    assert main(arguments, Cards()) == 1
+    assert "install the part of the driver" in caplog.text
