@@ -11,6 +11,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -410,6 +411,33 @@ def test_a_page_of_the_service_survives_its_restart(browser: Browser, config: Pa
             page.until("and has the new pod", "document.body.innerText.includes('11/16 GiB')", 60)
             assert page.eval("window.same") is True
             cluster.remove(created)
+
+
+def test_of_a_thousand_nodes_only_those_in_sight_are_in_the_document(browser: Browser, tmp_path: Path) -> None:
+    items = [node(f"node-{at}", "10.0.0.1", *[16] * (1 + at % 8)) | {"kind": "Node"} for at in range(1000)]
+    items += [bound_pod(f"pod-{at}", f"node-{at}", 0, 2, f"team-{at % 3}") | {"kind": "Pod"} for at in range(1000)]
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "items": items}))
+    with kubectl_dashboard("--from-file", str(file)) as running, browser.page(running.url, 700, 800) as page:
+        page.until("nodes", "document.querySelectorAll('.row').length > 3")
+        assert page.eval("document.querySelectorAll('.row').length") < 40
+        page.eval("document.querySelector('.row a').focus()")
+        page.key("End")
+        assert page.eval("document.activeElement.textContent") == "node-999"
+        assert page.eval("document.activeElement.closest('.row').getAttribute('aria-posinset')") == "1000"
+        places = page.eval("""[...document.querySelectorAll('.row')].map(row => row.getBoundingClientRect())
+            .map(box => [Math.round(box.top), Math.round(box.bottom)])""")
+        assert all(before[1] == after[0] for before, after in pairwise(places)), "rows touch, and none covers another"
+        page.eval("document.querySelector('.scroller').scrollTop = 20000")
+        page.until("the middle", "[...document.querySelectorAll('.row')].some(r => r.getBoundingClientRect().top > 300)")
+        assert page.eval("document.querySelectorAll('.row').length") < 40
+        fill(page, "text", "node-77")
+        page.until("filtered", "document.getElementById('view-text').textContent === '11 of 1000'")
+        go(page, "pods")
+        fill(page, "text", "")
+        page.until("pods", "document.getElementById('view-text').textContent === '1000'")
+        assert page.eval("document.querySelectorAll('.row').length") < 60
+        assert page.errors == []
 
 
 def test_without_the_token_the_page_asks_for_it(browser: Browser, running: Running) -> None:

@@ -79,7 +79,7 @@ class Feed:
         self._largest = largest
         waiting = await in_steps(uids, self._waiting_row)
         differs = state.update(_by_shown_name(nodes), _by_shown_name(waiting), self._header())
-        self.samples.add(self._clock(), state.sums.total, state.sums.free, state.waiting)
+        self.samples.add(self._clock(), state.sums.total, state.sums.allocated, state.waiting)
         if differs or not self.synced:
             self.synced = True
             self._news, before = asyncio.Event(), self._news

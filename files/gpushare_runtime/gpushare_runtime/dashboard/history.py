@@ -27,7 +27,7 @@ _POINTS: Final = 360
 # Every extender exports every node: the largest of them counts once.
 QUERIES: Final[Mapping[str, str]] = {
     "total": "sum(max by (node) (gpushare_extender_node_units))",
-    "free": "sum(max by (node) (gpushare_extender_node_units_free))",
+    "allocated": "sum(max by (node) (gpushare_extender_node_units_allocated))",
     "pending": "sum(max by (reason) (gpushare_extender_pods_waiting))",
 }
 
@@ -38,9 +38,9 @@ class Samples:
     def __init__(self) -> None:
         self._kept: deque[tuple[int, int, int, int]] = deque(maxlen=MOST_SAMPLES)
 
-    def add(self, now: float, total: int, free: int, pending: int) -> None:
+    def add(self, now: float, total: int, allocated: int, pending: int) -> None:
         """now: Unix time in seconds. The last sample of each half minute is kept."""
-        sample = (int(now // EVERY_SECONDS * EVERY_SECONDS), total, free, pending)
+        sample = (int(now // EVERY_SECONDS * EVERY_SECONDS), total, allocated, pending)
         if self._kept and self._kept[-1][0] == sample[0]:
             self._kept[-1] = sample
         else:
@@ -48,14 +48,14 @@ class Samples:
 
     def to_json(self) -> dict[str, Any]:
         """Columns of equal length."""
-        times, totals, frees, pending = zip(*self._kept, strict=True) if self._kept else ((), (), (), ())
+        times, totals, allocated, pending = zip(*self._kept, strict=True) if self._kept else ((), (), (), ())
         return {
             "source": "dashboard",
             "unit": "MiB",
             "problem": "",
             "time": list(times),
             "total": list(totals),
-            "free": list(frees),
+            "allocated": list(allocated),
             "pending": list(pending),
         }
 
@@ -130,9 +130,9 @@ def read_series(data: bytes) -> dict[int, float]:
 
 
 def merged(series: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:
-    """The times that have a total and a free amount. HistoryError where there are none."""
-    times = sorted(series["total"].keys() & series["free"].keys())
+    """The times that have a total and an allocated amount. HistoryError where there are none."""
+    times = sorted(series["total"].keys() & series["allocated"].keys())
     if not times:
         raise HistoryError("Prometheus has no samples of gpushare_extender_node_units; does it scrape the extenders?")
-    columns = {name: [round(series[name].get(at, 0)) for at in times] for name in ("total", "free", "pending")}
+    columns = {name: [round(series[name].get(at, 0)) for at in times] for name in ("total", "allocated", "pending")}
     return {"source": "Prometheus", "unit": "units", "problem": "", "time": times, **columns}

@@ -18,10 +18,10 @@ from gpushare_runtime.dashboard.history import HistoryError, Prometheus, Samples
 def test_of_each_half_minute_the_last_sample_is_kept() -> None:
     samples = Samples()
     assert samples.to_json()["time"] == []
-    for now, free in ((0, 9), (10, 8), (30, 7), (31, 6), (59, 5), (60, 4)):
-        samples.add(now, 10, free, 1)
+    for now, allocated in ((0, 9), (10, 8), (30, 7), (31, 6), (59, 5), (60, 4)):
+        samples.add(now, 10, allocated, 1)
     made = samples.to_json()
-    assert (made["time"], made["free"], made["total"], made["pending"]) == ([0, 30, 60], [8, 5, 4], [10] * 3, [1] * 3)
+    assert (made["time"], made["allocated"], made["total"], made["pending"]) == ([0, 30, 60], [8, 5, 4], [10] * 3, [1] * 3)
 
 
 def test_a_clock_that_is_set_back_loses_nothing() -> None:
@@ -66,10 +66,10 @@ def test_another_answer_is_an_error_that_quotes_little_of_it(data: bytes, messag
 
 
 def test_only_times_with_all_and_free_memory_count() -> None:
-    made = merged({"total": {1: 10, 2: 20}, "free": {2: 5, 3: 5}, "pending": {}})
-    assert (made["time"], made["total"], made["free"], made["pending"], made["unit"]) == ([2], [20], [5], [0], "units")
+    made = merged({"total": {1: 10, 2: 20}, "allocated": {2: 5, 3: 5}, "pending": {}})
+    assert (made["time"], made["total"], made["allocated"], made["pending"], made["unit"]) == ([2], [20], [5], [0], "units")
     with pytest.raises(HistoryError, match="no samples of gpushare_extender_node_units"):
-        merged({"total": {1: 1}, "free": {}, "pending": {}})
+        merged({"total": {1: 1}, "allocated": {}, "pending": {}})
 
 
 @pytest.mark.parametrize("url", ["", "prometheus:9090", "ftp://p", "http://", "http://p/?a=b", "http://p#x"])
@@ -102,7 +102,15 @@ def test_prometheus_is_queried_once_in_half_a_minute() -> None:
 
     async def use(prometheus: Prometheus) -> None:
         first = await prometheus.read()
-        assert first == {"source": "Prometheus", "unit": "units", "problem": "", "time": [7200], "total": [1], "free": [2], "pending": [3]}
+        assert first == {
+            "source": "Prometheus",
+            "unit": "units",
+            "problem": "",
+            "time": [7200],
+            "total": [1],
+            "allocated": [2],
+            "pending": [3],
+        }
         assert await prometheus.read() is first
 
     asyncio.run(against(handler, use))

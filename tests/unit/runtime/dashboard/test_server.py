@@ -292,7 +292,7 @@ def test_of_many_nodes_the_best_come_first_and_the_rest_is_counted(monkeypatch: 
 def test_without_prometheus_the_history_is_its_own_and_says_why() -> None:
     async def use(site: Site) -> None:
         made = await site.json("/api/history")
-        assert (made["source"], made["total"], made["free"]) == ("dashboard", [48 * 1024], [45 * 1024])
+        assert (made["source"], made["total"], made["allocated"]) == ("dashboard", [48 * 1024], [3 * 1024])
         assert "gave no answer" in made["problem"]
 
     on(some(), use, prometheus=Prometheus("http://127.0.0.1:9"))

@@ -223,7 +223,7 @@ def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
         last = whole(feed.state)
         assert ([one["name"] for one in last["nodes"]], last["waiting"]) == (["a", "b"], [])
         assert feed.samples.to_json() == {
-            "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "free": [29696], "pending": [0],
+            "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "allocated": [3072], "pending": [0],
         }  # fmt: skip
 
     asyncio.run(go())

@@ -28,11 +28,11 @@ export function chart(data, width) {
   const scale = data.unit === "MiB" ? 1 / 1024 : 1;
   const unit = data.unit === "MiB" ? "GiB" : data.unit;
   const totals = data.total.map((value) => value * scale);
-  const taken = data.total.map((value, at) => Math.max(0, value - data.free[at]) * scale);
+  const taken = data.allocated.map((value) => value * scale);
   const last = data.time.length - 1;
   const source = data.source === "Prometheus" ? "From Prometheus." : "Since the dashboard was started, at most twelve hours.";
   const words =
-    `${round(taken[last])} of ${round(totals[last])} ${unit} are not free now; at most ${round(Math.max(...taken))}, ` +
+    `${round(taken[last])} of ${round(totals[last])} ${unit} are allocated now; at most ${round(Math.max(...taken))}, ` +
     `at least ${round(Math.min(...taken))} since ${clock(data.time[0])}. ${data.pending[last]} pods wait now, at most ${Math.max(...data.pending)}.`;
   const step = Math.max(1, Math.ceil(data.time.length / ROWS));
   const picked = data.time.map((_, at) => at).filter((at) => (last - at) % step === 0);
@@ -40,11 +40,11 @@ export function chart(data, width) {
   return [
     ...problem,
     element("p", {}, `${words} ${source}`),
-    picture(data.time, taken, totals, width, unit, `Memory that is not free, and all memory. ${words}`),
+    picture(data.time, taken, totals, width, unit, `Allocated memory, and all memory. ${words}`),
     element("h3", {}, "Pods that wait"),
     picture(data.time, null, data.pending, width, "pods", `Pods that wait. ${words}`),
     element("h3", {}, "In numbers"),
-    table("In numbers", ["Time", `Not free (${unit})`, `All (${unit})`, "Pods waiting"], rows),
+    table("In numbers", ["Time", `Allocated (${unit})`, `All (${unit})`, "Pods waiting"], rows),
   ];
 }
 

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The dashboard on the largest cluster: `python -m bench.dashboard [--json FILE]`.
+
+`kubectl gpushare dashboard` follows an API server with 5000 nodes and 50,000 pods, which sends prepared pages and the changes that the
+benchmark makes. Chromium opens the page. CPU time and memory are those of the dashboard's own process. Exits with 1 if a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from bench.kubectl.__main__ import NODES, PODS_PER_NODE, objects
+from dashboard.browser import Browser, Loop, Page
+from dashboard.programs import Running, bound_pod, kubectl_dashboard
+from unit.runtime.kube.fake_api import kubeconfig
+
+Json = dict[str, Any]
+
+TARGETS: Final = {"page usable ms": 2000.0, "update CPU ms": 100.0, "resident MiB": 250.0}
+_PAGE: Final = 500
+_OPENED: Final = 5
+_UPDATES: Final = 40
+_BURST: Final = 1000
+_IDLE_SECONDS: Final = 10.0
+_START_SECONDS: Final = 300.0
+
+
+class Server:
+    """An API server whose lists are made once, and whose watches send what `push` gets."""
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[str, int], bytes] = {}
+        self._watches: dict[str, set[asyncio.Queue[bytes]]] = {"nodes": set(), "pods": set()}
+        self._version = 1
+        self.url = ""
+
+    def fill(self, kind: str, items: list[Json]) -> None:
+        for at in range(0, len(items), _PAGE):
+            more = {"continue": str(at + _PAGE)} if at + _PAGE < len(items) else {}
+            self._pages[kind, at] = orjson.dumps({"metadata": {"resourceVersion": "1", **more}, "items": items[at : at + _PAGE]})
+
+    async def start(self) -> None:
+        runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    async def push(self, kind: str, *pods: Json) -> None:
+        """An event of each."""
+        lines = []
+        for pod in pods:
+            self._version += 1
+            pod["metadata"]["resourceVersion"] = str(self._version)
+            lines.append(orjson.dumps({"type": kind, "object": pod}) + b"\n")
+        for queue in self._watches["pods"]:
+            queue.put_nowait(b"".join(lines))
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        kind = request.path.rpartition("/")[2]
+        if "watch" not in request.query:
+            return web.Response(body=self._pages[kind, int(request.query.get("continue", "0"))], content_type="application/json")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._watches[kind].add(queue)
+        try:
+            while True:
+                await response.write(await queue.get())
+        finally:
+            self._watches[kind].discard(queue)
+
+
+def cpu(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int, what: str) -> float:
+    """MiB; VmRSS or VmHWM."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return round(int(text.split(f"{what}:")[1].split()[0]) / 1024, 1)
+
+
+def opened(browser: Browser, running: Running) -> tuple[float, float]:
+    """(ms from navigation to the first rows, MiB of JavaScript)."""
+    with browser.page(running.url) as page:
+        page.until("the page is usable", "performance.getEntriesByName('usable').length && document.querySelectorAll('.row').length", 120)
+        ms = float(page.eval("performance.getEntriesByName('usable')[0].startTime"))
+        heap = float(page.eval("performance.memory.usedJSHeapSize")) / 2**20
+        assert page.errors == []
+        return ms, heap
+
+
+def until_read(browser: Browser, running: Running) -> float:
+    """Seconds until the dashboard has read the cluster."""
+    began = time.monotonic()
+    with browser.page(running.url) as page:
+        page.until("the cluster is read", "document.querySelectorAll('.row').length > 0", _START_SECONDS)
+    return time.monotonic() - began
+
+
+def updates(loop: Loop, server: Server, page: Page, pid: int) -> Json:
+    """One pod after the other, each seen in the page; then many at once."""
+    before = cpu(pid)
+    time.sleep(_IDLE_SECONDS)
+    idle = (cpu(pid) - before) / _IDLE_SECONDS
+    seen, began, before = [], time.monotonic(), cpu(pid)
+    for number in range(_UPDATES):
+        pod = bound_pod(f"new-{number}", f"node-{number:05d}", 7, 1, "bench")
+        at = time.monotonic()
+        loop.run(server.push("ADDED", pod))
+        wanted = NODES * PODS_PER_NODE + number + 1
+        page.until("the update", f"document.getElementById('sums').innerText.includes('{wanted}')", 60)
+        seen.append(time.monotonic() - at)
+    one = (cpu(pid) - before - idle * (time.monotonic() - began)) / _UPDATES
+    before = cpu(pid)
+    pods = [bound_pod(f"burst-{number}", f"node-{number:05d}", 6, 1, "bench") for number in range(_BURST)]
+    loop.run(server.push("ADDED", *pods))
+    wanted = NODES * PODS_PER_NODE + _UPDATES + _BURST
+    page.until("the burst", f"document.getElementById('sums').innerText.includes('{wanted}')", 120)
+    return {
+        "update CPU ms": round(1000 * one, 1),
+        "update seen after s p50": round(statistics.median(seen), 2),
+        "update seen after s max": round(max(seen), 2),
+        f"CPU ms of {_BURST} updates at once": round(1000 * (cpu(pid) - before)),
+        "idle CPU ms per s": round(1000 * idle, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    options = parser.parse_args()
+    loop, server = Loop(), Server()
+    for kind, items in zip(("nodes", "pods"), objects(), strict=True):
+        server.fill(kind, items)
+    loop.run(server.start())
+    browser = Browser(loop)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder, "kubeconfig")
+            config.write_text(kubeconfig(server.url, token="t"))
+            with kubectl_dashboard("--kubeconfig", str(config)) as running:
+                read = until_read(browser, running)
+                read_cpu = cpu(running.pid)
+                found = [opened(browser, running) for _ in range(_OPENED)]
+                with browser.page(running.url) as page:
+                    page.until("the page is usable", "document.querySelectorAll('.row').length > 0", 120)
+                    changed = updates(loop, server, page, running.pid)
+                measured: Json = {
+                    "date": time.strftime("%Y-%m-%d"),
+                    "nodes": NODES,
+                    "pods": NODES * PODS_PER_NODE,
+                    "page usable ms": round(statistics.median(ms for ms, _ in found)),
+                    "page usable ms max": round(max(ms for ms, _ in found)),
+                    "JavaScript MiB": round(max(heap for _, heap in found)),
+                    **changed,
+                    "resident MiB": memory(running.pid, "VmRSS"),
+                    "resident MiB max": memory(running.pid, "VmHWM"),
+                    "cluster read s": round(read, 1),
+                    "cluster read CPU s": round(read_cpu, 1),
+                }
+    finally:
+        browser.close()
+        loop.close()
+    measured["machine"] = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
+    measured["load"] = round(os.getloadavg()[0], 1)
+    measured["targets"] = TARGETS
+    measured["missed"] = [name for name, most in TARGETS.items() if measured[name] > most]
+    print(json.dumps(measured, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(measured, indent=2) + "\n")
+    return 1 if measured["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
