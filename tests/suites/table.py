@@ -123,14 +123,20 @@ SUITES = (
     Suite(
         "cards",
         "cards that fail, are exchanged, are used by others, or whose memory the driver limits",
-        tests=("tests/e2e/test_card_health.py", "tests/e2e/test_limits.py", "tests/e2e/test_overuse.py", "tests/e2e/test_unmanaged.py"),
+        tests=(
+            "tests/e2e/test_card_health.py",
+            "tests/e2e/test_limits.py",
+            "tests/e2e/test_mps.py",
+            "tests/e2e/test_overuse.py",
+            "tests/e2e/test_unmanaged.py",
+        ),
         lab="two",
         paths=(
             f"{RUNTIME}/core/inventory.py",
             f"{RUNTIME}/core/overuse.py",
             f"{RUNTIME}/extender/evictor.py",
             f"{RUNTIME}/device_plugin/*",
-            "tests/e2e/test_[clou]*",
+            "tests/e2e/test_[clmou]*",
             *CLUSTER_TESTS,
         ),
         seconds=400,

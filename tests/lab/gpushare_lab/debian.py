@@ -130,17 +130,28 @@ def root_file_system(cache: Cache) -> Path:
 
 
 def nvidia_smi(cache: Cache) -> Path:
-    """The program nvidia-smi of Debian's non-free component. It is unpacked only: installing it would bring the real libnvidia-ml."""
+    """The program nvidia-smi of Debian's non-free component."""
+    return _nvidia_program(cache, "nvidia-smi", "usr/lib/nvidia/*/nvidia-smi")
+
+
+def nvidia_mps(cache: Cache) -> Path:
+    """The MPS control daemon, from the same place. It runs without a card; its servers do not."""
+    return _nvidia_program(cache, "nvidia-cuda-mps", "usr/bin/nvidia-cuda-mps-control")
+
+
+def _nvidia_program(cache: Cache, package: str, place: str) -> Path:
+    """A program of NVIDIA. The package is unpacked only: installing it would bring the real libnvidia-ml."""
+    name = place.rpartition("/")[2]
 
     def build(folder: Path) -> None:
         work = folder / ".work"
-        (package,) = download(work, ["nvidia-smi"], cache.log("nvidia-smi"))
-        run(["dpkg", "-x", package, work / "unpacked"])
-        (program,) = work.glob("unpacked/usr/lib/nvidia/*/nvidia-smi")
-        program.rename(folder / "nvidia-smi")
+        (archive,) = download(work, [package], cache.log(package))
+        run(["dpkg", "-x", archive, work / "unpacked"])
+        (program,) = work.glob(f"unpacked/{place}")
+        program.rename(folder / name)
         shutil.rmtree(work)
 
-    return cache.entry("nvidia-smi", SUITE, {"suite": SUITE}, build) / "nvidia-smi"
+    return cache.entry(package, SUITE, {"suite": SUITE}, build) / name
 
 
 def prometheus(cache: Cache) -> Path:

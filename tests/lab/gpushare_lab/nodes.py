@@ -130,7 +130,7 @@ def boot(instance: Instance, prepared: Prepared, states: Mapping[str, str]) -> s
     parts.mkdir(exist_ok=True)
     present = podman.containers(instance.name)
     recipe = made_by()
-    cards = payload.cards(prepared.toolkit, prepared.libraries, prepared.nvidia_smi)
+    cards = payload.cards(prepared.toolkit, prepared.libraries, prepared.nvidia_smi, prepared.nvidia_mps)
     cards_digest = payload.digest(cards)
     if any(node.has_cards and record_of(instance, node.name).cards_payload != cards_digest for node in instance.nodes):
         write_layer(parts / "cards.tar", cards)

@@ -90,11 +90,12 @@ def _runtime_configuration(runtime: str, nvidia: bool, pause: str) -> dict[str, 
     return {"etc/containerd/config.toml": render(f"containerd{kind}.toml", sandbox_image=pause)}
 
 
-def cards(toolkit: Path, libraries: Path, nvidia_smi: Path) -> dict[str, Member]:
-    """The simulated driver, nvidia-smi and NVIDIA's container toolkit."""
+def cards(toolkit: Path, libraries: Path, nvidia_smi: Path, nvidia_mps: Path) -> dict[str, Member]:
+    """The simulated driver, nvidia-smi, nvidia-cuda-mps-control and NVIDIA's container toolkit."""
     members = _tree(_NODE_FILES / "gpu")
     members |= {f"usr/bin/{name}": File(toolkit / name) for name in NVIDIA_PROGRAMS}
     members["usr/bin/nvidia-smi"] = File(nvidia_smi)
+    members["usr/bin/nvidia-cuda-mps-control"] = File(nvidia_mps)
     members["usr/local/lib/gpushare-lab/cards.py"] = File(SOURCES / "nvml/cards.py", 0o755)
     for name in ("libnvidia-ml.so", "libcuda.so"):
         members[f"{_LIBRARIES}/{name}.{NVIDIA_DRIVER}"] = File(libraries / f"{name}.{NVIDIA_DRIVER}", 0o644)

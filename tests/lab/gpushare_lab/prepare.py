@@ -28,6 +28,7 @@ class Prepared:
     toolkit: Path
     libraries: Path
     nvidia_smi: Path
+    nvidia_mps: Path
     archives: Archives
     pip_cache: Path
 
@@ -60,6 +61,7 @@ def prepare(version: str, wanted: Iterable[str] = ()) -> Prepared:
     def make_small_parts() -> None:
         made["libraries"] = components.nvml(cache)
         made["nvidia_smi"] = debian.nvidia_smi(cache)
+        made["nvidia_mps"] = debian.nvidia_mps(cache)
         components.pause(cache)
 
     def call(part: Callable[[], None]) -> None:
@@ -75,6 +77,7 @@ def prepare(version: str, wanted: Iterable[str] = ()) -> Prepared:
         toolkit=made["toolkit"],
         libraries=made["libraries"],
         nvidia_smi=made["nvidia_smi"],
+        nvidia_mps=made["nvidia_mps"],
         archives=archives(cache, version, kubernetes, rootfs),
         pip_cache=cache.folder("pip"),
     )

@@ -2,7 +2,15 @@
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "answer.h"
+
+/* Where the service of an MPS control daemon may write, and everybody may read. */
+#define DEFAULT_MODES_FILE "/run/gpushare-mps/lab.modes"
 
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) { return state_index(device, index); }
 
@@ -75,12 +83,42 @@ API nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned *mod
     return NVML_SUCCESS;
 }
 
+/* Modes that somebody has set: the state file is the lab's, and read-only here. A line for each card; the last one counts. */
+static const char *modes_file(void)
+{
+    const char *path = getenv("GPUSHARE_LAB_NVML_MODES");
+    return path != NULL && *path != '\0' ? path : DEFAULT_MODES_FILE;
+}
+
 API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned *mode)
 {
     CARD_OR_RETURN(device);
     CHECK_ARGUMENT(mode != NULL);
     *mode = card.compute_mode;
+    FILE *file = fopen(modes_file(), "re");
+    if (file == NULL)
+        return NVML_SUCCESS;
+    char uuid[96];
+    unsigned found;
+    while (fscanf(file, "%95s %u", uuid, &found) == 2)
+        if (strcmp(uuid, card.uuid) == 0)
+            *mode = found;
+    fclose(file);
     return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned mode)
+{
+    CARD_OR_RETURN(device);
+    if (geteuid() != 0)
+        return NVML_ERROR_NO_PERMISSION;
+    if (mode > 3 || mode == 1)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    FILE *file = fopen(modes_file(), "ae");
+    if (file == NULL)
+        return NVML_ERROR_UNKNOWN;
+    int written = fprintf(file, "%s %u\n", card.uuid, mode);
+    return fclose(file) == 0 && written > 0 ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
 
 /* Cards before Ampere know no MIG at all. */

@@ -199,7 +199,7 @@ def test_what_is_not_simulated_says_so(machine, card) -> None:
     machine.write(card(0))
     nvml = machine.nvml()
     handle = nvml("DeviceGetHandleByIndex", 0)
-    for call in (("DeviceGetNvLinkState", 0), ("DeviceGetFanSpeed",), ("DeviceSetComputeMode", 0), ("DeviceGetAttributes_v2",)):
+    for call in (("DeviceGetNvLinkState", 0), ("DeviceGetFanSpeed",), ("DeviceSetPersistenceMode", 0), ("DeviceGetAttributes_v2",)):
         assert nvml.code(call[0], handle, *call[1:]) == pynvml.NVML_ERROR_NOT_SUPPORTED
     (field,) = nvml("DeviceGetFieldValues", handle, [pynvml.NVML_FI_DEV_MEMORY_TEMP])
     assert field["nvmlReturn"] == pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -268,3 +268,17 @@ def test_the_largest_state_fits(machine, card) -> None:
     last = nvml("DeviceGetHandleByIndex", cards.MAX_CARDS - 1)
     assert nvml("DeviceGetName", last) == "y" * 95
     assert len(nvml("DeviceGetComputeRunningProcesses", last)) == cards.MAX_PROCESSES
+
+
+def test_a_compute_mode_that_was_set_is_the_cards_own_for_everybody(machine, card, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GPUSHARE_LAB_NVML_MODES", str(tmp_path / "modes"))
+    machine.write(card(0), card(1))
+    nvml = machine.nvml()
+    first, second = (nvml("DeviceGetHandleByIndex", index) for index in (0, 1))
+    assert nvml("DeviceGetComputeMode", first) == pynvml.NVML_COMPUTEMODE_DEFAULT
+    nvml("DeviceSetComputeMode", first, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+    assert nvml("DeviceGetComputeMode", first) == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    assert nvml("DeviceGetComputeMode", second) == pynvml.NVML_COMPUTEMODE_DEFAULT
+    nvml("DeviceSetComputeMode", first, pynvml.NVML_COMPUTEMODE_DEFAULT)
+    assert nvml("DeviceGetComputeMode", first) == pynvml.NVML_COMPUTEMODE_DEFAULT
+    assert nvml.code("DeviceSetComputeMode", first, 7) == pynvml.NVML_ERROR_INVALID_ARGUMENT
