@@ -88,6 +88,7 @@ class Machine:
             "GPUSHARE_LAB_NVML_DEV": str(self.devices),
             "GPUSHARE_LAB_NVML_LIMITS": str(self.root / "limits"),
             "GPUSHARE_LAB_NVML_CGROUPS": str(self.groups),
+            "GPUSHARE_LAB_NVML_MODES": str(self.root / "modes"),
         }
 
     def write(self, *present: cards.Card) -> None:

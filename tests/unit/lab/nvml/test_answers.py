@@ -270,8 +270,7 @@ def test_the_largest_state_fits(machine, card) -> None:
     assert len(nvml("DeviceGetComputeRunningProcesses", last)) == cards.MAX_PROCESSES
 
 
-def test_a_compute_mode_that_was_set_is_the_cards_own_for_everybody(machine, card, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("GPUSHARE_LAB_NVML_MODES", str(tmp_path / "modes"))
+def test_a_compute_mode_that_was_set_is_the_cards_own_for_everybody(machine, card) -> None:
     machine.write(card(0), card(1))
     nvml = machine.nvml()
     first, second = (nvml("DeviceGetHandleByIndex", index) for index in (0, 1))
