@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The role container_runtime on nodes with docker and containerd 2.4: broken configurations, and daemons that do not come back.
+"""One cluster whose GPU nodes have docker and containerd 2.4: broken configurations, from untouched hosts over shared cards and back.
 
 containerd 1.6 is the lab's own, which every other suite has.
 """
@@ -18,8 +18,12 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import REPOSITORY, Cluster
+from e2e.checks import check_devices, check_environment, check_no_card
+from e2e.cluster import REPOSITORY, Cluster, allocation, annotations_of
+from e2e.manifests import pod
+from hosts.site import Site, Untouched, differences
 from labs import RUNTIMES, Labs
+from quality.snapshot import settled
 from timeline import span
 
 MODULE = "gpushare.kubernetes.container_runtime"
@@ -27,13 +31,18 @@ MODULE = "gpushare.kubernetes.container_runtime"
 
 @dataclass(frozen=True)
 class Runtime:
-    """A node and its container runtime. config: the file that decides; files: those that the role writes, in their order."""
+    """A node and its container runtime. config: the file that decides; files: those that the role writes, in their order.
+
+    strategy: the strictest of which it is capable; default: the runtime that `ready` prints when that is set up.
+    """
 
     node: str
     name: str
     config: str
     files: tuple[str, ...]
     ready: str
+    strategy: str
+    default: str
 
     @property
     def unit(self) -> str:
@@ -45,14 +54,25 @@ DROP_IN = "/etc/containerd/conf.d/zz-gpushare.toml"
 DAEMON = "/etc/docker/daemon.json"
 DEFAULT_OF_CRI = "containerd config dump | sed -n 's/^ *default_runtime_name = .\\(.*\\).$/\\1/p'"
 NODES = {
-    "docker": Runtime("gpu1", "docker", DAEMON, (DAEMON,), "docker info -f '{{.DefaultRuntime}}'"),
-    "containerd-2.4": Runtime("gpu2", "containerd", CONTAINERD, (DROP_IN, CONTAINERD), DEFAULT_OF_CRI),
+    "docker": Runtime("gpu1", "docker", DAEMON, (DAEMON,), "docker info -f '{{.DefaultRuntime}}'", "volume-mounts", "nvidia"),
+    "containerd-2.4": Runtime("gpu2", "containerd", CONTAINERD, (DROP_IN, CONTAINERD), DEFAULT_OF_CRI, "cdi", "runc"),
 }
+GPU_NODES = tuple(runtime.node for runtime in NODES.values())
 
 
 @pytest.fixture(scope="module")
 def cluster(labs: Labs) -> Cluster:
     return labs.bare(RUNTIMES)
+
+
+@pytest.fixture(scope="module")
+def untouched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
+    return Untouched(cluster, Site(cluster, tmp_path_factory.mktemp("untouched"), GPU_NODES).state())
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path) -> Site:
+    return Site(cluster, tmp_path, GPU_NODES)
 
 
 @pytest.fixture(params=sorted(NODES))
@@ -148,3 +168,67 @@ def test_a_daemon_that_is_killed_after_the_change_and_does_not_come_back_gets_it
     assert sh(cluster, runtime.node, "ls /var/lib/gpushare/journal").split() == []
     assert sh(cluster, runtime.node, runtime.ready).split()[-1:] in ([], ["runc"])
     cluster.until(f"{runtime.node} is ready", lambda: ready(cluster, runtime.node), 120)
+
+
+def containers(cluster: Cluster) -> dict[str, str]:
+    return {one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"] for one in cluster.pods()}
+
+
+@pytest.mark.timeout(2400)
+def test_site_sets_up_each_for_the_strictest_strategy_and_the_second_run_writes_no_byte(
+    cluster: Cluster, untouched: Untouched, site: Site
+) -> None:
+    for node in GPU_NODES:
+        cluster.create(pod(f"before-{node}", node=node))
+        cluster.until_running(f"before-{node}")
+    before = containers(cluster)
+    _results, output = site.play("site.yml")
+    assert containers(cluster) == before, f"a container did not survive\n{output}"
+    for runtime in NODES.values():
+        assert sh(cluster, runtime.node, runtime.ready).split()[-1] == runtime.default, output
+        published = json.loads(annotations_of(cluster.node(runtime.node))["gpushare/cards"])
+        assert published["strategy"] == runtime.strategy, output
+    converged = settled(cluster)
+    again, output = site.play("site.yml")
+    assert again.changes() == {}, output
+    assert converged.differences(settled(cluster)) == []
+    cluster.clear()
+
+
+def test_pods_share_the_cards_of_each(cluster: Cluster) -> None:
+    names = [f"{node}-{number}" for node in GPU_NODES for number in (1, 2, 3)]
+    for name in names:
+        cluster.create(pod(name, memory=6, node=name.partition("-")[0]))
+    pods = {one["metadata"]["name"]: one for one in cluster.until_running(*names, seconds=120)}
+    for node in GPU_NODES:
+        cards = [tuple(allocation(pods[f"{node}-{number}"])) for number in (1, 2, 3)]
+        assert len(set(cards)) == 2, f"{node}: three pods of 6 GiB on two cards of 16 are on {cards}"
+    assert check_devices(cluster, pods.values()) == []
+    assert check_environment(cluster, pods.values()) == []
+    cluster.clear()
+
+
+def test_nobody_sees_a_card_that_was_not_allocated(cluster: Cluster, runtime: Runtime) -> None:
+    first, second = cluster.cards(runtime.node)
+    asking = {
+        "one": pod("one", memory=1, node=runtime.node),
+        "beside": pod("beside", memory=16, node=runtime.node),
+        "names-another": pod("names-another", memory=1, node=runtime.node, environment={"NVIDIA_VISIBLE_DEVICES": second.uuid}),
+    }
+    idle = {
+        "nothing": pod("nothing", node=runtime.node),
+        "all": pod("all", node=runtime.node, environment={"NVIDIA_VISIBLE_DEVICES": "all"}),
+    }
+    for manifest in (asking | idle).values():
+        cluster.create(manifest)
+    pods = {one["metadata"]["name"]: one for one in cluster.until_running(*asking, *idle, seconds=120)}
+    assert [allocation(pods[name]) for name in asking] == [{first.index: 1}, {second.index: 16}, {first.index: 1}]
+    assert check_devices(cluster, [pods[name] for name in asking]) == []
+    assert check_no_card(cluster, [pods[name] for name in idle]) == []
+    cluster.clear()
+
+
+@pytest.mark.timeout(1500)
+def test_uninstalling_leaves_each_as_it_was(cluster: Cluster, untouched: Untouched, site: Site) -> None:
+    _results, output = site.uninstall()
+    assert differences(untouched.state, site.state(resources=False)) == [], output

@@ -116,6 +116,10 @@ def _config(found: Findings, seen: Mapping[str, Any], doctor: Doctor, path: str,
     if _address(prefix) != _address(expected):
         cure = f"{SITE}, or write {expected} into {path} and restart the scheduler"
         found.error("extender_address_wrong", f"urlPrefix {prefix!r} in {path}", f"{expected!r}, where the extender listens", cure)
+    port = seen["places"]["extender_port"]
+    if _address(expected)[2] != port:
+        cure = f"{SITE}, which moves extender and scheduler to that port; or correct gpushare_extender_port"
+        found.warn("extender_elsewhere", f"the extender listens on {listens}", f"port {port}, as gpushare_extender_port says", cure)
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:

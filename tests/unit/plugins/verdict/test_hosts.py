@@ -331,10 +331,16 @@ def test_a_configuration_without_us_is_none(text: str, code: str) -> None:
 
 
 def test_the_extender_is_called_where_it_says_that_it_listens_or_at_its_port() -> None:
-    assert of_plane(extender={"listens": "10.0.0.9:1"}) == [("extender_address_wrong", NAMED)]
+    elsewhere = ("warning extender_elsewhere", "the extender listens on 10.0.0.9:1")
+    assert of_plane(extender={"listens": "10.0.0.9:1"}) == [("extender_address_wrong", NAMED), elsewhere]
     unsaid = {"listens": ""}
     assert of_plane(extender=unsaid) == []
     assert of_plane(extender=unsaid, places={"extender_port": 1}) == [("extender_address_wrong", NAMED)]
+    # The scheduler agrees with an extender that is not where the inventory says.
+    moved = CONFIG.replace("32766", "32767")
+    assert of_config(moved, extender={"listens": "127.0.0.1:32767"}) == [
+        ("warning extender_elsewhere", "the extender listens on 127.0.0.1:32767")
+    ]
     plain = CONFIG.replace("https:", "http:")
     assert of_config(plain, places={"pki_dir": ""}) == []
     assert of_config(plain, places={"pki_dir": "/p"}) == [("extender_address_wrong", NAMED.replace("https", "http"))]
