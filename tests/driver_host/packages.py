@@ -3,7 +3,7 @@
 """Small real packages in the names and with the dependencies of NVIDIA's, of several versions, in a signed repository for apt.
 
 The packages of the kernel module "build" it: a file with the version and the licence that a real module has, below /lib/modules, if the
-headers of the kernel are there. nvidia-smi is Debian's real one.
+headers of the kernel are there. nvidia-smi is Debian's real one. On a node of the lab the libraries are the simulated ones.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ class Repositories:
     fingerprint: str
 
 
-def make(folder: Path, nvidia_smi: Path, versions: tuple[str, ...], release: str) -> Repositories:
-    """Build both repositories. release: of the kernel that has headers."""
+def make(
+    folder: Path, nvidia_smi: Path, versions: tuple[str, ...], release: str, libraries: Mapping[str, Path] | None = None
+) -> Repositories:
+    """Build both repositories. release: of the kernel that has headers; libraries: such as libcuda.so, to a file for each version."""
     driver, headers = folder / "driver", folder / "headers"
     for version in versions:
-        _driver(driver, version, nvidia_smi)
+        _driver(driver, version, nvidia_smi, libraries or {"libnvidia-ml.so": "stub"})
     _package(headers, f"linux-headers-{release}", "1", files={f"usr/src/linux-headers-{release}/Makefile": "# stub\n"})
     _package(headers, "linux-headers-amd64", "1", depends=f"linux-headers-{release}")
     home = folder / "gnupg"
@@ -57,7 +59,7 @@ def make(folder: Path, nvidia_smi: Path, versions: tuple[str, ...], release: str
     return Repositories(folder, next(row.split(":")[9] for row in rows if row.startswith("fpr:")))
 
 
-def _driver(place: Path, version: str, nvidia_smi: Path) -> None:
+def _driver(place: Path, version: str, nvidia_smi: Path, libraries: Mapping[str, str | Path]) -> None:
     full = f"{version}-1"
     for name, licence in _KINDS.items():
         (other,) = set(_KINDS) - {name}
@@ -65,7 +67,8 @@ def _driver(place: Path, version: str, nvidia_smi: Path) -> None:
         scripts = {"postinst": _BUILD.format(name=name, version=version), "prerm": _UNBUILD}
         _package(place, name, full, files={f"usr/src/{name}-{version}/nvidia.ko": module}, scripts=scripts, conflicts=other)
     _package(place, "nvidia-smi", full, files={"usr/bin/nvidia-smi": nvidia_smi})
-    _package(place, "libnvidia-ml1", full, files={f"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}": "stub"})
+    files = {f"usr/lib/x86_64-linux-gnu/{name}.{version}": content for name, content in libraries.items()}
+    _package(place, "libnvidia-ml1", full, files=files, scripts={"postinst": "ldconfig\n", "postrm": "ldconfig\n"})
     # What it needs is named by exact version, as NVIDIA's are: apt alone would take the newest of it.
     _package(place, "nvidia-driver-cuda", full, depends=f"nvidia-smi (= {full}), libnvidia-ml1 (= {full})")
     _package(place, "nvidia-persistenced", full, files={"lib/systemd/system/nvidia-persistenced.service": _UNIT})

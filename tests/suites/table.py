@@ -274,7 +274,7 @@ SUITES = (
     ),
     Suite(
         "runtimes",
-        "the role container_runtime on docker with cri-dockerd and on containerd 2.4: broken, killed, restored",
+        "site.yml on docker with cri-dockerd and on containerd 2.4: broken files, killed daemons, pods, uninstall",
         tests=("tests/hosts/test_runtimes.py",),
         lab="runtimes",
         paths=(
@@ -355,6 +355,24 @@ SUITES = (
         ),
         prepared=True,
         seconds=300,
+    ),
+    Suite(
+        "driver-upgrade",
+        "upgrade_driver.yml on two GPU nodes: budgets, one node at a time with a real reboot, a node that fails",
+        tests=("tests/hosts/test_upgrade_driver.py",),
+        lab="two",
+        paths=(
+            "playbooks/upgrade_driver.yml",
+            "roles/nvidia_driver/*",
+            f"{UTILS}/_driver/*",
+            f"{UTILS}/_cluster/drain.py",
+            "plugins/*/gpushare_driver*.py",
+            "plugins/modules/gpushare_drain.py",
+            "tests/driver_host/packages.py",
+            "tests/hosts/driver_nodes.py",
+            "tests/hosts/test_upgrade_driver.py",
+        ),
+        seconds=700,
     ),
     Suite(
         "generations",

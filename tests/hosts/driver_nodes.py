@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""GPU nodes of a lab whose driver comes from packages: the kernel module that lies on the disk is loaded at boot, and a boot is real.
+
+A container cannot boot a kernel. So a unit shows at each boot what the kernel would: the loaded module's version, and another boot id.
+The simulated cards answer with the version that is loaded, and not at all while the library on the disk is of another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+from driver_host.packages import Repositories, make
+from e2e.cluster import Cluster, CommandError
+from gpushare_lab import components, debian
+from gpushare_lab.cache import Cache
+from gpushare_lab.places import cache_root
+
+_STATE = "/var/lib/gpushare-lab/gpus.state"
+_MODPROBE = rf"""#!/bin/sh
+# What is loaded stays until the next boot.
+test ! -e /proc/driver/nvidia/version || exit 0
+module=/lib/modules/$(uname -r)/updates/dkms/nvidia.ko
+test -e "$module" || {{ echo "modprobe: FATAL: Module nvidia not found in directory /lib/modules/$(uname -r)" >&2; exit 1; }}
+version=$(tr '\0' '\n' < "$module" | sed -n 's/^version=//p')
+case $(tr '\0' '\n' < "$module" | sed -n 's/^license=//p') in
+  Dual*) words="Open Kernel Module for x86_64" ;;
+  *) words="x86_64 Kernel Module" ;;
+esac
+mkdir -p /proc/driver/nvidia
+echo "NVRM version: NVIDIA UNIX $words  $version  Wed Jan  1 00:00:00 UTC 2025" > /proc/driver/nvidia/version
+sed -i "s/^driver_version=.*/driver_version=$version/; s/^driver=.*/driver=ok/" {_STATE}
+"""
+_BOOT = """#!/bin/sh
+set -e
+mkdir -p /run/driver
+mount --bind /run/driver /proc/driver
+cat /proc/sys/kernel/random/uuid > /run/boot_id
+mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
+modprobe nvidia || true
+"""
+_UNIT = """[Unit]
+Description=The kernel's part of the driver
+After=gpushare-lab-boot.service
+Before=containerd.service kubelet.service ssh.service gpushare-device-plugin.service
+[Service]
+Type=oneshot
+RemainAfterExit=true
+Environment=PATH=/usr/local/sbin:/usr/sbin:/usr/bin
+ExecStart=/usr/local/sbin/driver-boot
+[Install]
+WantedBy=multi-user.target
+"""
+# After another library has come, the one that is loaded no longer fits.
+_CHANGED = f"""#!/bin/sh
+library=$(readlink -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1)
+grep -qF " ${{library##*.so.}} " /proc/driver/nvidia/version 2>/dev/null || sed -i 's/^driver=.*/driver=mismatch/' {_STATE}
+"""
+_HOOK = 'DPkg::Post-Invoke {"/usr/local/sbin/driver-changed";};\n'
+
+
+def repositories(folder: Path, versions: tuple[str, ...]) -> Repositories:
+    """Drivers of these versions with the simulated libraries."""
+    cache = Cache(cache_root(os.environ))
+    library = components.nvml(cache)
+    libraries = {f"{name}.so": next(library.glob(f"{name}.so.*.*")) for name in ("libnvidia-ml", "libcuda")}
+    return make(folder, debian.nvidia_smi(cache), versions, os.uname().release, libraries)
+
+
+def prepare(cluster: Cluster, node: str, repositories: Repositories) -> None:
+    """The repositories at /packages of the node, and its kernel's part."""
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in ("driver", "headers", "key.asc"):
+            archive.add(repositories.folder / name, f"packages/{name}")
+    subprocess.run([*cluster.entering(node), "tar", "-x", "-C", "/"], input=buffer.getvalue(), check=True, timeout=60, capture_output=True)
+    programs = {"modprobe": _MODPROBE, "driver-boot": _BOOT, "driver-changed": _CHANGED}
+    for name, text in programs.items():
+        cluster.lab("exec", node, "sh", "-c", f"cat > /usr/local/sbin/{name}; chmod 755 /usr/local/sbin/{name}", stdin=text)
+    cluster.lab("exec", node, "sh", "-c", "cat > /etc/systemd/system/driver-boot.service", stdin=_UNIT)
+    cluster.lab("exec", node, "sh", "-c", "cat > /etc/apt/apt.conf.d/90driver-changed", stdin=_HOOK)
+    script = (
+        "chown -R root: /packages; chmod -R a+rX /packages; mkdir -p /lib/modules/$(uname -r); "
+        "touch /lib/modules/$(uname -r)/modules.builtin; "
+        "rm -f /etc/apt/sources.list; printf 'deb [trusted=yes] file:///packages/headers ./\\n' > /etc/apt/sources.list.d/headers.list; "
+        "apt-get -q update; systemctl daemon-reload; systemctl enable --now -q driver-boot"
+    )
+    cluster.on(node, "sh", "-ec", script)
+
+
+@contextmanager
+def switched_on_again(cluster: Cluster, nodes: Sequence[str]) -> Iterator[list[str]]:
+    """While in it, a node that reboots comes back, as a machine would. The nodes that did, in their order."""
+    came, stop = [], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(1):
+            for node in nodes:
+                try:
+                    cluster.on(node, "true", seconds=20)
+                except CommandError:
+                    came.append(node)
+                    cluster.lab("up", seconds=600)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield came
+    finally:
+        stop.set()
+        thread.join()
+
+
+def driver_of(cluster: Cluster, node: str) -> str:
+    """The driver with which the node's cards answer, as nvidia-smi says it."""
+    lines = cluster.on(node, "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
+    (version,) = set(lines)
+    return version
+
+
+def units_of(cluster: Cluster, node: str) -> str:
+    return str(cluster.node(node)["status"]["allocatable"].get("aliyun.com/gpu-mem"))
+
+
+def variables(repositories: Repositories, version: str, **more: object) -> tuple[str, ...]:
+    """Arguments for ansible-playbook: the driver of that version, from the node's own repository."""
+    settings = {
+        "gpushare_driver_state": "managed",
+        "gpushare_driver_repository": "file:///packages/driver",
+        "gpushare_driver_key": "/packages/key.asc",
+        "gpushare_driver_fingerprints": [repositories.fingerprint],
+        "gpushare_driver_version": version,
+        # The lab's inventory changes all nodes at once.
+        "gpushare_serial": [1, "25%"],
+        **more,
+    }
+    return ("--extra-vars", json.dumps(settings))
