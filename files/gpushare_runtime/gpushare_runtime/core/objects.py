@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
+from gpushare_runtime.core.bounds import MOST_TEXT
 from gpushare_runtime.core.constraints import RULES_PREFIX, Labels, labels_of
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.node_ledger import NodeRecord
@@ -92,7 +93,8 @@ class PodReader:
         mirror = protocol.ANNOTATION_MIRROR in (metadata.get("annotations") or {})
         allocation = None if mirror else self._allocation(metadata, node, request, asked)
         terminating = bool(metadata.get("deletionTimestamp"))
-        evict = str((metadata.get("annotations") or {}).get(protocol.ANNOTATION_EVICT, ""))
+        # Anybody may write it into a pod of his own; a request is shorter.
+        evict = str((metadata.get("annotations") or {}).get(protocol.ANNOTATION_EVICT, ""))[:MOST_TEXT]
         priority, alive = _priority_of(pod), _alive(status)
         return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror, evict)
 

@@ -12,8 +12,10 @@ import pytest
 
 from gpushare_runtime.core import objects, protocol
 from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.bounds import MOST_TEXT
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
+from gpushare_runtime.core.overuse import EvictionRequest
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.cache import FORCED_SECONDS, Cluster
 from unit.runtime.pods import container, inventory, pod
@@ -125,6 +127,14 @@ def test_only_its_node_can_say_what_a_static_pod_has() -> None:
     record = PodReader()(bound(container(mem=8), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}))
     assert isinstance(record, AllocatedPod)
     assert not record.mirror
+
+
+def test_a_request_for_eviction_is_kept_and_of_a_long_text_only_its_beginning() -> None:
+    request = EvictionRequest(card=0, used=9000, requested=8192, seconds=60, until=1_700_000_000).to_json()
+    for text, kept in ((request, request), ("x" * 100_000, "x" * MOST_TEXT)):
+        record = PodReader()(bound(container(mem=8), annotations={"gpushare/evict": text, "ALIYUN_COM_GPU_MEM_IDX": "0"}))
+        assert isinstance(record, AllocatedPod)
+        assert record.evict == kept
 
 
 def test_more_than_any_machine_has_is_counted_as_that() -> None:
