@@ -91,7 +91,8 @@ class Dnf(Manager):
         names = [package.name for package in wanted.packages]
         with self._scratch(files, names) as options:
             packages = self._files_of(wanted) if wanted.folder else {}
-            offered = self._offered([name for name in names if name not in packages], options, wanted.repository)
+            own = [_needed(wanted.repository)] if wanted.repository is not None else []
+            offered = self._offered([name for name in names if name not in packages], [*options, *own], wanted.repository)
             versions = {}
             for package in wanted.packages:
                 found = sorted(packages[package.name], key=by_number, reverse=True) if package.name in packages else offered[package.name]
@@ -106,7 +107,8 @@ class Dnf(Manager):
     def refresh(self, repository: Repository) -> None:
         self._import(repository)
         name = sources.PREFIX + repository.name
-        outcome = self._run(["dnf", "-qy", "--disablerepo=*", f"--enablerepo={name}", "--refresh", "makecache"], _FETCH)
+        argv = ["dnf", "-qy", "--disablerepo=*", f"--enablerepo={name}", _needed(repository), "--refresh", "makecache"]
+        outcome = self._run(argv, _FETCH)
         if not outcome.ok:
             raise PackagesError(f"dnf cannot read {repository.url}: {last_words(outcome)}")
 
@@ -266,6 +268,11 @@ class Dnf(Manager):
         if not outcome.ok:
             raise PackagesError(failure(outcome))
         return outcome
+
+
+def _needed(repository: Repository) -> str:
+    """The option by which dnf fails without the repository, also where dnf.conf says skip_if_unavailable."""
+    return f"--setopt={sources.PREFIX}{repository.name}.skip_if_unavailable=False"
 
 
 def table(printed: str) -> "list[tuple[str, str, bool]]":
