@@ -12,7 +12,7 @@ short_description: Install a set of packages at exact versions from a signed rep
 version_added: 0.1.0
 description:
   - The roles C(nvidia_container_toolkit) and C(nvidia_driver) use this module. Its options may change in any release.
-  - Works with apt (Debian, Ubuntu) and with dnf 4 (RHEL and its rebuilds).
+  - Works with apt (Debian, Ubuntu), dnf 4 (RHEL and its rebuilds) and zypper (SUSE).
   - Before anything is changed, fetches the repository with its key into a scratch folder and lets the package manager resolve the packages
     there. Rejects a plan that would remove a package that O(replaces) does not name.
   - Writes the repository and its key, installs the packages, and holds them. Records in the host's journal how each file and each package
@@ -87,7 +87,7 @@ options:
         elements: str
         required: true
       package_signatures:
-        description: For dnf, whether each package must be signed, too. The metadata must always be.
+        description: For dnf and zypper, whether each package must be signed, too. The metadata must always be.
         type: bool
         default: true
       replaces:

@@ -38,6 +38,8 @@ esac
 mkdir -p /proc/driver/nvidia
 echo "NVRM version: NVIDIA UNIX $words  $version  Wed Jan  1 00:00:00 UTC 2025" > /proc/driver/nvidia/version
 sed -i "s/^driver_version=.*/driver_version=$version/; s/^driver=.*/driver=ok/" {_STATE}
+# As nvidia-cdi-refresh does.
+gpushare-lab-gpu refresh
 """
 _BOOT = """#!/bin/sh
 set -e

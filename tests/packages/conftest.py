@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Hosts with real apt, dnf and rpm, and real repositories beside them."""
+"""Hosts with real apt, dnf, zypper and rpm, and real repositories beside them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from packages.machine import Machine, Server, build, cache, layers, mounted, possible
+from packages.machine import BUILDERS, ZYPPER, Machine, Server, build, cache, layers, mounted, possible
 
 
 @pytest.fixture(scope="session")
-def below() -> list[Path]:
+def below() -> dict[str, list[Path]]:
+    """The root file systems by kind of host."""
     if why := possible():
         pytest.skip(why)
-    return layers(cache())
+    common = layers(cache(), BUILDERS)
+    return {"apt": common, "dnf": common, "zypper": layers(cache(), ZYPPER)}
 
 
 @pytest.fixture(scope="session")
-def repositories(below: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+def repositories(below: dict[str, list[Path]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """The folder that is served, and the fingerprints of its keys."""
-    with mounted(tmp_path_factory.mktemp("build"), below) as root:
+    with mounted(tmp_path_factory.mktemp("build"), below["apt"]) as root:
         yield root / "srv", build(root)
 
 
@@ -33,10 +35,14 @@ def server(repositories: tuple[Path, dict[str, str]]) -> Iterator[Server]:
     found.stop()
 
 
-@pytest.fixture(params=["apt", "dnf"])
+@pytest.fixture(params=["apt", "dnf", "zypper"])
 def machine(
-    request: pytest.FixtureRequest, below: list[Path], server: Server, repositories: tuple[Path, dict[str, str]], tmp_path: Path
+    request: pytest.FixtureRequest,
+    below: dict[str, list[Path]],
+    server: Server,
+    repositories: tuple[Path, dict[str, str]],
+    tmp_path: Path,
 ) -> Iterator[Machine]:
     """An untouched host."""
-    with mounted(tmp_path / "host", below) as root:
+    with mounted(tmp_path / "host", below[request.param]) as root:
         yield Machine(request.param, root, server, repositories[1])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Hosts that may be thrown away: a Debian with apt, and one where dnf and rpm are the package manager. Not booted, not in a network.
+"""Hosts that may be thrown away: with apt, with dnf and rpm, and with zypper and rpm. Not booted, not in a network.
 
-One layer for all: the root file system of the lab's nodes, and what builds packages and repositories on top of it. dnf and rpm are
-Debian's own builds of the programs that RHEL has; the second host's os-release says that it is one.
+Below all is the root file system of the lab's nodes, and on it what builds packages and repositories, or zypper. dnf, zypper and rpm are
+Debian's own builds of the programs that RHEL and SUSE have; the os-release of such a host says that it is one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,17 @@ from gpushare_lab.overlay import FileSystem
 from quality.tree import REPOSITORY
 
 BUILDERS = ("apt-utils", "gnupg", "createrepo-c", "dnf", "rpm", "dnf-plugins-core")
+#: zypper does not stand beside the plugins of dnf.
+ZYPPER = ("gnupg", "rpm", "zypper")
 #: The packages, and the versions that the repository has of each. The first depends on the second by exact version.
 SET, VERSIONS = ("nvidia-container-toolkit", "nvidia-container-toolkit-base"), ("1.17.7", "1.17.8", "1.18.0")
 OTHERS = ("libnvidia-container-tools", "libnvidia-container1")
-_OS_RELEASE = 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.5"\nPRETTY_NAME="Rocky Linux 9.5"\n'
+_OS_RELEASES = {
+    "dnf": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.5"\nPRETTY_NAME="Rocky Linux 9.5"\n',
+    "zypper": 'ID="sles"\nID_LIKE="suse"\nVERSION_ID="15.6"\nPRETTY_NAME="SUSE Linux Enterprise Server 15 SP6"\n',
+}
+#: Where SUSE has rpm's database; Debian's rpm keeps one for each user.
+_DATABASE = "/usr/lib/sysimage/rpm"
 #: Debian's build of dnf comes with plugins that EL9 has not, or not switched on.
 _PLUGINS = ("local", "copr", "debuginfo-install", "post-transaction-actions")
 _BUILD = REPOSITORY / "tests/packages/build.sh"
@@ -42,8 +49,8 @@ _SECONDS = 300.0
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
 
 
-def layers(cache: Cache) -> list[Path]:
-    """The uppermost first."""
+def layers(cache: Cache, programs: Sequence[str]) -> list[Path]:
+    """A root file system with these packages of Debian; the uppermost layer first."""
     below = root_file_system(cache)
 
     def build(folder: Path) -> None:
@@ -54,13 +61,13 @@ def layers(cache: Cache) -> list[Path]:
             shutil.copy("/etc/resolv.conf", made.root / "etc/resolv.conf")
             with chrooted(made.root):
                 inside(made.root, ["apt-get", "-qy", "update"])
-                inside(made.root, ["apt-get", "-qy", "install", "--no-install-recommends", *BUILDERS])
+                inside(made.root, ["apt-get", "-qy", "install", "--no-install-recommends", *programs])
             for archive in made.root.glob("var/cache/apt/archives/*.deb"):
                 archive.unlink()
         finally:
             made.unmount()
 
-    return [cache.entry("packages-root", "bookworm", {"builders": " ".join(BUILDERS), "below": below.parent.name}, build) / "upper", below]
+    return [cache.entry("packages-root", "bookworm", {"builders": " ".join(programs), "below": below.parent.name}, build) / "upper", below]
 
 
 @contextmanager
@@ -122,17 +129,27 @@ class Server:
 
 
 class Machine:
-    """One host. kind: "apt" or "dnf"; server: has both repositories, with the keys of first and second beside them."""
+    """One host. kind: "apt", "dnf" or "zypper"; server: has both repositories, with the keys of first and second beside them."""
 
     def __init__(self, kind: str, root: Path, server: Server, fingerprints: Mapping[str, str]) -> None:
         self.kind, self.root, self.server, self.fingerprints = kind, root, server, fingerprints
+        self.family = "deb" if kind == "apt" else "rpm"
+        if kind == "apt":
+            return
+        (root / "etc/os-release").unlink()
+        (root / "etc/os-release").write_text(_OS_RELEASES[kind])
+        for folder in ("etc/yum.repos.d", "etc/pki/rpm-gpg") if kind == "dnf" else ("etc/zypp/repos.d", "etc/rpm", _DATABASE.lstrip("/")):
+            (root / folder).mkdir(parents=True)
         if kind == "dnf":
-            (root / "etc/os-release").unlink()
-            (root / "etc/os-release").write_text(_OS_RELEASE)
             for name in _PLUGINS:
                 (root / f"etc/dnf/plugins/{name}.conf").write_text("[main]\nenabled = false\n")
-            for folder in ("etc/yum.repos.d", "etc/pki/rpm-gpg"):
-                (root / folder).mkdir(parents=True)
+        else:
+            (root / "etc/rpm/macros").write_text(f"%_dbpath {_DATABASE}\n")
+            shutil.rmtree(root / "var/lib/rpm", ignore_errors=True)
+            (root / "var/lib/rpm").symlink_to(f"../..{_DATABASE}")
+            # No SUSE is without a package, and libsolv's rpmdb2solv takes a database without one for an error.
+            shutil.copy(server.folder / "rpm/noarch/slow-1.0-1.noarch.rpm", root / "tmp/base.rpm")
+            self.run("rpm", "--install", "--force-debian", "/tmp/base.rpm")
 
     def run(self, *argv: str, check: bool = True) -> str:
         return inside(self.root, argv, check=check).stdout
@@ -161,7 +178,7 @@ class Machine:
         """The repository option of the module."""
         return {
             "name": "toolkit",
-            "url": self.server.url(folder or {"apt": "deb", "dnf": "rpm"}[self.kind]),
+            "url": self.server.url(folder or self.family),
             "key": self.server.url(f"{key}.asc"),
             "fingerprints": [self.fingerprints[key]] if key in self.fingerprints else list(self.fingerprints.values()),
             "package_signatures": False,

@@ -16,8 +16,10 @@ def upgrade(machine: Machine) -> None:
     """What an administrator, or an unattended upgrade, does."""
     if machine.kind == "apt":
         machine.run("apt-get", "-qy", "full-upgrade")
-    else:
+    elif machine.kind == "dnf":
         machine.run("dnf", "-qy", "upgrade")
+    else:
+        machine.run("zypper", "--non-interactive", "update")
 
 
 def test_from_nothing_over_an_upgrade_to_as_it_was(machine: Machine) -> None:
@@ -99,7 +101,7 @@ def test_a_key_that_is_not_the_expected_one(machine: Machine) -> None:
         # A key beside the expected one.
         ({**machine.repository("both"), "fingerprints": [machine.fingerprints["first"]]}, machine.fingerprints["second"]),
         # The key is the expected one, and the repository is signed with another.
-        (machine.repository(folder={"apt": "deb-second", "dnf": "rpm-second"}[machine.kind]), "cannot use the repository"),
+        (machine.repository(folder=f"{machine.family}-second"), "cannot use the repository"),
         ({**machine.repository(), "key": machine.server.url("none.asc")}, "404"),
     ):
         refused = machine.packages(
@@ -113,7 +115,7 @@ def test_a_key_that_is_not_the_expected_one(machine: Machine) -> None:
 
 def test_a_rotated_key(machine: Machine) -> None:
     machine.packages("1.17.8")
-    folder = {"apt": "deb-second", "dnf": "rpm-second"}[machine.kind]
+    folder = f"{machine.family}-second"
     done = machine.packages("1.17.8", repository=machine.repository("both", folder))
     assert len(done["files"]) == 2
     assert done["steps"] == []
@@ -126,7 +128,7 @@ def test_a_rotated_key(machine: Machine) -> None:
 
 def test_another_distribution_and_a_version_that_there_is_not(machine: Machine) -> None:
     before = machine.tree()
-    empty = machine.repository(folder={"apt": "deb-empty", "dnf": "rpm-empty"}[machine.kind])
+    empty = machine.repository(folder=f"{machine.family}-empty")
     refused = machine.packages("1.17.8", repository=empty)
     assert "which may be one of another distribution" in refused["msg"]
     refused = machine.packages("1.17.9")

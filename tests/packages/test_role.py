@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The role nvidia_container_toolkit on hosts with real apt, dnf and rpm, and NVIDIA's real nvidia-ctk behind small packages."""
+"""The role nvidia_container_toolkit on hosts with real apt, dnf, zypper and rpm, and NVIDIA's real nvidia-ctk behind small packages."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ SUITES = (
     ),
     Suite(
         "packages",
-        "packages and repositories on hosts with real apt, dnf and rpm",
+        "packages and repositories on hosts with real apt, dnf, zypper and rpm",
         tests=("tests/packages",),
         paths=(
             f"{UTILS}/_packages/*",

@@ -13,6 +13,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
@@ -20,11 +21,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.defa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused, SilentError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, arguments_of, find_unit
 
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-_KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
-_HOST_PATH = re.compile(r"[\"']?(?:hostPath|path)[\"']?\s*:\s*[\"']?(/[^\"',\s}]+)")
-_CARD = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_LIBRARY = re.compile(r"/lib(?:nvidia-ml|cuda)\.so\.([0-9]+(?:\.[0-9]+)+)")
 _CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
 #: Images are named to the probe, the best first; more would be of no use.
@@ -83,26 +79,10 @@ def pause_images(reply: bytes) -> List[str]:
 
 
 def cdi(host: Host) -> Dict[str, Any]:
-    """NVIDIA's CDI specs, read as text (a host has no YAML parser), and whether its runtime's configuration asks for them."""
+    """NVIDIA's CDI specs, and whether the configuration of its runtime asks for them."""
     config = host.text("/etc/nvidia-container-runtime/config.toml") or ""
     mode = re.search(r"^\s*mode\s*=\s*\"(\w+)\"", config, re.MULTILINE)
-    specs = []
-    for folder in CDI_FOLDERS:
-        for name in host.names(folder):
-            text = host.text(f"{folder}/{name}") if name.endswith((".yaml", ".json")) else None
-            kind = _KIND.search(text or "")
-            if text is None or kind is None or kind.group(1) != "nvidia.com/gpu":
-                continue
-            paths = sorted(set(_HOST_PATH.findall(text)))
-            specs.append(
-                {
-                    "path": f"{folder}/{name}",
-                    "cards": sorted(set(_CARD.findall(text))),
-                    "versions": sorted(set(_LIBRARY.findall(text))),
-                    "missing": [path for path in paths if not host.exists(path)],
-                }
-            )
-    return {"mode": mode.group(1) if mode else "", "specs": specs}
+    return {"mode": mode.group(1) if mode else "", "specs": specs(host)}
 
 
 def containers(host: Host) -> Dict[str, List[str]]:

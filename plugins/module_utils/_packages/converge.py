@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -40,6 +41,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     satisfies,
     shown,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.zypper import Zypper
 
 #: How the journal's entries of packages begin, and the owners of all that this makes.
 ENTRY, OWNER = "package:", "packages."
@@ -79,18 +81,19 @@ def together(results: Sequence[Result]) -> Result:
 def manager_of(run: RunWithin, timeout: float, host: Optional[Host] = None) -> Manager:
     """The package manager of this host. Refused if it has none that is known here."""
     host = host or Host()
+    release = host.text("/etc/os-release") or ""
     kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], Manager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
     # A Debian may have dnf beside apt, and the other way round: what the distribution is made of decides.
-    if host.exists("/var/lib/dpkg/status") and host.program("apt-get"):
-        release = host.text("/etc/os-release") or ""
-        if "rhel" not in release and "fedora" not in release:
-            return Apt(run, timeout)
+    if host.exists("/var/lib/dpkg/status") and host.program("apt-get") and not re.search("rhel|fedora|suse", release):
+        return Apt(run, timeout)
+    if "suse" in release:
+        kinds = (("zypper", "rpm", Zypper), *kinds)
     for program, base, kind in kinds:
         if host.program(program) and host.program(base):
             return kind(run, timeout)
     raise Refused(
-        "the host has neither apt-get nor dnf, expected one of them; nothing was changed: install the packages by hand and let the role "
-        "find them (its state present)"
+        "the host has neither apt-get, dnf nor zypper, expected one of them; nothing was changed: install the packages by hand and let the "
+        "role find them (its state present)"
     )
 
 

@@ -19,7 +19,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, sources
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, rpm, sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
@@ -37,8 +37,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 
 REPOSITORIES, KEYS, CONFIG = "/etc/yum.repos.d", "/etc/pki/rpm-gpg", "/etc/dnf/dnf.conf"
 PLUGIN = "/etc/dnf/plugins/versionlock.conf"
-_QUESTION, _FETCH = 120.0, 600.0
-_SHOWN = "%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{ARCH}\n"
+_FETCH = 600.0
 _NEW = ("Installing", "Installing dependencies", "Installing weak dependencies", "Upgrading", "Downgrading", "Reinstalling")
 _GONE = ("Removing", "Removing dependent packages", "Removing unused dependencies")
 _LOCKED = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9+._-]*)-(?P<version>[0-9]+:[^\s:]+-[^\s-]+)\.\*$")
@@ -55,11 +54,7 @@ class Dnf(Manager):
         self._timeout = timeout
 
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
-        outcome = self._run(["rpm", "--query", "--queryformat", _SHOWN, *names], _QUESTION)
-        if outcome.status is None:
-            raise Refused(f"rpm does not answer ({last_words(outcome)}); nothing was changed: run `rpm --rebuilddb` on the host")
-        rows = [line.split("\t") for line in outcome.out.splitlines() if line.count("\t") == 2]
-        versions = {row[0]: _plain(row[1]) for row in rows}
+        versions = rpm.versions(self._run, names)
         held = self._held()
         # One that is locked at another version than it has is not held: a run was killed between the two.
         return {name: Installed(versions.get(name), name in held and held[name] in ("", versions.get(name))) for name in names}
@@ -72,25 +67,16 @@ class Dnf(Manager):
         return
 
     def files(self, repository: Repository) -> "Dict[str, Optional[bytes]]":
-        texts: Dict[str, Optional[bytes]] = {}
-        own = f"{REPOSITORIES}/{sources.PREFIX}{repository.name}.repo"
-        for path in _repository_files():
-            state = None if path == own else read_state(path)
-            if state is None:
-                continue
-            before = state.content.decode("utf-8", "surrogateescape")
-            after = sources.without_sections(before, (repository.url, *repository.replaces))
-            if after != before:
-                texts[path] = after.encode("utf-8", "surrogateescape")
+        texts = rpm.without_former(REPOSITORIES, repository)
         key = f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"
         texts[key] = openpgp.armored(repository.keys)
-        texts[own] = sources.repo_file(repository, key).encode()
+        texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key).encode()
         return texts
 
     def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
         names = [package.name for package in wanted.packages]
         with self._scratch(files, names) as options:
-            packages = self._files_of(wanted) if wanted.folder else {}
+            packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
             own = [_needed(wanted.repository)] if wanted.repository is not None else []
             offered = self._offered([name for name in names if name not in packages], [*options, *own], wanted.repository)
             versions = {}
@@ -113,7 +99,7 @@ class Dnf(Manager):
             raise PackagesError(f"dnf cannot read {repository.url}: {last_words(outcome)}")
 
     def install(self, wanted: Wanted, plan: Plan) -> None:
-        packages = self._files_of(wanted) if wanted.folder else {}
+        packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
         with self._free(list(plan.versions)) as options:
             self._do(["dnf", "-qy", *options, "install", *self._targets(plan.versions, packages)])
 
@@ -163,8 +149,8 @@ class Dnf(Manager):
             )
         for line in outcome.out.splitlines():
             name, _tab, version = line.partition("\t")
-            if name in found and _plain(version) not in found[name]:
-                found[name].append(_plain(version))
+            if name in found and rpm.plain(version) not in found[name]:
+                found[name].append(rpm.plain(version))
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
     def _steps(self, argv: Sequence[str], what: str) -> "tuple[Step, ...]":
@@ -174,25 +160,7 @@ class Dnf(Manager):
             raise Refused(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
         rows = table(outcome.out)
         before = self.installed([name for name, _version, _gone in rows]) if rows else {}
-        return tuple(Step(name, before[name].version, None if gone else _plain(version)) for name, version, gone in rows)
-
-    def _files_of(self, wanted: Wanted) -> Dict[str, Dict[str, str]]:
-        """The package files of the folder: name to version to path."""
-        found: Dict[str, Dict[str, str]] = {}
-        names = {package.name for package in wanted.packages}
-        if not os.path.isdir(wanted.folder):
-            raise Refused(f"there is no folder {wanted.folder[:80]} on this host; nothing was changed: put the packages there")
-        for name in sorted(os.listdir(wanted.folder)):
-            path = os.path.join(wanted.folder, name)
-            if not name.endswith(".rpm"):
-                continue
-            outcome = self._run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
-            row = outcome.out.strip().split("\t")
-            if not outcome.ok or len(row) != 3:
-                raise Refused(f"{path} is no rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
-            if row[0] in names and row[2] in ("noarch", os.uname().machine):
-                found.setdefault(row[0], {})[_plain(row[1])] = path
-        return found
+        return tuple(Step(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
 
     def _import(self, repository: Repository) -> None:
         if repository.package_signatures:
@@ -213,7 +181,7 @@ class Dnf(Manager):
         if self._locks() == CONFIG:
             return dict.fromkeys(excluded(text), "")
         found = (_LOCKED.match(line.strip()) for line in text.splitlines())
-        return {line.group("name"): _plain(line.group("version")) for line in found if line}
+        return {line.group("name"): rpm.plain(line.group("version")) for line in found if line}
 
     @contextmanager
     def _free(self, names: Sequence[str]) -> Iterator[List[str]]:
@@ -234,8 +202,8 @@ class Dnf(Manager):
         shutil.copytree(os.path.dirname(PLUGIN), plugins)
         locks = os.path.join(folder, "versionlock.list")
         kept = "".join(line for line in text.splitlines(keepends=True) if _name_of(line) not in names)
-        _write(locks, kept.encode("utf-8", "surrogateescape"))
-        _write(os.path.join(plugins, os.path.basename(PLUGIN)), f"[main]\nenabled = 1\nlocklist = {locks}\n".encode())
+        rpm.write(locks, kept.encode("utf-8", "surrogateescape"))
+        rpm.write(os.path.join(plugins, os.path.basename(PLUGIN)), f"[main]\nenabled = 1\nlocklist = {locks}\n".encode())
         return [f"--setopt=pluginconfpath={plugins}"]
 
     @contextmanager
@@ -243,20 +211,13 @@ class Dnf(Manager):
         """Options by which dnf has the repositories of the host, those files that the host shall have, and a cache of its own."""
         folder = tempfile.mkdtemp(prefix="gpushare-dnf-")
         try:
-            texts = {path: state.content for path in _repository_files() for state in [read_state(path)] if state is not None}
             keys = {path: os.path.join(folder, os.path.basename(path)) for path in files if path.startswith(KEYS)}
             for path, copy in keys.items():
-                _write(copy, files[path] or b"")
-            for path, content in files.items():
-                if content is None or path in keys:
-                    continue
-                for original, copy in keys.items():
-                    content = content.replace(original.encode(), copy.encode())
-                # Packages are not fetched here, so that their signatures need not be looked at.
-                texts[path] = content
+                rpm.write(copy, files[path] or b"")
             os.mkdir(os.path.join(folder, "repositories"))
-            for path, content in texts.items():
-                _write(os.path.join(folder, "repositories", os.path.basename(path)), content)
+            # Packages are not fetched here, so that their signatures need not be looked at.
+            for path, content in rpm.copies(REPOSITORIES, files, keys).items():
+                rpm.write(os.path.join(folder, "repositories", os.path.basename(path)), content)
             with self._free(names) as free:
                 places = {"reposdir": "repositories", "cachedir": "cache", "persistdir": "persist"}
                 yield [*(f"--setopt={name}={folder}/{place}" for name, place in places.items()), *free]
@@ -337,20 +298,5 @@ def _name_of(line: str) -> str:
     return found.group("name") if found else ""
 
 
-def _plain(version: str) -> str:
-    """Without an epoch that is none."""
-    return version[2:] if version.startswith("0:") else version[7:] if version.startswith("(none):") else version
-
-
 def _full(version: str) -> str:
     return version if ":" in version else "0:" + version
-
-
-def _repository_files() -> List[str]:
-    names = sorted(os.listdir(REPOSITORIES)) if os.path.isdir(REPOSITORIES) else []
-    return [os.path.join(REPOSITORIES, name) for name in names if name.endswith(".repo")]
-
-
-def _write(path: str, content: bytes) -> None:
-    with open(path, "wb") as stream:
-        stream.write(content)

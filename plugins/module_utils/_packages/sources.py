@@ -11,7 +11,7 @@ names the same address must go before ours comes.
 from __future__ import annotations
 
 import re
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Repository
 
@@ -36,8 +36,8 @@ def preferences(version: str) -> str:
     return f"{HEADER}Package: /./\nPin: version {version}-*\nPin-Priority: 1001\n"
 
 
-def repo_file(repository: Repository, key_path: str) -> str:
-    """Ours, for dnf and zypper."""
+def repo_file(repository: Repository, key_path: str, more: Sequence[Tuple[str, str]] = ()) -> str:
+    """Ours, for dnf and zypper. more: fields that only one of them knows."""
     fields = [
         ("name", f"{repository.name} (gpushare.kubernetes)"),
         ("baseurl", repository.url),
@@ -46,6 +46,7 @@ def repo_file(repository: Repository, key_path: str) -> str:
         ("gpgcheck", "1" if repository.package_signatures else "0"),
         ("gpgkey", "file://" + key_path),
         ("sslverify", "1"),
+        *more,
     ]
     return f"{HEADER}[{PREFIX}{repository.name}]\n" + "".join(f"{name}={value}\n" for name, value in fields)
 

@@ -14,10 +14,11 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
@@ -298,10 +299,14 @@ class _Refresh(Service):
                 raise Refused(f"systemctl {' '.join(argv)} failed: {outcome.words}; the log of {service} says: {said}")
 
     def _problem(self) -> Optional[str]:
-        """Whether the spec names each card by its UUID. Without a driver there is nothing to name."""
+        """Why the spec is not of these cards and of this driver. Without a driver there is nothing to name."""
         listed = self._host.ask(self._host.program("nvidia-smi"), ["-L"], _QUESTION)
         if listed is None or not listed.ok:
             return None
-        cards = set(_UUID.findall(listed.out))
-        missing = cards - set(_UUID.findall(self._host.text(SPEC) or ""))
-        return f"the CDI spec {SPEC} does not name {', '.join(sorted(missing))}" if missing else None
+        nothing: Dict[str, Any] = {"cards": [], "missing": []}
+        spec = next((one for one in specs(self._host) if one["path"] == SPEC), nothing)
+        cards = sorted(set(_UUID.findall(listed.out)) - set(spec["cards"]))
+        if cards:
+            return f"the CDI spec {SPEC} does not name {', '.join(cards)}"
+        # After another driver has come, the libraries of the former one.
+        return f"the CDI spec {SPEC} names {spec['missing'][0]}, which the host does not have" if spec["missing"] else None

@@ -83,9 +83,13 @@ class Commands:
         return Outcome(argv, 0)
 
     def spec(self, *cards: str) -> None:
-        path = self.root / SPEC[1:]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(cards))
+        """A spec of these cards, with the library of the driver that is there."""
+        path, library = self.root / SPEC[1:], self.root / LIBRARY[1:]
+        for one in (path, library):
+            one.parent.mkdir(parents=True, exist_ok=True)
+        library.touch()
+        devices = "".join(f"- name: {card}\n" for card in cards)
+        path.write_text(f"kind: nvidia.com/gpu\ndevices:\n{devices}containerEdits:\n  mounts:\n  - hostPath: {LIBRARY}\n")
 
 
 @pytest.fixture
@@ -213,6 +217,7 @@ def test_a_host_of_somebody_else_is_left_alone(commands: Commands) -> None:
     assert tree(commands) == before
 
 
+LIBRARY = "/usr/lib64/libnvidia-ml.so.580.95.05"
 UNITS = ("gpushare-cdi-refresh.service", "gpushare-cdi-refresh.path")
 
 
@@ -230,6 +235,13 @@ def test_the_spec_is_written_now_and_by_units_without_daemon_reload(commands: Co
     assert converge(wanted, host(commands), commands, True).changed
     assert converge(wanted, host(commands), commands, False).changed
     assert CARD in (commands.root / SPEC[1:]).read_text()
+
+
+def test_a_spec_of_the_former_driver_is_written_anew(commands: Commands) -> None:
+    converge(Wanted(False, cdi=True), host(commands), commands, False)
+    (commands.root / LIBRARY[1:]).unlink()
+    assert converge(Wanted(False, cdi=True), host(commands), commands, False).changed
+    assert not converge(Wanted(False, cdi=True), host(commands), commands, False).changed
 
 
 def test_the_unit_of_the_toolkit_is_used_where_it_is_there(commands: Commands) -> None:

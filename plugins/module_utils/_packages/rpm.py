@@ -1,0 +1,98 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What dnf and zypper have in common: rpm's database, files of packages, and the folder of repositories.
+
+Private to this collection. No Ansible here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List, Mapping, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Refused, Repository, Wanted, last_words
+
+_QUESTION = 120.0
+_SHOWN = "%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{ARCH}\n"
+
+
+def versions(run: RunWithin, names: Sequence[str]) -> Dict[str, str]:
+    """The whole version of each of these packages that is installed."""
+    outcome = run(["rpm", "--query", "--queryformat", _SHOWN, *names], _QUESTION)
+    if outcome.status is None:
+        raise Refused(f"rpm does not answer ({last_words(outcome)}); nothing was changed: run `rpm --rebuilddb` on the host")
+    rows = [line.split("\t") for line in outcome.out.splitlines() if line.count("\t") == 2]
+    return {row[0]: plain(row[1]) for row in rows}
+
+
+def files_of(run: RunWithin, wanted: Wanted) -> Dict[str, Dict[str, str]]:
+    """The package files of the folder: name to version to path."""
+    found: Dict[str, Dict[str, str]] = {}
+    names = {package.name for package in wanted.packages}
+    if not os.path.isdir(wanted.folder):
+        raise Refused(f"there is no folder {wanted.folder[:80]} on this host; nothing was changed: put the packages there")
+    for name in sorted(os.listdir(wanted.folder)):
+        path = os.path.join(wanted.folder, name)
+        if not name.endswith(".rpm"):
+            continue
+        outcome = run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
+        row = outcome.out.strip().split("\t")
+        if not outcome.ok or len(row) != 3:
+            raise Refused(f"{path} is no rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+        if row[0] in names and row[2] in ("noarch", os.uname().machine):
+            found.setdefault(row[0], {})[plain(row[1])] = path
+    return found
+
+
+def repository_files(folder: str) -> List[str]:
+    """The files in which repositories are named."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in names if name.endswith(".repo")]
+
+
+def own_file(folder: str, repository: Repository) -> str:
+    """Where our repository is named."""
+    return f"{folder}/{sources.PREFIX}{repository.name}.repo"
+
+
+def without_former(folder: str, repository: Repository) -> "Dict[str, Optional[bytes]]":
+    """The files of others that name the repository, or one of which it takes the place, without it."""
+    texts: "Dict[str, Optional[bytes]]" = {}
+    for path in repository_files(folder):
+        state = None if path == own_file(folder, repository) else read_state(path)
+        if state is None:
+            continue
+        before = state.content.decode("utf-8", "surrogateescape")
+        after = sources.without_sections(before, (repository.url, *repository.replaces))
+        if after != before:
+            texts[path] = after.encode("utf-8", "surrogateescape")
+    return texts
+
+
+def copies(folder: str, files: "Mapping[str, Optional[bytes]]", keys: Mapping[str, str]) -> Dict[str, bytes]:
+    """The repository files of the host as they would be with these files. keys: path of a key to where it lies for now."""
+    texts = {path: state.content for path in repository_files(folder) for state in [read_state(path)] if state is not None}
+    for path, content in files.items():
+        if content is None:
+            texts.pop(path, None)
+        elif path not in keys:
+            for original, copy in keys.items():
+                content = content.replace(original.encode(), copy.encode())
+            texts[path] = content
+    return texts
+
+
+def plain(version: str) -> str:
+    """Without an epoch that is none."""
+    return version[2:] if version.startswith("0:") else version[7:] if version.startswith("(none):") else version
+
+
+def write(path: str, content: bytes) -> None:
+    """A file in a scratch folder."""
+    with open(path, "wb") as stream:
+        stream.write(content)
