@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import json
 import math
-from asyncio.subprocess import Process
+import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -146,6 +147,15 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             assert values["Memory of all cards A"] == [32 * 1024 * MIB]
             assert sorted(values["Pods that use most of what they have A"]) == [0, pytest.approx(1 / 3)]
             assert values["Pods that wait for room A"].count(1) == 1
+            # kubectl gpushare has the same from the same server.
+            command = ["-m", "gpushare_runtime.kubectl_gpushare.main", "pods", "-A", "-o", "json"]
+            options = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--prometheus", server.url]
+            process = await asyncio.create_subprocess_exec(sys.executable, *command, *options, stdout=PIPE, stderr=PIPE)
+            out, err = await process.communicate()
+            assert process.returncode == 0, err
+            (node,) = json.loads(out)["nodes"]
+            assert {one["uid"]: one["used_mib"] for one in node["pods"]}[uid] == 2048
+            assert [one["used_mib"] for one in node["cards"]] == [2048, 0]
 
     asyncio.run(run())
 

@@ -456,6 +456,7 @@ SUITES = (
             f"{RUNTIME}/device_plugin/metrics.py",
             f"{RUNTIME}/daemon/metrics*.py",
             f"{RUNTIME}/device_plugin/gpu/pod_memory.py",
+            f"{RUNTIME}/kubectl_gpushare/used.py",
             "tests/monitoring/*",
         ),
         prepared=True,

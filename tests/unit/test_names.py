@@ -16,9 +16,7 @@ NAMES = {
     name: value
     for name, value in vars(protocol).items()
     # kubelet's own mark of a static pod's copy is no name of ours.
-    if name != "ANNOTATION_MIRROR"
-    and name.startswith(("RESOURCE_", "LABEL_", "ANNOTATION_", "ASK_", "ENV_"))
-    and isinstance(value, str)
+    if name != "ANNOTATION_MIRROR" and name.startswith(("RESOURCE_", "LABEL_", "ANNOTATION_", "ASK_", "ENV_")) and isinstance(value, str)
 }
 
 

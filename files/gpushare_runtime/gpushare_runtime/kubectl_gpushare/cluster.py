@@ -60,6 +60,17 @@ class Changed:
         return taken
 
 
+@dataclass(frozen=True)
+class Used:
+    """MiB, rounded up. by_pod: pod UID → on all of its cards; by_card: card UUID → by whatever process."""
+
+    by_pod: Mapping[str, int] = field(default_factory=dict)
+    by_card: Mapping[str, int] = field(default_factory=dict)
+
+
+NOTHING_KNOWN: Final = Used()
+
+
 class Cluster:
     """Filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
 
@@ -74,6 +85,7 @@ class Cluster:
         self.warnings: list[str] = []
         self.complete = True
         self.knows_nodes = True
+        self.used: Used = NOTHING_KNOWN
         self.changed = Changed()
         self._read_pod = PodReader(self._warn)
 

@@ -73,6 +73,7 @@ WITH_VALUE: Final = (
     "--filename",
     "--port",
     "--prometheus",
+    "--prometheus-token-file",
 )
 _EPILOG: Final = """\
 Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line;
@@ -206,6 +207,8 @@ def _add_view_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml", "name"), default="table", help="default: table")
     parser.add_argument("-w", "--watch", action="store_true", help="go on, and show what changes")
     parser.add_argument("-l", "--selector", default="", metavar="LABELS", help="only objects with these labels: of nodes, or of pods")
+    parser.add_argument("--prometheus", default="", metavar="URL", help="where memory in use comes from, for -o wide, json and yaml")
+    parser.add_argument("--prometheus-token-file", default="", metavar="FILE", help="bearer token for it")
     parser.add_argument("--sort-by", default="", metavar="COLUMN", help="sort the rows by this column")
     parser.add_argument("--reverse", action="store_true", help="the other way round")
     parser.add_argument("--no-headers", action="store_true", help="rows only")
@@ -253,12 +256,15 @@ def _show(arguments: argparse.Namespace) -> int:
         return (run_explain if view == "explain" else run_simulate)(arguments, form)
     form = replace(form, sort_by=arguments.sort_by, reverse=arguments.reverse)
     labels = parse_selector(arguments.selector)
+    if arguments.watch and arguments.prometheus:
+        return _fail("found --watch with --prometheus; the memory in use would not follow, so leave one of them out", USAGE)
     try:
         if arguments.from_file:
             if arguments.watch:
                 return _fail("found --watch with --from-file; a file does not change, so leave one of them out", USAGE)
             cluster = Cluster()
             fill_from_files(cluster, arguments.from_file)
+            asyncio.run(_add_used(cluster, arguments))
             namespace = arguments.namespace or ("" if view != "pods" or arguments.all_namespaces else "default")
             _print(cluster, view, Selection(frozenset(arguments.names), namespace, labels), form)
         else:
@@ -291,10 +297,18 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
             view, read = "pods", read or own
         select = Selection(frozenset(arguments.names), read if view in OF_PODS else "", labels)
         if not arguments.watch:
+            await _add_used(cluster, arguments)
             _print(cluster, view, select, form)
             return
         _warn(cluster)
         await follow(client, cluster, read, view, select, form, console)
+
+
+async def _add_used(cluster: Cluster, arguments: argparse.Namespace) -> None:
+    if arguments.prometheus:
+        from gpushare_runtime.kubectl_gpushare.used import read_used
+
+        cluster.used = await read_used(arguments.prometheus, arguments.prometheus_token_file)
 
 
 def _print(cluster: Cluster, view: str, select: Selection, form: Format) -> None:

@@ -15,7 +15,7 @@ from gpushare_runtime.core.ledger import CardState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, NodeInfo, Waiting
+from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, Cluster, NodeInfo, Waiting
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Row, Table
 
 _MOST_NAME: Final = 253
@@ -150,6 +150,14 @@ def _gib(mib: float) -> Cell:
     return Cell(text, "", mib)
 
 
+def _used(mib: int | None, node: NodeLedger | None = None) -> Cell:
+    """In units of the node, as what is allocated; without a node in GiB."""
+    if mib is None:
+        return _NOTHING
+    size = node.inventory.unit.mib if node is not None and node.inventory else 1024
+    return Cell(f"{mib / size:.2f}".rstrip("0").rstrip("."), "", mib)
+
+
 def nodes_view(cluster: Cluster, select: Selection) -> Table:
     """One row per node, with one cell per card."""
     columns = (
@@ -180,6 +188,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         allocated, total = sum(card.allocated for card in view), sum(card.card.units for card in view)
         usable = sum(card.card.usable for card in view)
         models = ",".join(sorted({card.card.model for card in view})) or ABSENT
+        used = [cluster.used.by_card[card.card.uuid] for card in view if card.card.uuid in cluster.used.by_card]
         cells = [
             Cell(_text(node.name), BAD if node.inventory is None else ""),
             Cell(f"{usable}/{len(view)}", WARN if usable < len(view) else "", usable),
@@ -188,7 +197,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
             Cell(_unit(node)),
             _count(node.largest_free()),
             _count(node.empty_cards()),
-            _NOTHING,
+            _used(sum(used) if used else None, node),
             Cell(info.address),
             Cell(_text(models)),
             Cell((node.inventory.strategy if node.inventory else "") or ABSENT),
@@ -265,7 +274,7 @@ def cards_view(cluster: Cluster, select: Selection) -> Table:
                 _NOTHING if view.free is None else _count(view.free),
                 Cell(_unit(node)),
                 _count(view.pods),
-                _NOTHING,
+                _used(cluster.used.by_card.get(card.uuid), node),
                 _count(card.mib),
                 _NOTHING if card.numa is None else _count(card.numa),
                 _count(card.minor),
@@ -369,7 +378,7 @@ def _share_cells(cluster: Cluster, share: Share) -> list[Cell]:
         Cell(",".join(map(str, cards)) if share.by_card is not None else "?", "" if share.by_card is not None else ODD),
         _NOTHING if share.by_card is None else Cell(str(units), "", units),
         Cell(_unit(node)),
-        _NOTHING,
+        _used(cluster.used.by_pod.get(share.uid), node),
         _count(share.pod.priority) if share.pod else _NOTHING,
         Cell(amount(share.pod.request)) if share.pod else _NOTHING,
         Cell(_text(share.uid)),
@@ -393,6 +402,7 @@ class _Sums:
     pending: int = 0
     mib: float = 0
     wholes: int = 0
+    used: int | None = None
 
 
 def namespaces_view(cluster: Cluster, select: Selection) -> Table:
@@ -414,6 +424,8 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
         one.pods += 1
         one.mib += sum((share.by_card or {}).values()) * mib_of.get(share.node, 0)
         one.wholes += len(share.by_card or ()) if share.whole else 0
+        if share.uid in cluster.used.by_pod:
+            one.used = (one.used or 0) + cluster.used.by_pod[share.uid]
     for waiting in selected_waiting(cluster, every):
         found.setdefault(waiting.pod.namespace, _Sums()).pending += 1
     total = sum(node.inventory.units * mib_of[node.name] for node in cluster.nodes if node.inventory)
@@ -427,7 +439,7 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
             _count(sums.pending, WARN if sums.pending else ""),
             _count(sums.wholes),
             _gib(sums.mib) if total else _NOTHING,
-            _NOTHING,
+            _used(sums.used),
             Cell(f"{100 * sums.mib / total:.1f}%", "", sums.mib) if total else _NOTHING,
         ]
         table.rows.append(Row(f"namespace/{_text(name)}", cells))
@@ -519,6 +531,12 @@ def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
         waiting = [pod for pod in waiting if not by_namespace or not select.names or pod.namespace in select.names]
     made = ledger_json(cluster.ledger, cluster.warnings, waiting, cluster.reasons(), cluster.complete)
     made["nodes"] = [node for node in made["nodes"] if node["name"] in names]
+    if cluster.used is not NOTHING_KNOWN:
+        for node in made["nodes"]:
+            for card in node["cards"]:
+                card["used_mib"] = cluster.used.by_card.get(card["uuid"])
+            for pod in node["pods"]:
+                pod["used_mib"] = cluster.used.by_pod.get(pod["uid"])
     if view in OF_PODS:
         for node in made["nodes"]:
             node["pods"] = [pod for pod in node["pods"] if pod["uid"] in uids]

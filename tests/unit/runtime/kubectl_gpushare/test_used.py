@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Memory in use from Prometheus: what is asked and shown, and answers that are none. tests/monitoring asks a real one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from gpushare_runtime.kubectl_gpushare import used
+from gpushare_runtime.kubectl_gpushare.main import main
+from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.runtime.pods import inventory
+
+MIB = 1024 * 1024
+CARDS = inventory(16, 16)
+POD, CARD = "gpushare_device_plugin_pod_memory_used_bytes", "gpushare_device_plugin_card_memory_used_bytes"
+Server = Callable[..., str]
+
+
+def vector(*samples: tuple[dict[str, Any], object]) -> bytes:
+    result = [{"metric": labels, "value": [1.0, str(value)]} for labels, value in samples]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
+@pytest.fixture
+def asked() -> list[tuple[str, str | None]]:
+    """(query, Authorization) of each request."""
+    return []
+
+
+@pytest.fixture
+def serve(asked: list[tuple[str, str | None]]) -> Iterator[Server]:
+    """Starts a server with one body for each metric, and the status; its URL."""
+    servers = []
+
+    def start(pods: bytes, cards: bytes, status: int = 200) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                query = parse_qs(urlsplit(self.path).query)["query"][0]
+                asked.append((query, self.headers.get("Authorization")))
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", "http://127.0.0.1:1/")
+                self.end_headers()
+                self.wfile.write(pods if POD in query else cards)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A node with two cards; pod a has 4 units of the first, b 2 of the second."""
+    items = [node("n", "10.0.0.1", cards=CARDS) | {"kind": "Node"}]
+    for name, card, units in (("a", 0, 4), ("b", 1, 2)):
+        said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(card): units}})}
+        items.append(pod(name, "n", annotations=said, mem=units, namespace=f"team-{name}") | {"kind": "Pod"})
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
+    return str(tmp_path / "cluster.json")
+
+
+def uid(file: str, name: str) -> str:
+    found: str = next(i["metadata"]["uid"] for i in json.loads(Path(file).read_text())["items"] if i["metadata"]["name"] == name)
+    return found
+
+
+def column(text: str, title: str, rows: int) -> list[str]:
+    """Of the first rows of a table, by the position of its title: it is aligned to the right."""
+    header, *lines = text.splitlines()
+    end = header.index(title) + len(title)
+    return [line[:end].split()[-1] for line in lines[:rows]]
+
+
+def test_what_is_used_stands_beside_what_is_allocated(
+    serve: Server, asked: list[Any], file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (card.uuid for card in CARDS.cards)
+    url = serve(
+        # One byte more than 2560 MiB; the pod b has nothing in use that anybody knows of.
+        vector(({"uid": uid(file, "a"), "uuid": first}, 1536 * MIB), ({"uid": uid(file, "a"), "uuid": second}, 1024 * MIB + 1)),
+        vector(({"uuid": first}, 2048 * MIB), ({"uuid": second}, 0)),
+    )
+    source = ["--from-file", file, "--prometheus", f"{url}/"]
+    expected = {"pods": ["2.5", "-"], "cards": ["2", "0"], "nodes": ["2"], "namespaces": ["2.5", "-"]}
+    for view, shown in expected.items():
+        assert main([view, "-o", "wide", *(["-A"] if view == "pods" else []), *source]) == 0
+        assert column(capsys.readouterr().out, "USED", len(shown)) == shown, view
+    assert main(["pods", "-A", "-o", "json", *source]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert [one["used_mib"] for one in found["pods"]] == [2561, None]
+    assert [one["used_mib"] for one in found["cards"]] == [2048, 0]
+    assert {query for query, _ in asked} == {f"max by (uid, uuid) ({POD})", f"max by (uuid) ({CARD})"}
+    assert {token for _, token in asked} == {None}
+
+
+def test_a_token_is_sent(serve: Server, asked: list[Any], file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    url = serve(vector(), vector())
+    argv = ["nodes", "--from-file", file, "--prometheus", url, "--prometheus-token-file"]
+    assert main([*argv, str(tmp_path / "token")]) == 0
+    assert {token for _, token in asked} == {"Bearer secret"}
+    for text in ("", "two\nlines"):
+        (tmp_path / "token").write_text(text)
+        assert main([*argv, str(tmp_path / "token")]) == 1
+        assert "found no token" in capsys.readouterr().err
+    assert main([*argv, str(tmp_path / "nowhere")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"<html>", 200, "found status 200 and '<html>'; expected the URL of Prometheus itself"),
+        (b'{"status":"success"}', 200, "found status 200"),
+        (b'{"status":"success","data":{"result":[1]}}', 200, "found status 200"),
+        (b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"x"]}]}}', 200, "found status 200"),
+        (b"[]", 200, "found status 200"),
+        (b'{"status":"error","error":"too many samples"}', 422, "rejected the query: 'too many samples'"),
+        (b"\x1b[31m", 401, r"found status 401 and '\x1b[31m'"),
+        (b"", 302, "found status 302"),
+    ],
+)
+def test_answers_that_are_none(body: bytes, status: int, said: str, serve: Server, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = serve(body, vector(), status)
+    assert main(["nodes", "--from-file", file, "--prometheus", url]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_values_that_no_card_can_have_are_left_out(serve: Server, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values = ("NaN", "+Inf", "-1", "1e300")
+    url = serve(vector(*(({"uid": uid(file, "a"), "uuid": f"u{n}"}, value) for n, value in enumerate(values)), ({}, 5)), vector())
+    assert main(["pods", "-A", "-o", "json", "--from-file", file, "--prometheus", url]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert [one["used_mib"] for one in found["pods"]] == [None, None]
+
+
+def test_an_answer_without_end_is_cut_off(
+    serve: Server, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(used, "_MOST_BYTES", 100)
+    assert main(["nodes", "--from-file", file, "--prometheus", serve(b"x" * 101, b"")]) == 1
+    assert "found an answer of more than 100 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "http://", "http://x:port", "http://x:0"])
+def test_what_is_no_url_is_rejected(url: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes", "--from-file", file, "--prometheus", url]) == 1
+    assert "expected the URL of Prometheus itself" in capsys.readouterr().err
+
+
+def test_nobody_answers(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes", "--from-file", file, "--prometheus", "http://127.0.0.1:1"]) == 1
+    assert "Prometheus at http://127.0.0.1:1 does not answer" in capsys.readouterr().err
+
+
+def test_a_screen_that_follows_the_cluster_does_not_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes", "--watch", "--prometheus", "http://127.0.0.1:1"]) == 2
+    assert "found --watch with --prometheus" in capsys.readouterr().err
