@@ -31,10 +31,10 @@ class CardState:
     core: int = 0
     clients: int | None = None
 
-    def after(self, units: int, core: int, whole: bool) -> CardState:
+    def after(self, units: int, core: int, whole: bool, clients: int = 1) -> CardState:
         """What is left after one pod more."""
-        clients = None if self.clients is None else max(0, self.clients - 1)
-        return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), clients)
+        left = None if self.clients is None else max(0, self.clients - clients)
+        return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), left)
 
 
 @dataclass(frozen=True)

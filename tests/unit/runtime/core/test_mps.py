@@ -16,9 +16,11 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.mps import FRESH_SECONDS, MOST_CLIENTS, MpsState, MpsStateError, client_access
 from gpushare_runtime.core.placement import explain
+from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.request import Request, parse_request
 from unit.runtime.core.test_ledger import allocated_pod, memory, on
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.pods import container, inventory, pending, pod
 
 MPS = replace(inventory(100, 100), isolation="mps", core=100, clients=MOST_CLIENTS)
 
@@ -129,3 +131,13 @@ def test_a_pod_may_require_mps() -> None:
 def test_the_inventory_carries_it() -> None:
     assert Inventory.from_json(MPS.to_json()) == MPS
     assert '"core":100,"clients":48' in MPS.to_json()
+
+
+def test_a_pod_that_stays_keeps_as_many_clients_as_it_has_containers() -> None:
+    """Of four clients a pod of two has two; so beside another one of two only the pods of one go, both of them."""
+    one, two = asked(container(mem=1)), asked(container(mem=1), container("second", mem=1))
+    made = ledger(replace(MPS, cards=MPS.cards[:1], clients=4))
+    for uid, request in (("a", one), ("b", two), ("c", one)):
+        made.apply(allocated_pod(uid, request, on(0, len(request.containers))))
+    found = Preemption(made, Placement(), []).victims(replace(pending(two), priority=10), {"n": Victims(("a",), 0)})
+    assert found == {"n": Victims(("a", "c"), 0)}

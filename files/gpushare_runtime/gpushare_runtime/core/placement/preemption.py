@@ -216,5 +216,5 @@ class _Cards:
         if known is None or pod.uid in self._said:
             # On whichever card, or where its node has counted it all along: seldom, so from the whole node.
             return {state.card.index: state for state in self._node.card_states if state.card.index in self._open}
-        core, whole = pod.request.core, pod.whole
-        return {index: self._open[index].after(units, core, whole) for index, units in known.items() if index in self._open}
+        core, whole, clients = pod.request.core, pod.whole, pod.request.clients
+        return {index: self._open[index].after(units, core, whole, clients) for index, units in known.items() if index in self._open}
