@@ -15,7 +15,7 @@ import yaml
 
 from dashboard.browser import Browser, Loop, Page
 from dashboard.programs import kubectl_dashboard
-from e2e.cluster import CONTROL_PLANE, Cluster
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from e2e.fake_nodes import fake_nodes, fake_pod, placed, remove
 from e2e.manifests import pod
 from quality.tree import REPOSITORY
@@ -77,7 +77,8 @@ def test_a_pod_that_the_scheduler_places_appears_in_the_open_page(page: Page, fi
     page.picture(PICTURES / "lab-nodes.png")
     page.eval("location.hash = '#/pods'")
     page.until("the pods", "document.getElementById('view-text').textContent === '40'")
-    filled.create(pod("appears", memory=2))
+    # On a node with a kubelet, which ends it.
+    filled.create(pod("appears", memory=2, node=GPU_NODES[0]))
     bound = filled.until("appears is bound", lambda: filled.pod("appears")["spec"].get("nodeName"), 60)
     began = time.monotonic()
     page.until("41 pods", "document.getElementById('view-text').textContent === '41'", APPEARS_SECONDS)

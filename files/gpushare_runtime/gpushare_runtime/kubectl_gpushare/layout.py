@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
 """Rows → lines of text: aligned columns, cards folded to the width of the terminal, colours. `rich` measures and colours only: its own
-tables take half a minute for 5000 rows."""
+tables take half a minute for 5000 rows. It is imported where it is used: the dashboard needs the rows, and no terminal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Final, NamedTuple
-
-from rich.cells import cell_len
-from rich.color import ColorSystem
-from rich.style import Style
 
 GAP: Final = "  "
 ABSENT: Final = "-"
@@ -137,12 +133,16 @@ class _Grid:
 
 def _widest(cells: Iterable[Cell]) -> int:
     texts = [cell.text for cell in cells]
-    return max(map(len if "".join(texts).isascii() else cell_len, texts), default=0)
+    return max(map(len if "".join(texts).isascii() else _length, texts), default=0)
 
 
 def _length(text: str) -> int:
     """In columns of the terminal."""
-    return len(text) if text.isascii() else cell_len(text)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _joined(
@@ -168,4 +168,9 @@ def _sized(cell: Cell, size: int, right: bool, colours: bool) -> str:
 
 def paint(text: str, style: str) -> str:
     """With the escapes of a style, in the sixteen colours that every terminal has."""
-    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD) if style and text else text
+    if not style or not text:
+        return text
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)

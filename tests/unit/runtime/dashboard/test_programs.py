@@ -11,6 +11,7 @@ import re
 import ssl
 import stat
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,15 @@ def test_settings_that_cannot_be_used_end_the_program(
         parse_arguments([one.format(token=token) for one in argv])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_service_needs_no_package_of_the_extra_kubectl() -> None:
+    code = (
+        "import sys; sys.modules.update(rich=None, kubernetes=None); from gpushare_runtime.dashboard import main; main.main(['--version'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("gpushare-dashboard ")
 
 
 def test_a_certificate_that_cannot_be_used_is_reported(tmp_path: Path) -> None:

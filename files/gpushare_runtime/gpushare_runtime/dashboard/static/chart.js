@@ -49,6 +49,10 @@ export function chart(data, width) {
 }
 
 function picture(times, areas, lines, width, unit, label) {
+  if (times.length === 1) {
+    // A point has no width.
+    return picture([times[0], times[0] + 1], areas && [...areas, ...areas], [...lines, ...lines], width, unit, label);
+  }
   const from = times[0];
   const span = Math.max(1, times[times.length - 1] - from);
   const most = Math.max(1, ...lines, ...(areas ?? []));
@@ -60,8 +64,8 @@ function picture(times, areas, lines, width, unit, label) {
     text.textContent = round(part * most);
     return [svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(part * most), y2: y(part * most) }), text];
   });
-  const ends = [["start", 0], ["end", times.length - 1]].map(([anchor, index]) => {
-    const text = svg("text", { x: x(times[index]), y: HEIGHT - 6, "text-anchor": times.length > 1 ? anchor : "start" });
+  const ends = [["start", 0], ...(span > 60 ? [["end", times.length - 1]] : [])].map(([anchor, index]) => {
+    const text = svg("text", { x: x(times[index]), y: HEIGHT - 6, "text-anchor": anchor });
     text.textContent = `${clock(times[index])}${index ? "" : ` (${unit})`}`;
     return text;
   });
