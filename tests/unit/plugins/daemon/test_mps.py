@@ -155,4 +155,6 @@ def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
     settings = parse_arguments(words[1:])
     assert (words[0], settings.uuid, settings.program) == ("/e/bin/gpushare-mps", A, "/x/mps")
     assert (str(settings.run), str(settings.logs)) == ("/run/gpushare-mps", "/var/lib/gpushare-mps/log")
-    assert "BindPaths=/run/gpushare-mps/@card@/shm:/dev/shm" in unit
+    # systemd makes the folder before the mounts of any command of the unit, also of one with "+".
+    assert "RuntimeDirectory=gpushare-mps/@card@/shm\n" in unit
+    assert "BindPaths=/run/gpushare-mps/@card@/shm:/dev/shm\n" in unit
