@@ -33,8 +33,8 @@ ON_LAB = (
     "verify",
 )
 ANYWHERE = ("fake-root",)
-# The first belongs to admission, extender and device_plugin. Packages need repositories: tests/packages. The others need something to
-# take out or to report: tests/hosts.
+# The first belongs to admission, extender and device_plugin. For mps it matters what pods get: tests/e2e/test_mps.py. Packages need
+# repositories: tests/packages. The others need something to take out or to report: tests/hosts.
 ELSEWHERE = {"cluster_objects", "mps", "nvidia_container_toolkit", "report", "uninstall"}
 STEPS = ("syntax", "check", "converge", "idempotence", "verify")
 
