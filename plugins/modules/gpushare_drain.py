@@ -11,7 +11,7 @@ module: gpushare_drain
 short_description: Drain a node, and make it schedulable again
 version_added: 0.1.0
 description:
-  - The role C(nvidia_driver) uses this module, on a control plane. Its options may change in any release.
+  - The roles C(nvidia_driver) and C(uninstall) use this module, on a control plane. Its options may change in any release.
   - Cordons the node and evicts its pods through the API, within their disruption budgets. DaemonSets' pods and static pods stay.
   - Marks the node with the annotation C(gpushare/cordoned-by). With O(state=uncordoned), changes only a node that has it.
 author: gpushare.kubernetes contributors (@gpushare)

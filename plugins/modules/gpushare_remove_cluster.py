@@ -38,6 +38,11 @@ options:
     description: Seconds to wait for kubelet to release the extended resources. RV(left) lists those that remain.
     type: int
     default: 330
+  dead:
+    description:
+      - Whether the kubelets of these nodes no longer run. Then the extended resources are removed from the nodes' status at once.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -75,11 +80,13 @@ def main() -> None:
             nodes={"type": "list", "elements": "str", "required": True},
             everything={"type": "bool", "default": False},
             wait={"type": "int", "default": 330},
+            dead={"type": "bool", "default": False},
         ),
         supports_check_mode=True,
     )
+    params = module.params
     try:
-        removal = Removal(kubectl.for_module(module), module.params["nodes"], module.params["everything"], module.params["wait"])
+        removal = Removal(kubectl.for_module(module), params["nodes"], params["everything"], params["wait"], params["dead"])
         if removal.removed and not module.check_mode:
             removal.apply()
     except kubectl.KubectlError as error:

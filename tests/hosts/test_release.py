@@ -5,26 +5,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import CONTROL_PLANE, MEMORY, REPOSITORY, Cluster, annotations_of
+from hosts.releases import next_release, play
 from hosts.site import NODE, pod
 from quality.snapshot import settled
-from timeline import span
 
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 DAEMONS = ((NODE, PLUGIN), (CONTROL_PLANE, EXTENDER))
 # Opened by the kernel's own driver, and in no list of devices that every container may open, as the lab's cards are.
 MAJOR, MINOR = 10, 229
-# What is no part of a checkout, and large.
-_LEFT_OUT = (".git", ".venv", "__pycache__", "*_cache", "node_modules")
 
 
 @pytest.fixture
@@ -50,25 +44,6 @@ def has_cards(cluster: Cluster) -> bool:
 
 def sh(cluster: Cluster, node: str, script: str) -> str:
     return cluster.on(node, "sh", "-ec", script)
-
-
-def play(folder: Path, cluster: Cluster, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A playbook of the collection in that folder."""
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(folder / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(cluster.inventory), playbook, *arguments]
-    with span("playbook", playbook):
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
-
-
-def next_release(folder: Path) -> Path:
-    """A copy of this checkout whose runtime has another version."""
-    copy = folder / "next"
-    shutil.copytree(REPOSITORY, copy, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    project = copy / "files/gpushare_runtime/pyproject.toml"
-    text = project.read_text()
-    assert 'version = "0.1.0"' in text
-    project.write_text(text.replace('version = "0.1.0"', 'version = "0.1.1"'))
-    return copy
 
 
 def reloads(cluster: Cluster, node: str) -> int:

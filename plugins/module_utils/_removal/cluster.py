@@ -92,12 +92,13 @@ class Removal:
     """One run. Looks at everything first, so that check mode says what `apply` then does.
 
     wanted: nodes whose device plugin is gone; everything: what all hosts share goes, too; wait: seconds for kubelet to let go.
-    removed, left: in words.
+    dead: the nodes have no kubelet any more that would write the resources again. removed, left: in words.
     """
 
-    def __init__(self, kubectl: Kubectl, wanted: Sequence[str], everything: bool, wait: float) -> None:
+    def __init__(self, kubectl: Kubectl, wanted: Sequence[str], everything: bool, wait: float, dead: bool = False) -> None:
         self.kubectl = kubectl
         self.wait = wait
+        self.dead = dead
         nodes = self.nodes()
         self.mine = [node for name, node in nodes.items() if name in wanted]
         objects = [one for path, version, kind in KINDS for one in self.listed(path, version, kind)]
@@ -136,7 +137,7 @@ class Removal:
             self.left.append({"what": f"label {LABEL_NODE} of node {node.name}", "why": "somebody else has set it"})
         self.removed += [f"annotation {key} of node {node.name}" for key in node.annotations]
         self.left += [{"what": f"annotation {key} of node {node.name}", "why": "this collection does not set it"} for key in node.others]
-        if self.wait or forgotten(node):
+        if self.wait or self.free(node):
             self.removed += [f"resource {resource} of node {node.name}" for resource in sorted(node.capacity)]
         else:
             self.keep(node)
@@ -180,9 +181,13 @@ class Removal:
             for node in pending:
                 self.keep(node)
 
+    def free(self, node: NodeTraces) -> bool:
+        """Whether nobody writes our resources into the node's status again."""
+        return self.dead or forgotten(node)
+
     def forget(self, node: NodeTraces) -> bool:
-        """Take our resources out of a node's status, if its kubelet has let go of them."""
-        if not forgotten(node):
+        """Take our resources out of a node's status, if its kubelet has let go of them, or is dead."""
+        if not self.free(node):
             return False
         patch = json.dumps(status_patch(node))
         try:
@@ -213,6 +218,15 @@ def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mappi
     return {"accounts": found, "without_node": [name for name in found if name not in wanted]}
 
 
+def node_states(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
+    """The status of each node's condition Ready by the node's name: True, False or Unknown."""
+    found = {}
+    for node in nodes:
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        found[str(node["metadata"]["name"])] = next((str(one.get("status")) for one in conditions if one.get("type") == "Ready"), "Unknown")
+    return found
+
+
 def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:
     """Those that go: all, or only what belongs to these nodes."""
     names = {prefix + node for node in nodes for prefix in (PLUGIN_ACCOUNT_PREFIX, UNHEALTHY_PREFIX)}
@@ -241,12 +255,12 @@ def forgotten(node: NodeTraces) -> bool:
 
 
 def status_patch(node: NodeTraces) -> List[Dict[str, Any]]:
-    """A JSON patch of the node's status that takes away resources of which kubelet has let go, and only if they still say 0."""
+    """A JSON patch of the node's status that takes away our resources, and only if they still have the numbers that were read."""
     operations: List[Dict[str, Any]] = []
     for part, values in (("capacity", node.capacity), ("allocatable", node.allocatable)):
         for resource in sorted(values):
             path = f"/status/{part}/{resource.replace('~', '~0').replace('/', '~1')}"
-            operations += [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
+            operations += [{"op": "test", "path": path, "value": values[resource]}, {"op": "remove", "path": path}]
     return operations
 
 

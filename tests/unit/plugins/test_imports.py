@@ -53,6 +53,7 @@ CONTRACTS = {
     "plugin_utils._answers": (),
     "plugin_utils._wheel": (),
     "plugin_utils._preflight": ("module_utils._facts", "module_utils._formats", "module_utils._kubelet.gates"),
+    "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
     "plugin_utils._scheduler": (
         "module_utils._change.journal",

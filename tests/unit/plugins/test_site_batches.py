@@ -32,7 +32,8 @@ def plays(playbook: str) -> list[dict[str, Any]]:
 
 def roles_of(play: dict[str, Any]) -> list[str]:
     """The roles that it includes, in their order, each with its entry point if it is not main."""
-    included = [task["ansible.builtin.include_role"] for task in play["tasks"] if "ansible.builtin.include_role" in task]
+    tasks = [one for task in play["tasks"] for one in task.get("block", [task])]
+    included = [task["ansible.builtin.include_role"] for task in tasks if "ansible.builtin.include_role" in task]
     return [":".join([role["name"].rpartition(".")[2], *([role["tasks_from"]] if "tasks_from" in role else [])]) for role in included]
 
 
@@ -48,7 +49,7 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     assert list(found) == [
         *("admission", "python_environment", "extender", "scheduler"),
         *("nvidia_driver", "nvidia_container_toolkit", "container_runtime", "kubelet", "mps", "device_plugin"),
-        *("python_environment:switch", "admission:report", "kubectl_inspect", "verify"),
+        *("python_environment:switch", "verify:prove", "admission:report", "kubectl_inspect", "verify"),
     ]
 
 
@@ -107,7 +108,7 @@ def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[st
 def test_there_are_policies_before_there_is_an_account() -> None:
     """Also where only new GPU nodes are installed; and schedulers know the extender before a node offers units."""
     plays = yaml.safe_load((ROOT / "playbooks/site.yml").read_text())
-    tasks = [(play["hosts"], task) for play in plays if "hosts" in play for task in play["tasks"]]
+    tasks = [(play["hosts"], one) for play in plays if "hosts" in play for task in play["tasks"] for one in task.get("block", [task])]
     roles = [(hosts, task["ansible.builtin.include_role"]) for hosts, task in tasks if "ansible.builtin.include_role" in task]
     names = [(role["name"].split(".")[-1], role.get("tasks_from", "main")) for _hosts, role in roles]
     wanted = ["admission", "extender", "scheduler", "device_plugin"]

@@ -364,6 +364,22 @@ def test_without_waiting_it_is_left_to_the_next_run(removal: Callable[..., Remov
     assert again.removed == ["resource aliyun.com/gpu-mem of node gpu1"]
 
 
+def test_from_a_dead_node_the_resources_go_at_once_with_the_numbers_that_were_read() -> None:
+    api = Api([served("gpu1")], ACCOUNTS, zero_after=10**9)
+    found = Removal(api, ["gpu1"], False, 0, dead=True)  # type: ignore[arg-type]
+    assert found.removed[-1] == "resource aliyun.com/gpu-mem of node gpu1"
+    found.apply()
+    assert api.nodes["gpu1"]["status"] == {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}}
+    assert [one["what"] for one in found.left] == ["ServiceAccount kube-system/gpushare-extender"]
+    # A kubelet that comes back in between wins.
+    api = Api([served("gpu1")], [], zero_after=10**9)
+    found = Removal(api, ["gpu1"], False, 0, dead=True)  # type: ignore[arg-type]
+    stale = traces(json.loads(json.dumps(api.nodes["gpu1"])))
+    api.nodes["gpu1"]["status"]["capacity"]["aliyun.com/gpu-mem"] = "16"
+    assert not found.forget(stale)
+    assert api.nodes["gpu1"]["status"]["capacity"]["aliyun.com/gpu-mem"] == "16"
+
+
 def test_what_another_node_uses_stays_although_everything_was_asked_for(removal: Callable[..., Removal]) -> None:
     api = Api([served("gpu1", "0"), served("gpu2")], [*ACCOUNTS, "gpushare-device-plugin-gpu2"], zero_after=10**9)
     found = removal(api, ["gpu1"])

@@ -1,0 +1,35 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ask a control plane for nodes and accounts, and find those of the dead hosts by the inventory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import HostAction, Known
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._removal.dead_nodes import choose
+
+
+class ActionModule(HostAction):
+    """The inventory decides which node a host was; the module reports what the cluster has."""
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        known = task_vars or {}
+        found = super().run(tmp, task_vars)
+        if found.get("failed") or "states" not in found:
+            return found
+        hosts = [self._known(known, str(name)) for name in self._task.args["names"]]
+        choice = choose(hosts, found["states"], found["accounts"])
+        if choice.refusals:
+            return {"changed": False, "failed": True, "msg": "; ".join(choice.refusals) + ". Nothing was changed."}
+        pods = [one for one in found["pods"] if one["node"] in choice.nodes]
+        return {"changed": False, "nodes": list(choice.nodes), "pods": pods}
+
+    def _known(self, task_vars: dict[str, Any], name: str) -> Known:
+        if name not in task_vars["groups"]["all"]:
+            return Known(name, "", name.lower(), ())
+        # Not task_vars: with delegate_to, those are of the control plane.
+        theirs = dict(task_vars["hostvars"][name])
+        return Known.of(self, {**theirs, "inventory_hostname": name, "groups": task_vars["groups"]}, theirs.get("gpushare_node_name", ""))

@@ -1,0 +1,55 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which Kubernetes node a dead host was: the host cannot be asked, so the inventory and the cluster must agree.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PLUGIN_ACCOUNT_PREFIX
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, wrong_node
+
+READY = "True"
+_QUOTED = 80
+
+
+@dataclass(frozen=True)
+class Choice:
+    """nodes: names of the dead nodes; refusals: why the run must stop, each a message of its own."""
+
+    nodes: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+
+def choose(hosts: Iterable[Known], states: Mapping[str, str], accounts: Collection[str]) -> Choice:
+    """The node of each host. states: the condition Ready by node; accounts: the device plugins' accounts in the cluster."""
+    of_accounts = {name[len(PLUGIN_ACCOUNT_PREFIX) :] for name in accounts if name.startswith(PLUGIN_ACCOUNT_PREFIX)}
+    candidates = sorted({*states, *of_accounts})
+    nodes: list[str] = []
+    refusals: list[str] = []
+    for host in hosts:
+        matches = [name for name in candidates if wrong_node(host, name) is None]
+        if len(matches) > 1:
+            refusals.append(f"{_short(host.host)} may be any of the nodes {_listed(matches)}: set gpushare_node_name for it")
+        ready = [name for name in matches if states.get(name) == READY]
+        refusals += [
+            f"the node {name} is Ready, so {_short(host.host)} is not dead: run the playbook remove_node, or stop the host and wait "
+            "until the API server reports NotReady"
+            for name in ready
+        ]
+        nodes += [name for name in matches if name not in ready]
+    return Choice(tuple(dict.fromkeys(nodes)), tuple(refusals))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _QUOTED else name[:_QUOTED] + "…"
