@@ -440,6 +440,27 @@ def test_of_a_thousand_nodes_only_those_in_sight_are_in_the_document(browser: Br
         assert page.errors == []
 
 
+def test_memory_in_use_is_a_line_below_the_bar(browser: Browser, loop: Loop, config: Path) -> None:
+    async def start() -> tuple[web.ServerRunner, str]:
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            of_cards = "card_memory_used" in request.query.get("query", "")
+            result = [{"metric": {"uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}] if of_cards else []
+            return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+        runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    prometheus, url = loop.run(start())
+    with kubectl_dashboard("--kubeconfig", str(config), "--prometheus", url) as running, browser.page(running.url) as page:
+        label = page.until("the line", "document.querySelector('.used')?.getAttribute('aria-label')", 90)
+        assert label == "4096 MiB used"
+        assert page.eval("[...document.querySelectorAll('.used')].map(one => one.style.width)") == ["25%"]
+        assert page.errors == []
+    loop.run(prometheus.cleanup())
+
+
 def test_without_the_token_the_page_asks_for_it(browser: Browser, running: Running) -> None:
     with browser.page(running.origin) as page:
         page.until("the form", "!document.getElementById('login').hidden")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
@@ -14,15 +15,20 @@ from gpushare_runtime.core.placement.explain import Largest
 from gpushare_runtime.dashboard.history import EVERY_SECONDS, Samples
 from gpushare_runtime.dashboard.rows import MOST_NAME, Row, node_row, waiting_row
 from gpushare_runtime.dashboard.state import State
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.api import InputError
+from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, Cluster, Used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 REFRESH_SECONDS: Final = 0.25
 """Between two differences: what happens meanwhile is one."""
 MOST_WARNINGS: Final = 50
 _STEP_SECONDS: Final = 0.02
+_STEP_MIB: Final = 64
+"""Of memory in use: what is less is no reason to send a node again."""
 
 
 class Feed:
@@ -36,6 +42,9 @@ class Feed:
         self.age: Callable[[], float] = lambda: 0.0
         self._clock = clock
         self._largest: Largest | None = None
+        self._used_problem = ""
+        # An older row must not come after a newer one.
+        self._refreshing = asyncio.Lock()
         self._news = asyncio.Event()
 
     def news(self) -> Awaitable[object]:
@@ -68,8 +77,35 @@ class Feed:
             await self.refresh()
             await asyncio.sleep(EVERY_SECONDS)
 
+    async def follow_used(self, read: Callable[[], Awaitable[Used]]) -> NoReturn:
+        """Read the memory in use every half minute. While that fails, none is known, and a warning of the page has the reason."""
+        while True:
+            try:
+                used, problem = await read(), ""
+            except InputError as error:
+                used, problem = NOTHING_KNOWN, f"memory in use is not known: {error}"
+            if problem and not self._used_problem:
+                log.warning("%s", as_text(problem))
+            self._used_problem = problem
+            self.set_used(used)
+            if self.synced:
+                await self.refresh()
+            await asyncio.sleep(EVERY_SECONDS)
+
+    def set_used(self, used: Used) -> None:
+        """This is in use now."""
+        before, self.cluster.used = self.cluster.used.by_card, used
+        for node in self.cluster.ledger.nodes.values():
+            cards = node.inventory.cards if node.inventory else ()
+            if any(_coarse(before.get(card.uuid)) != _coarse(used.by_card.get(card.uuid)) for card in cards):
+                self.cluster.changed.nodes.add(node.name)
+
     async def refresh(self) -> None:
         """Compute what has changed, and wake those who wait for news."""
+        async with self._refreshing:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         cluster, state = self.cluster, self.state
         cluster.settle()
         changed = cluster.changed.take()
@@ -91,12 +127,17 @@ class Feed:
 
     def _header(self) -> dict[str, Any]:
         warnings = [as_text(text) for text in self.cluster.warnings[:MOST_WARNINGS]]
-        more = len(self.cluster.warnings) - len(warnings)
+        warnings += [as_text(self._used_problem)] if self._used_problem else []
+        more = len(self.cluster.warnings) - MOST_WARNINGS
         return {
             "complete": self.cluster.complete,
             "knows_nodes": self.cluster.knows_nodes,
             "warnings": [*warnings, *([f"{more} more"] if more > 0 else [])],
         }
+
+
+def _coarse(mib: int | None) -> int | None:
+    return None if mib is None else mib // _STEP_MIB
 
 
 def _by_shown_name(rows: Mapping[str, Row | None]) -> dict[str, Row | None]:

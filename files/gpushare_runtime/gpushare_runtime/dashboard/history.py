@@ -71,6 +71,7 @@ class Prometheus:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"{quote(url)} is not the URL of a Prometheus server, such as http://prometheus.monitoring:9090")
+        self.url = url.rstrip("/")
         self._url = f"{url.rstrip('/')}/api/v1/query_range"
         self._hours = hours
         self._clock = clock

@@ -12,6 +12,7 @@ import tempfile
 import webbrowser
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, explain_error, fill_from_files, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
+from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 ADDRESS: Final = "127.0.0.1"
@@ -62,6 +64,8 @@ async def _serve(
             following, title = feed.watch(Watcher(client, cluster, namespace)), urlsplit(credentials.server).hostname or ""
         following_task = asyncio.ensure_future(following)
         stack.callback(following_task.cancel)
+        if prometheus is not None:
+            stack.callback(asyncio.ensure_future(feed.follow_used(partial(read_used, prometheus.url))).cancel)
 
         def dashboard(port: int) -> Dashboard:
             return Dashboard(feed, FixedToken(token), Hosts(ADDRESS, port), title=as_text(title, 253), prometheus=prometheus)

@@ -31,6 +31,7 @@ from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
 from gpushare_runtime.kubectl_gpushare.api import explain_error, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="the certificate for TLS, PEM; required beyond loopback")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
-    parser.add_argument("--prometheus", default="", metavar="URL", help="where the history comes from; default: samples since the start")
+    parser.add_argument("--prometheus", default="", metavar="URL", help="where history and memory in use come from")
     parser.add_argument("--title", default="", type=partial(as_text, most=80), metavar="TEXT", help="name of the cluster, on the page")
     service_account.add_options(parser)
     runner.add_options(parser)
@@ -221,6 +222,7 @@ async def _serve(settings: Settings, client: KubeClient, renewer: TokenRenewer |
             [
                 feed.watch(Watcher(client, cluster, "")),
                 _report(feed, status),
+                *([feed.follow_used(partial(read_used, settings.prometheus.url))] if settings.prometheus else []),
                 *([renewer.run(client, partial(status.set, "token"))] if renewer else []),
                 *([certificate.follow()] if certificate else []),
                 keep_alive(lambda: status.ready),

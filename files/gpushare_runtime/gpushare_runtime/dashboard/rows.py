@@ -80,7 +80,7 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
             view.card.units,
             view.allocated,
             view.free if cluster.complete else None,
-            None,
+            cluster.used.by_card.get(view.card.uuid),
             view.marks,
             as_text(view.states()),
         ]

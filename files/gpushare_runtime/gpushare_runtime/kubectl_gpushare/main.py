@@ -187,7 +187,10 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("--port", type=_port, default=0, metavar="PORT", help="of 127.0.0.1; default: one that is free")
         parser.add_argument("--no-browser", action="store_true", help="print the address only, and open no browser")
         parser.add_argument(
-            "--prometheus", default="", metavar="URL", help="where the history comes from; default: what was seen since the start"
+            "--prometheus",
+            default="",
+            metavar="URL",
+            help="where history and memory in use come from; default: what was seen since the start",
         )
         add_source_options(parser, scope=False)
         parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods, if you may not list all; default: the context's")

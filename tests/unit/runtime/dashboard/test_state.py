@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.dashboard import rows, state
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.rows import Row, Sums, node_row
 from gpushare_runtime.dashboard.state import State
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from gpushare_runtime.kubectl_gpushare.api import InputError
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
 from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
 from unit.runtime.pods import card, inventory
 
@@ -192,6 +194,42 @@ def test_hostile_texts_are_short_and_printable() -> None:
 
 
 # The feed.
+
+
+def test_memory_in_use_is_sent_again_where_it_has_changed_by_much_and_a_failure_is_a_warning() -> None:
+    async def go() -> None:
+        cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", cards=type(inventory(1))(GIB, (card(0, 16, uuid="B"),)))], [])
+        feed = Feed(cluster, "e")
+        answers: list[Used | InputError] = [Used({}, {"B": 640}), Used({}, {"B": 650}), Used({}, {"B": 6400}), InputError("no answer")]
+
+        async def read() -> Used:
+            if not answers:
+                raise asyncio.CancelledError
+            answer = answers.pop(0)
+            if isinstance(answer, InputError):
+                raise answer
+            return answer
+
+        async def step() -> Json:
+            before = feed.state.version
+            task = asyncio.ensure_future(feed.follow_used(read))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await feed.refresh()
+            differences = feed.state.since(before) or []
+            return dict(json.loads(differences[-1])) if differences else {}
+
+        await feed.refresh()
+        assert [(one["name"], one["cards"][0][5]) for one in (await step())["nodes"]] == [("b", 640)]
+        assert await step() == {}
+        assert [(one["name"], one["cards"][0][5]) for one in (await step())["nodes"]] == [("b", 6400)]
+        last = await step()
+        assert [(one["name"], one["cards"][0][5]) for one in last["nodes"]] == [("b", None)]
+        assert last["warnings"] == ["memory in use is not known: no answer"]
+
+    asyncio.run(go())
 
 
 def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
