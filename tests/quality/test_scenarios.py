@@ -44,4 +44,4 @@ def test_a_scenario_that_proves_nothing_is_found(tmp_path: Path, path: str, cont
 
 
 def test_a_new_role_needs_one() -> None:
-    assert problems(FOLDER, [*ROLES, "mps"]) == ["the role mps has no scenario"]
+    assert problems(FOLDER, [*ROLES, "tuning"]) == ["the role tuning has no scenario"]
