@@ -63,14 +63,22 @@ cdi:
   contains:
     kubelet: {description: Of kubelet., type: str}
     runtime: {description: Of the container runtime., type: str}
+mps:
+  description: UUIDs of the cards that have a service with an MPS control daemon.
+  returned: success
+  type: list
+  elements: str
 """
 
+import os
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import Place, present
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import AUTO, STRATEGIES, choose, obstacles
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 
 def main() -> None:
@@ -91,6 +99,7 @@ def main() -> None:
         changed=False,
         obstacles=[f"found {seen}; expected {expected}; {cure}" for seen, expected, cure in reasons],
         cdi=asdict(found),
+        mps=present(Place(os.path.join(module.params["root"], UNITS.lstrip("/")))),
         **asdict(choose(asked, found, now.strategy, now.holders)),
     )
 
