@@ -66,6 +66,8 @@ _CHANGED = f"""#!/bin/sh
 library=$(readlink -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1)
 grep -qF " ${{library##*.so.}} " /proc/driver/nvidia/version 2>/dev/null || sed -i 's/^driver=.*/driver=mismatch/' {_STATE}
 """
+# The nodes have no logind, which shutdown asks.
+_SHUTDOWN = "#!/bin/sh\nsetsid sh -c 'sleep 1; exec systemctl reboot --force' > /dev/null 2>&1 &\n"
 _HOOK = 'DPkg::Post-Invoke {"/usr/local/sbin/driver-changed";};\n'
 
 
@@ -87,6 +89,7 @@ def prepare(cluster: Cluster, node: str, repositories: Repositories) -> None:
     programs = {"modprobe": _MODPROBE, "driver-boot": _BOOT, "driver-changed": _CHANGED}
     for name, text in programs.items():
         cluster.lab("exec", node, "sh", "-c", f"cat > /usr/local/sbin/{name}; chmod 755 /usr/local/sbin/{name}", stdin=text)
+    cluster.lab("exec", node, "sh", "-c", "rm /sbin/shutdown; cat > /sbin/shutdown; chmod 755 /sbin/shutdown", stdin=_SHUTDOWN)
     cluster.lab("exec", node, "sh", "-c", "cat > /etc/systemd/system/driver-boot.service", stdin=_UNIT)
     cluster.lab("exec", node, "sh", "-c", "cat > /etc/apt/apt.conf.d/90driver-changed", stdin=_HOOK)
     script = (
