@@ -180,7 +180,7 @@ def test_site_sets_up_each_for_the_strictest_strategy_and_the_second_run_writes_
 ) -> None:
     for node in GPU_NODES:
         cluster.create(pod(f"before-{node}", node=node))
-        cluster.until_running(f"before-{node}")
+        cluster.until_running(f"before-{node}", seconds=180)
     before = containers(cluster)
     _results, output = site.play("site.yml")
     assert containers(cluster) == before, f"a container did not survive\n{output}"
