@@ -162,7 +162,7 @@ def test_compute_is_counted_where_the_node_shares_it_out(empty: Cluster) -> None
 def test_compute_is_refused_where_nobody_shares_it_out(empty: Cluster) -> None:
     with fake_nodes(empty, {"fake": (16,)}):
         empty.api.patch("/api/v1/nodes/fake/status", {"status": {of: {CORE: "100"} for of in ("capacity", "allocatable")}})
-        assert "its mode does not share out compute" in until_unschedulable(empty, fake_pod("core", 2, core=20))
+        assert "its isolation shares out no compute" in until_unschedulable(empty, fake_pod("core", 2, core=20))
 
 
 @pytest.mark.parametrize(("label", "cards"), [("", (0, 0)), ("binpack", (0, 0)), ("spread", (0, 1))])
