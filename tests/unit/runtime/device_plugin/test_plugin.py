@@ -275,7 +275,8 @@ async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
 async def test_a_card_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
     async with world(15360, 15360, unit=UNITS["MiB"]) as it:
         await it.registered()
-        await until(lambda: it.plugin.status.ready)
+        # What keeps pods to their units is known a moment after the cards are.
+        await until(lambda: it.plugin.status.ready and it.inventory.isolation)
         before = it.inventory
         it.nvml.cards += [facts(2, 1024 * GIB)]
         await until(lambda: not it.plugin.status._parts["cards"][0])
