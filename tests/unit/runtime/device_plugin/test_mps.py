@@ -72,9 +72,12 @@ def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_card(tmp_p
                 assert mounts["/run/gpushare-mps/pipe"] == (f"/run/gpushare-mps/{uuid}/pipe", False)
                 assert mounts["/dev/shm"] == (f"/run/gpushare-mps/{uuid}/shm", False)
             assert metric(it, "isolation_info") == ['gpushare_device_plugin_isolation_info{isolation="mps"} 1.0']
-            published = it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"]
-            assert '"core":100,"clients":48' in published
-            assert '"isolation":"mps"' in published
+
+            def published() -> str:
+                return str(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"])
+
+            await until(lambda: '"core":100,"clients":48' in published())
+            await until(lambda: '"isolation":"mps"' in published())
 
     run(body())
 
