@@ -170,6 +170,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_toolkit/toolkit.py": ("plugins/toolkit/test_toolkit.py",),
     "module_utils/_cluster/objects.py": ("plugins/cluster/test_objects.py",),
     "module_utils/_facts/authority.py": ("plugins/facts/test_authority.py",),
+    "module_utils/_scheduler/join.py": ("plugins/scheduler/test_join.py",),
     "plugin_utils/_removal/dead_nodes.py": ("plugins/removal/test_dead_nodes.py",),
     "module_utils/_removal/plan.py": _REMOVED,
     "module_utils/_removal/cluster.py": ("plugins/removal/test_cluster.py",),

@@ -432,6 +432,24 @@ SUITES = (
         seconds=500,
     ),
     Suite(
+        "join",
+        "control planes and GPU nodes join an installed cluster, also with a control plane down",
+        tests=("tests/ways/test_join.py",),
+        lab="three-planes",
+        paths=(
+            "playbooks/scale.yml",
+            "playbooks/inventory.yml",
+            "roles/preflight/tasks/joined.yml",
+            "roles/preflight/tasks/control_planes.yml",
+            "roles/scheduler/tasks/prepare.yml",
+            f"{UTILS}/_scheduler/join.py",
+            "plugins/modules/gpushare_scheduler_join.py",
+            "tests/ways/test_join.py",
+            "tests/ways/[!t]*",
+        ),
+        seconds=600,
+    ),
+    Suite(
         "ways",
         "another release goes through node by node or is rolled back; nodes are removed, alive and dead",
         # In this order: a node that was removed is not upgraded.

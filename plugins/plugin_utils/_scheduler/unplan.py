@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -52,6 +52,7 @@ class Percentage:
 def plan_absent(manifest_path: str, default_config: str, found: Found, extender: scheduler_config.Extender) -> Plan:
     """The plan that takes our extender out. SchedulerError where files cannot be read, UnreadFile if another file is needed."""
     notes: list[str] = []
+    found = _without_inherited(found, manifest_path)
     manifest_text = found.files[manifest_path]
     manifest = None if manifest_text is None else yaml.safe_load(manifest_text)
     name, location = _where(manifest, default_config, found)
@@ -70,6 +71,18 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
         ours = None
     changes.append(_manifest(manifest_path, manifest_text, manifest, found, (ours, name), stays, notes))
     return build(changes, [], _cluster(found, ours, name, stays, notes), found, notes, _policy_map(found, extender, notes))
+
+
+def _without_inherited(found: Found, manifest_path: str) -> Found:
+    """Without the manifest's original if that has our volumes already: kubeadm wrote it so, for a host that joined a cluster with us."""
+    entry = found.journal.get(manifest_path)
+    if entry is None or entry.original is None:
+        return found
+    original = yaml.safe_load(entry.original.content)
+    volumes = (original.get("spec") or {}).get("volumes") if isinstance(original, dict) else None
+    if not any(one.get("name") in (VOLUME, TLS_VOLUME) for one in volumes or []):
+        return found
+    return replace(found, journal={path: one for path, one in found.journal.items() if path != manifest_path})
 
 
 def _where(manifest: Any, default_config: str, found: Found) -> tuple[str, scheduler_manifest.Location | None]:

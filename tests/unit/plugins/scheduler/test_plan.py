@@ -161,6 +161,22 @@ def test_a_control_plane_that_joined_after_the_install_gets_the_configuration_th
     assert not present(installed).changed
 
 
+def test_a_control_plane_that_was_prepared_and_joined_is_without_us_afterwards_as_kubeadm_writes_it() -> None:
+    """The configuration was copied before `kubeadm join`, and the manifest that kubeadm wrote then names it already."""
+    first = done(UNTOUCHED, present(UNTOUCHED))
+    text = first.files[CONFIG_PATH] or ""
+    copied = Entry(CONFIG_PATH, "scheduler", None, (digest(None), digest(text.encode())), False)
+    joined = replace(first, files={MANIFEST_PATH: REGENERATED, CONFIG_PATH: text}, journal={CONFIG_PATH: copied})
+    plan = present(joined)
+    assert [one["path"] for one in plan.for_module["files"] if one["content"] != joined.files[one["path"]]] == [MANIFEST_PATH]
+    installed = done(joined, plan)
+    assert not present(installed).changed
+    removed = done(installed, absent(installed))
+    assert removed.files[CONFIG_PATH] is None
+    assert yaml.safe_load(removed.files[MANIFEST_PATH] or "") == yaml.safe_load(MANIFEST)
+    assert removed.cluster == CLUSTER
+
+
 def test_a_cluster_without_kubeadm_is_told_and_goes_on() -> None:
     found = replace(UNTOUCHED, cluster=None)
     plan = present(found)

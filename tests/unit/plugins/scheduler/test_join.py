@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The scheduler's configuration on its way to a host that joins as a control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import join
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.join import JoinError, plan, read
+
+from unit.plugins.scheduler.manifests import MANIFEST
+
+ANNOTATION = "  annotations:\n    gpushare.kubernetes/scheduler-config-sha256: " + "a" * 64 + "\n"
+
+
+def manifest(folder: Path, names: str, annotation: str = ANNOTATION) -> str:
+    """A manifest of a scheduler with this configuration."""
+    text = MANIFEST.replace("metadata:\n", "metadata:\n" + annotation).replace("    - --kubeconfig=", f"{names}    - --kubeconfig=")
+    path = folder / "kube-scheduler.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def config(path: Path) -> str:
+    return f"    - --config={path}\n"
+
+
+def test_the_file_that_the_manifest_names_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("kind: KubeSchedulerConfiguration\n")
+    found = read(manifest(tmp_path, config(tmp_path / "config.yaml")))
+    assert found == {str(tmp_path / "config.yaml"): "kind: KubeSchedulerConfiguration\n"}
+
+
+def test_a_path_of_the_container_alone_is_left_out(tmp_path: Path) -> None:
+    assert read(manifest(tmp_path, config(tmp_path / "nowhere.yaml"))) == {}
+
+
+def test_a_scheduler_without_us_has_nothing_to_copy(tmp_path: Path) -> None:
+    with pytest.raises(JoinError, match="does not call the extender; expected a kube-scheduler that this collection has configured"):
+        read(manifest(tmp_path, "", annotation=""))
+    with pytest.raises(JoinError, match="does not exist"):
+        read(str(tmp_path / "no-manifest.yaml"))
+
+
+def test_a_file_that_is_too_large_is_not_sent_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text("x" * 20)
+    monkeypatch.setattr(join, "MOST_BYTES", 19)
+    with pytest.raises(JoinError, match="has 20 bytes; expected 19 at most"):
+        read(manifest(tmp_path, config(tmp_path / "config.yaml")))
+    with pytest.raises(JoinError, match="expected 19 bytes at most"):
+        plan(Transaction("scheduler", str(tmp_path)), {PATH: "x" * 20})
+
+
+PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
+
+
+def prepared(root: Path, text: str) -> tuple[list[str], tuple[str, ...]]:
+    """What a run changes on the host of this root, and what it leaves."""
+    transaction = Transaction("scheduler", str(root))
+    kept = plan(transaction, {PATH: text})
+    changed = [change.path for change in transaction.changes]
+    transaction.apply()
+    return changed, kept
+
+
+def test_a_missing_file_is_written_once_with_its_folder_in_the_journal(tmp_path: Path) -> None:
+    assert prepared(tmp_path, "a: 1\n") == ([f"folder:{Path(PATH).parent}", PATH], ())
+    assert (tmp_path / PATH[1:]).read_text() == "a: 1\n"
+    assert prepared(tmp_path, "a: 1\n") == ([], ())
+    entries = {entry.path: entry.original for entry in Transaction("scheduler", str(tmp_path)).journal.entries()}
+    assert entries == {f"folder:{Path(PATH).parent}": None, PATH: None}
+
+
+def test_our_own_copy_follows_the_other_control_plane_and_a_file_of_others_stays(tmp_path: Path) -> None:
+    prepared(tmp_path, "a: 1\n")
+    assert prepared(tmp_path, "a: 2\n") == ([PATH], ())
+    (tmp_path / PATH[1:]).write_text("theirs: true\n")
+    assert prepared(tmp_path, "a: 3\n") == ([], (PATH,))
+    assert (tmp_path / PATH[1:]).read_text() == "theirs: true\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "relative.yaml",
+        "",
+        "/etc/kubernetes/../passwd",
+        "/etc/kubernetes//x.yaml",
+        # Another control plane, which may be in other hands, must not choose what runs on this host.
+        "/etc/cron.d/x",
+        "/root/.ssh/authorized_keys",
+        "/etc/kubernetes/manifests/x.yaml",
+    ],
+)
+def test_a_path_that_a_host_must_not_take_from_another_is_refused(path: str) -> None:
+    with pytest.raises(JoinError, match="below /etc/kubernetes/ and not below /etc/kubernetes/manifests/"):
+        plan(Transaction("scheduler"), {path: ""})
+
+
+def test_no_more_files_than_a_scheduler_names(tmp_path: Path) -> None:
+    with pytest.raises(JoinError, match="9 files; expected 8 at most"):
+        plan(Transaction("scheduler", str(tmp_path)), {f"/etc/kubernetes/{number}": "" for number in range(9)})
