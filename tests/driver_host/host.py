@@ -20,7 +20,8 @@ from typing import Any
 from driver_host.packages import Repositories
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_MODPROBE = r"""#!/bin/sh
+#: "Loads" what the packages built.
+MODPROBE = r"""#!/bin/sh
 module=/lib/modules/$(uname -r)/updates/dkms/nvidia.ko
 test -e "$module" || { echo "modprobe: FATAL: Module nvidia not found in directory /lib/modules/$(uname -r)" >&2; exit 1; }
 version=$(tr '\0' '\n' < "$module" | sed -n 's/^version=//p')
@@ -58,7 +59,7 @@ class DriverHost:
             "mkdir -p /lib/modules/$(uname -r) /run/driver; touch /lib/modules/$(uname -r)/modules.builtin; "
             "mount --bind /run/driver /proc/driver; rm -f /etc/apt/sources.list; cat > /usr/local/sbin/modprobe; "
             "chmod 755 /usr/local/sbin/modprobe",
-            stdin=_MODPROBE,
+            stdin=MODPROBE,
         )
         self.sh("printf 'deb [trusted=yes] file:///packages/headers ./\\n' > /etc/apt/sources.list.d/headers.list; apt-get -q update")
         return self

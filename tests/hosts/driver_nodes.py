@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
+from driver_host.host import MODPROBE
 from driver_host.packages import Repositories, make
 from e2e.cluster import Cluster, CommandError
 from gpushare_lab import components, debian
@@ -25,20 +26,10 @@ from gpushare_lab.cache import Cache
 from gpushare_lab.places import cache_root
 
 _STATE = "/var/lib/gpushare-lab/gpus.state"
-_MODPROBE = rf"""#!/bin/sh
-# What is loaded stays until the next boot.
+# What is loaded stays until the next boot. At the end as nvidia-cdi-refresh does.
+_MODPROBE = f"""#!/bin/sh
 test ! -e /proc/driver/nvidia/version || exit 0
-module=/lib/modules/$(uname -r)/updates/dkms/nvidia.ko
-test -e "$module" || {{ echo "modprobe: FATAL: Module nvidia not found in directory /lib/modules/$(uname -r)" >&2; exit 1; }}
-version=$(tr '\0' '\n' < "$module" | sed -n 's/^version=//p')
-case $(tr '\0' '\n' < "$module" | sed -n 's/^license=//p') in
-  Dual*) words="Open Kernel Module for x86_64" ;;
-  *) words="x86_64 Kernel Module" ;;
-esac
-mkdir -p /proc/driver/nvidia
-echo "NVRM version: NVIDIA UNIX $words  $version  Wed Jan  1 00:00:00 UTC 2025" > /proc/driver/nvidia/version
-sed -i "s/^driver_version=.*/driver_version=$version/; s/^driver=.*/driver=ok/" {_STATE}
-# As nvidia-cdi-refresh does.
+{MODPROBE}sed -i "s/^driver_version=.*/driver_version=$version/; s/^driver=.*/driver=ok/" {_STATE}
 gpushare-lab-gpu refresh
 """
 _BOOT = """#!/bin/sh

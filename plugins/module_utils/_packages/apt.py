@@ -28,8 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Repository,
     Step,
     Wanted,
-    by_number,
-    choose,
+    choose_all,
     last_words,
 )
 
@@ -107,17 +106,7 @@ class Apt(Manager):
             if wanted.repository is not None:
                 self._fetch(scratch, wanted.repository)
             packages = self._files_of(wanted) if wanted.folder else {}
-            versions = {}
-            for package in wanted.packages:
-                if package.name in packages:
-                    found = sorted(packages[package.name], key=by_number, reverse=True)
-                    where = f"the folder {wanted.folder}"
-                else:
-                    found = self._madison(package.name, scratch.options)
-                    where = "the repositories of this host"
-                    if wanted.repository is not None:
-                        where = f"{wanted.repository.url} and the other repositories of this host"
-                versions[package.name] = choose(package.name, package.version, found, where)
+            versions = choose_all(wanted, packages, lambda name: self._madison(name, scratch.options))
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = [*_ENV, "apt-get", "-q", "--simulate", *scratch.options, *_FORCE, "install", *self._targets(versions, packages)]
             argv += self._going(wanted)

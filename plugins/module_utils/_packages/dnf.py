@@ -31,7 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Step,
     Wanted,
     by_number,
-    choose,
+    choose_all,
     last_words,
 )
 
@@ -79,13 +79,7 @@ class Dnf(Manager):
             packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
             own = [_needed(wanted.repository)] if wanted.repository is not None else []
             offered = self._offered([name for name in names if name not in packages], [*options, *own], wanted.repository)
-            versions = {}
-            for package in wanted.packages:
-                found = sorted(packages[package.name], key=by_number, reverse=True) if package.name in packages else offered[package.name]
-                where = "the repositories of this host"
-                if wanted.repository is not None:
-                    where = f"{wanted.repository.url} and the other repositories of this host"
-                versions[package.name] = choose(package.name, package.version, found, where)
+            versions = choose_all(wanted, packages, offered.__getitem__)
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = ["dnf", "--assumeno", *options, "install", *self._targets(versions, packages)]
             return Plan(versions, self._steps(argv, "install"), tuple(chosen))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
@@ -217,6 +217,21 @@ def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
     if found is None:
         raise Refused(f"no version {wanted} of {name} in {where}, which has {shown(available)}; name one of these")
     return found
+
+
+def choose_all(wanted: Wanted, files: "Mapping[str, Mapping[str, str]]", available: Callable[[str], Sequence[str]]) -> Dict[str, str]:
+    """The version of each wanted package. Refused if there is none. files: those of the folder, which go first; available: newest first."""
+    versions = {}
+    for package in wanted.packages:
+        where = f"the folder {wanted.folder}"
+        found: Sequence[str] = sorted(files.get(package.name, ()), key=by_number, reverse=True)
+        if package.name not in files:
+            found = available(package.name)
+            where = "the repositories of this host"
+            if wanted.repository is not None:
+                where = f"{wanted.repository.url} and the other repositories of this host"
+        versions[package.name] = choose(package.name, package.version, found, where)
+    return versions
 
 
 def by_number(version: str) -> "tuple[tuple[int, str], ...]":

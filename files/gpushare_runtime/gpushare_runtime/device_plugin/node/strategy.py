@@ -67,9 +67,8 @@ def changed_isolation(isolation: str, before: str, uids: Set[str], live: Callabl
     running = sorted(live(uids)) if changed and uids else []
     if not running:
         return ""
-    shown = ", ".join(running[:3]) + (f" and {len(running) - 3} more" if len(running) > 3 else "")
     return (
-        f"{len(running)} pods have cards with the isolation {before[:80]} (UID {shown}), this plugin should use {isolation}: "
+        f"{len(running)} pods have cards with the isolation {before[:80]} (UID {_shown(running)}), this plugin should use {isolation}: "
         "their containers cannot use a card in the other way. "
         f"Delete these pods first (kubectl drain, or their owners), or keep gpushare_isolation as it was for this host"
     )
@@ -83,9 +82,12 @@ def changed_strategy(strategy: str, before: str, uids: Set[str], live: Callable[
     running = sorted(live(uids)) if before not in ("", strategy) and uids else []
     if not running:
         return ""
-    shown = ", ".join(running[:3]) + (f" and {len(running) - 3} more" if len(running) > 3 else "")
     return (
-        f"{len(running)} pods have cards by the device strategy {before[:80]} (UID {shown}), this plugin should use {strategy}: kubelet "
-        "repeats the former answer when their containers restart, on a host that is configured for another strategy. "
+        f"{len(running)} pods have cards by the device strategy {before[:80]} (UID {_shown(running)}), this plugin should use {strategy}: "
+        "kubelet repeats the former answer when their containers restart, on a host that is configured for another strategy. "
         f"Delete these pods first, or start with --device-strategy {before[:80]}"
     )
+
+
+def _shown(uids: Sequence[str]) -> str:
+    return ", ".join(uids[:3]) + (f" and {len(uids) - 3} more" if len(uids) > 3 else "")
