@@ -37,11 +37,11 @@ RUNTIMES = Shape(
     (
         "--no-nvidia-runtime",
         "--gpu-nodes",
-        "2",
+        "3",
         "--cards",
-        "gpu1=2x16,gpu2=2x16",
+        "gpu1=2x16,gpu2=2x16,gpu3=2x16",
         "--runtime",
-        "gpu1=docker,gpu2=containerd-2.4",
+        "gpu1=docker,gpu2=containerd-2.4,gpu3=containerd-1.7",
     ),
     seconds=3600,
 )

@@ -81,6 +81,8 @@ class ActionModule(ActionBase):
             "driver_managed",
             "device_strategy",
             "toolkit_configured",
+            "toolkit_managed",
+            "runtime_configured",
         )
         judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
@@ -101,6 +103,8 @@ class ActionModule(ActionBase):
             "driver_managed": managed,
             "device_strategy": strategy,
             "toolkit_configured": of("gpushare_toolkit_state") != "unmanaged",
+            "toolkit_managed": of("gpushare_toolkit_state") == "managed",
+            "runtime_configured": of("gpushare_container_runtime_state") == "present",
         }
 
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:

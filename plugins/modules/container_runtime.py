@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: container_runtime
-short_description: Make the nvidia runtime the default of containerd, docker or CRI-O
+short_description: Make the nvidia runtime the default of containerd, docker or CRI-O, or let containerd pass CDI devices on
 version_added: 0.1.0
 description:
   - The role C(container_runtime) uses this module. Its options may change in any release.
@@ -47,10 +47,16 @@ options:
     description:
       - With V(nvidia), the runtime C(nvidia) becomes the default.
       - With V(unchanged), it is added only, and the default runtime stays.
-      - V(auto) means V(nvidia).
+      - V(auto) means V(nvidia), and with O(cdi=true) that no runtime is added.
     type: str
     choices: [auto, nvidia, unchanged]
     default: auto
+  cdi:
+    description:
+      - Whether to set C(enable_cdi), which containerd 1.7 needs to pass CDI devices on. Other container runtimes are rejected, because
+        they have no such option, or have it on by default.
+    type: bool
+    default: false
   program:
     description: Path on the host of NVIDIA's container runtime.
     type: path
@@ -143,6 +149,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "runtime": {"type": "str", "choices": ["auto", *KINDS], "default": "auto"},
             "default_runtime": {"type": "str", "choices": ["auto", "nvidia", "unchanged"], "default": "auto"},
+            "cdi": {"type": "bool", "default": False},
             "program": {"type": "path", "default": "/usr/bin/nvidia-container-runtime"},
             "program_comes": {"type": "bool", "default": False},
             "unit": {"type": "str", "default": ""},

@@ -28,6 +28,14 @@ options:
     description: Whether to compare the configuration of NVIDIA's container toolkit with the strategy.
     type: bool
     default: true
+  brings_spec:
+    description: Whether this run writes a CDI spec before the device plugin starts, so that it need not be there yet.
+    type: bool
+    default: false
+  brings_runtime:
+    description: Whether this run configures the container runtime before the device plugin starts, so that CDI may still be off in it.
+    type: bool
+    default: false
   root:
     description: Folder that stands for the host's V(/), for tests.
     type: path
@@ -63,6 +71,8 @@ cdi:
   contains:
     kubelet: {description: Of kubelet., type: str}
     runtime: {description: Of the container runtime., type: str}
+    spec: {description: Why no CDI spec names the cards. Empty if one does., type: str}
+    off: {description: Whether the container runtime only has CDI switched off., type: bool}
 mps:
   description: UUIDs of the cards that have a service with an MPS control daemon.
   returned: success
@@ -75,7 +85,13 @@ from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import Place, present
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import AUTO, STRATEGIES, choose, obstacles
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
+    AUTO,
+    STRATEGIES,
+    Brings,
+    choose,
+    obstacles,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
@@ -86,6 +102,8 @@ def main() -> None:
         argument_spec={
             "asked": {"type": "str", "choices": [AUTO, *STRATEGIES], "default": AUTO},
             "toolkit": {"type": "bool", "default": True},
+            "brings_spec": {"type": "bool", "default": False},
+            "brings_runtime": {"type": "bool", "default": False},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
@@ -94,13 +112,14 @@ def main() -> None:
     asked, found, now = module.params["asked"], facts.cdi, facts.sharing
     if found is None or now is None:
         raise AssertionError("not gathered")
-    reasons = obstacles(asked, found, facts.toolkit if module.params["toolkit"] else None, now.strategy, now.holders)
+    brings = Brings(spec=module.params["brings_spec"], runtime=module.params["brings_runtime"])
+    reasons = obstacles(asked, found, facts.toolkit if module.params["toolkit"] else None, now.strategy, now.holders, brings)
     module.exit_json(
         changed=False,
         obstacles=[f"found {seen}; expected {expected}; {cure}" for seen, expected, cure in reasons],
         cdi=asdict(found),
         mps=present(Place(os.path.join(module.params["root"], UNITS.lstrip("/")))),
-        **asdict(choose(asked, found, now.strategy, now.holders)),
+        **asdict(choose(asked, found, now.strategy, now.holders, brings)),
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""One cluster whose GPU nodes have docker and containerd 2.4: broken configurations, from untouched hosts over shared cards and back.
+"""One cluster whose GPU nodes have docker, containerd 1.7 and containerd 2.4: broken configurations, from untouched hosts over shared
+cards and back.
 
 containerd 1.6 is the lab's own, which every other suite has.
 """
@@ -56,6 +57,8 @@ DEFAULT_OF_CRI = "containerd config dump | sed -n 's/^ *default_runtime_name = .
 NODES = {
     "docker": Runtime("gpu1", "docker", DAEMON, (DAEMON,), "docker info -f '{{.DefaultRuntime}}'", "volume-mounts", "nvidia"),
     "containerd-2.4": Runtime("gpu2", "containerd", CONTAINERD, (DROP_IN, CONTAINERD), DEFAULT_OF_CRI, "cdi", "runc"),
+    # CDI is off in it until the role switches it on.
+    "containerd-1.7": Runtime("gpu3", "containerd", CONTAINERD, (CONTAINERD,), DEFAULT_OF_CRI, "cdi", "runc"),
 }
 GPU_NODES = tuple(runtime.node for runtime in NODES.values())
 
@@ -125,6 +128,7 @@ def test_each_node_runs_what_it_is_called(cluster: Cluster) -> None:
         "cp1": "containerd://1.6",
         "gpu1": "docker://20.10",
         "gpu2": "containerd://2.4",
+        "gpu3": "containerd://1.7",
     }
 
 

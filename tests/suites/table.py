@@ -274,7 +274,7 @@ SUITES = (
     ),
     Suite(
         "runtimes",
-        "site.yml on docker with cri-dockerd and on containerd 2.4: broken files, killed daemons, pods, uninstall",
+        "site.yml on docker with cri-dockerd, containerd 1.7 and 2.4: broken files, killed daemons, pods, uninstall",
         tests=("tests/hosts/test_runtimes.py",),
         lab="runtimes",
         paths=(

@@ -10,9 +10,10 @@ reads kubelet's gates and the configuration of the running container runtime. do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Collection, List, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import FOLDERS, specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import KubeletFacts, Runtime
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import toml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
@@ -33,14 +34,28 @@ _CRIO = (1, 28)
 
 @dataclass(frozen=True)
 class CdiFacts:
-    """Why kubelet, and why the container runtime, does not pass CDI devices of a device plugin on; "" for one that does."""
+    """Why kubelet, and why the container runtime, does not pass CDI devices of a device plugin on; "" for one that does.
+
+    spec: why no CDI spec names the cards, "" if one does. off: whether `runtime` is only that containerd 1.7 has CDI switched off.
+    """
 
     kubelet: str
     runtime: str
+    spec: str = ""
+    off: bool = False
 
-    @property
-    def usable(self) -> bool:
-        return not self.kubelet and not self.runtime
+
+@dataclass(frozen=True)
+class Brings:
+    """What this run does before the device plugin starts. spec: it writes a CDI spec; runtime: it configures the container runtime."""
+
+    spec: bool = False
+    runtime: bool = False
+
+    def lacks(self, found: CdiFacts) -> List[str]:
+        """Why the host is not capable of `cdi` even then."""
+        runtime = "" if found.off and self.runtime else found.runtime
+        return [why for why in (found.kubelet, runtime, "" if self.spec else found.spec) if why]
 
 
 @dataclass(frozen=True)
@@ -60,13 +75,20 @@ class Choice:
     kept: str = ""
 
 
+_SPEC_NEEDED = (
+    "a CDI spec that names every card",
+    "set gpushare_toolkit_state: managed, or write it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+)
 #: What was found, what was expected, what to do.
 Obstacle = Tuple[str, str, str]
 
 
 def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFacts:
     """Read the host."""
-    return CdiFacts(_kubelet(kubelet), _runtime(host, kubelet, runtimes))
+    named = any(spec["cards"] for spec in specs(host))
+    spec = "" if named else f"no CDI spec in {' or '.join(FOLDERS)} names cards as nvidia.com/gpu by their UUID"
+    runtime, off = _runtime(host, kubelet, runtimes)
+    return CdiFacts(_kubelet(kubelet), runtime, spec, off)
 
 
 def toolkit(host: Host) -> ToolkitFacts:
@@ -78,25 +100,28 @@ def toolkit(host: Host) -> ToolkitFacts:
     return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True)
 
 
-def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str]) -> Choice:
+def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> Choice:
     """The strategy of the host. asked: gpushare_device_strategy; now: its device plugin's, "" for none; holders: pods with cards."""
     if asked != AUTO:
         return Choice(asked)
-    strictest = CDI if found.usable else MOUNTS
+    # A host with `cdi` keeps it when its spec is away: that is a fault to be cured, and the device plugin waits for the spec.
+    strictest = MOUNTS if replace(brings, spec=brings.spec or now == CDI).lacks(found) else CDI
     if now in STRATEGIES and now != strictest and holders:
         return Choice(now, strictest)
     return Choice(strictest)
 
 
-def obstacles(asked: str, found: CdiFacts, configured: Optional[ToolkitFacts], now: str, holders: Collection[str]) -> List[Obstacle]:
+def obstacles(
+    asked: str, found: CdiFacts, configured: Optional[ToolkitFacts], now: str, holders: Collection[str], brings: Brings = Brings()
+) -> List[Obstacle]:
     """Why the host cannot have its strategy. configured: None if this run configures the toolkit."""
-    chosen = choose(asked, found, now, holders).strategy
+    chosen = choose(asked, found, now, holders, brings).strategy
     variable = f"gpushare_device_strategy {asked}"
     reasons: List[Obstacle] = []
     if asked == CDI:
         needed = f"kubelet 1.29, or 1.28 with the feature gate {GATE}, and a container runtime that passes CDI devices on"
         cure = "upgrade it, or set gpushare_device_strategy: auto"
-        reasons += [(f"{variable}, and {why}", needed, cure) for why in (found.kubelet, found.runtime) if why]
+        reasons += [(f"{variable}, and {why}", *(_SPEC_NEEDED if why == found.spec else (needed, cure))) for why in brings.lacks(found)]
     if asked in STRATEGIES and now in STRATEGIES and now != asked and holders:
         named = ", ".join(sorted(holders)[:3]) + (f" and {len(holders) - 3} more" if len(holders) > 3 else "")
         seen = f"{variable} while {len(holders)} pods have cards by {now} (UID {named})"
@@ -135,28 +160,33 @@ def _kubelet(kubelet: KubeletFacts) -> str:
     return f"kubelet {kubelet.version} knows no CDI devices of device plugins"
 
 
-def _runtime(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> str:
+def _runtime(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> Tuple[str, bool]:
     name = kubelet.runtime
-    if name == "docker":
-        return "cri-dockerd up to 0.4.3 does not pass CDI devices to docker"
     runtime = next((one for one in runtimes if one.name == name), None)
     version = numbers(runtime.version) if runtime else None
+    if name == "containerd" and runtime is not None and version is not None and version >= _CONTAINERD:
+        return _containerd(host, kubelet.endpoint, runtime.version or "", version >= _ALWAYS_ON)
+    return _incapable(name, runtime, version), False
+
+
+def _incapable(name: Optional[str], runtime: Optional[Runtime], version: Optional[Tuple[int, ...]]) -> str:
+    if name == "docker":
+        return "cri-dockerd up to 0.4.3 does not pass CDI devices to docker"
     if runtime is None or version is None:
         return f"the version of the container runtime {name or 'of kubelet'} is not known"
     if name == "cri-o":
         return "" if version >= _CRIO else f"CRI-O {runtime.version} reads CDI devices from annotations only, releases from 1.28 on do not"
     if name != "containerd":
         return f"the container runtime {name} is not known"
-    if version < _CONTAINERD:
-        return f"containerd {runtime.version} does not take CDI devices from kubelet, releases from 1.7.2 on do"
-    return _enabled(host, kubelet.endpoint, runtime.version or "", version >= _ALWAYS_ON)
+    return f"containerd {runtime.version} does not take CDI devices from kubelet, releases from 1.7.2 on do"
 
 
-def _enabled(host: Host, endpoint: Optional[str], version: str, default: bool) -> str:
-    """Of the process that runs: its files may say something else by now."""
+def _containerd(host: Host, endpoint: Optional[str], version: str, default: bool) -> Tuple[str, bool]:
+    """Of the process that runs: its files may say something else by now. default: whether it has CDI on unless told otherwise."""
     address = host.outside((endpoint or "/run/containerd/containerd.sock").replace("unix://", ""))
     try:
         enabled = cri.status(address).config.get("enableCDI", default)
     except cri.CriError as error:
-        return f"containerd {version} does not report whether CDI is on ({error})"[:200]
-    return "" if enabled is True else f"containerd {version} runs without enable_cdi = true"
+        return f"containerd {version} does not report whether CDI is on ({error})"[:200], False
+    # Where it is on by default somebody has switched it off, and knows why.
+    return ("", False) if enabled is True else (f"containerd {version} runs without enable_cdi = true", not default)

@@ -27,7 +27,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan
 
 OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 RUNC_TYPE = "io.containerd.runc."
-DEFAULT_NAME: Path = ("default_runtime_name",)
+# Below the section of the CRI plugin.
+CONTAINERD: Path = ("containerd",)
+DEFAULT_NAME, RUNTIMES = CONTAINERD + ("default_runtime_name",), CONTAINERD + ("runtimes",)
+CDI: Path = ("enable_cdi",)
 IMPORTS: Path = ("imports",)
 
 _SECRETS = ("password", "auth", "identitytoken", "identity_token", "authorization")
@@ -36,7 +39,7 @@ _SECRET_VALUE = re.compile(
     re.IGNORECASE,
 )
 
-# A value that shall be at a path below the CRI plugin's section `containerd`.
+# A value that shall be at a path below the CRI plugin's section.
 Change = Tuple[Path, Any]
 
 
@@ -48,9 +51,9 @@ def release(version_output: str) -> Tuple[int, int]:
     return int(match.group(1)), int(match.group(2))
 
 
-def section_path(version: int) -> Path:
-    """Where the runtimes are in a file of this version."""
-    return ("plugins", OLD_CRI if version == 2 else NEW_CRI, "containerd")
+def plugin_path(version: int) -> Path:
+    """The CRI plugin's section in a file of this version."""
+    return ("plugins", OLD_CRI if version == 2 else NEW_CRI)
 
 
 def file_version(path: str, data: Mapping[str, Any], newest: int) -> int:
@@ -67,11 +70,21 @@ def file_version(path: str, data: Mapping[str, Any], newest: int) -> int:
 
 def dump_section(dump: Mapping[str, Any]) -> Dict[str, Any]:
     """The section `containerd` of the CRI plugin in a dump."""
+    section: Dict[str, Any] = _dump_plugin(dump)["containerd"]
+    return section
+
+
+def cdi_is_on(dump: Mapping[str, Any]) -> bool:
+    """Whether containers get the CDI devices that kubelet names."""
+    return _dump_plugin(dump).get(CDI[0]) is True
+
+
+def _dump_plugin(dump: Mapping[str, Any]) -> Dict[str, Any]:
     plugins = dump.get("plugins", {})
     for name in (NEW_CRI, OLD_CRI):
         if isinstance(plugins.get(name, {}).get("containerd"), dict):
-            section: Dict[str, Any] = plugins[name]["containerd"]
-            return section
+            plugin: Dict[str, Any] = plugins[name]
+            return plugin
     raise Refused(
         "this containerd has no CRI plugin, so kubelet cannot use it: take it out of disabled_plugins (it is "
         f"{dump.get('disabled_plugins')})"
@@ -104,15 +117,15 @@ def needed(section: Mapping[str, Any], binary: str, default: bool = True) -> Lis
     present = runtimes.entries.get(RUNTIME)
     if present is None:
         entry = dict(copy.deepcopy(base), options=dict(base.get("options", {}), BinaryName=binary, **cgroup))
-        changes = _leaves(("runtimes", RUNTIME), entry)
+        changes = _leaves(RUNTIMES + (RUNTIME,), entry)
     else:
         options = present.get("options", {})
         wanted: Dict[str, Any] = {"BinaryName": binary}
         if bool(options.get("SystemdCgroup", False)) != cgroup["SystemdCgroup"]:
             wanted.update(cgroup)
-        changes = [(("runtimes", RUNTIME, "options", key), value) for key, value in wanted.items() if options.get(key) != value]
+        changes = [(RUNTIMES + (RUNTIME, "options", key), value) for key, value in wanted.items() if options.get(key) != value]
         if present.get("runtime_type") != base["runtime_type"]:
-            changes.insert(0, (("runtimes", RUNTIME, "runtime_type"), base["runtime_type"]))
+            changes.insert(0, (RUNTIMES + (RUNTIME, "runtime_type"), base["runtime_type"]))
     if default and runtimes.default != RUNTIME:
         changes.insert(0, (DEFAULT_NAME, RUNTIME))
     return changes
@@ -121,7 +134,7 @@ def needed(section: Mapping[str, Any], binary: str, default: bool = True) -> Lis
 def lost(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Change]:
     """The runtimes that the dump `after` lacks. containerd 1.x forgets its built-in `runc` when a file names any runtime."""
     old, new = Runtimes.of(before).entries, Runtimes.of(after).entries
-    return [change for name in sorted(old) if name not in new for change in _leaves(("runtimes", name), spelled_out(old[name]))]
+    return [change for name in sorted(old) if name not in new for change in _leaves(RUNTIMES + (name,), spelled_out(old[name]))]
 
 
 def spelled_out(entry: Mapping[str, Any]) -> Dict[str, Any]:
@@ -135,9 +148,9 @@ def spelled_out(entry: Mapping[str, Any]) -> Dict[str, Any]:
 def applied(dump: Mapping[str, Any], changes: Sequence[Change]) -> Dict[str, Any]:
     """The dump as it must be after the changes, and nothing else."""
     wanted = copy.deepcopy(dict(dump))
-    section = dump_section(wanted)
+    plugin = _dump_plugin(wanted)
     for path, value in changes:
-        table = section
+        table = plugin
         for part in path[:-1]:
             table = table.setdefault(part, {})
         table[path[-1]] = value
@@ -145,8 +158,10 @@ def applied(dump: Mapping[str, Any], changes: Sequence[Change]) -> Dict[str, Any
 
 
 def undone(before: Mapping[str, Any], after: Mapping[str, Any]) -> Dict[str, Any]:
-    """The dump `before` with the default runtime and the nvidia runtime that `after` has: all that taking our part out may change."""
+    """The dump `before` with what `after` has of ours: the default runtime, the nvidia runtime, and whether CDI is on."""
     wanted = copy.deepcopy(dict(before))
+    if CDI[0] in _dump_plugin(wanted):
+        _dump_plugin(wanted)[CDI[0]] = cdi_is_on(after)
     section, found = dump_section(wanted), dump_section(after)
     section["default_runtime_name"] = found.get("default_runtime_name")
     section["runtimes"] = {name: entry for name, entry in (section.get("runtimes") or {}).items() if name != RUNTIME}
@@ -172,7 +187,7 @@ def describe(found: Sequence[str]) -> str:
 def edited(text: str, version: int, changes: Sequence[Change]) -> str:
     """The file with the changes."""
     for path, value in changes:
-        text = set_value(text, section_path(version) + path, value)
+        text = set_value(text, plugin_path(version) + path, value)
     return text
 
 
@@ -189,10 +204,13 @@ def reverted(text: str, original: str, builtin: Mapping[str, Any], imports: Sequ
     """
     new, old = parse(text).data, parse(original).data
     version = int(new.get("version", 2))
-    section = section_path(version)
-    ours, theirs = _inside(new, section), _inside(old, section_path(int(old.get("version", version))))
+    plugin, plugin_before = plugin_path(version), plugin_path(int(old.get("version", version)))
+    section = plugin + CONTAINERD
+    ours, theirs = _inside(new, section), _inside(old, plugin_before + CONTAINERD)
     if ours.get("default_runtime_name") == RUNTIME:
-        text = _restored(text, section + DEFAULT_NAME, theirs.get("default_runtime_name"))
+        text = _restored(text, plugin + DEFAULT_NAME, theirs.get("default_runtime_name"))
+    if _value(new, plugin + CDI) is True:
+        text = _restored(text, plugin + CDI, _value(old, plugin_before + CDI))
     runtimes, before = ours.get("runtimes", {}), theirs.get("runtimes", {})
     if RUNTIME not in before:
         text = remove(text, section + ("runtimes", RUNTIME))
@@ -221,13 +239,15 @@ def running_runtimes(config: Mapping[str, Any]) -> Runtimes:
         name: stripped({"runtime_type": entry.get("runtimeType"), "options": entry.get("options")})
         for name, entry in (section.get("runtimes") or {}).items()
     }
-    return Runtimes(section.get("defaultRuntimeName") or "", entries)
+    return Runtimes(section.get("defaultRuntimeName") or "", entries, config.get("enableCDI") is True)
 
 
 def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
     """What the process lacks of the configuration on the disk, as far as it concerns us; None if nothing."""
     if running.default != wanted.default:
         return f"its default runtime is {running.default!r}, expected {wanted.default!r}"
+    if wanted.cdi not in (None, running.cdi):
+        return f"it runs with enable_cdi = {str(running.cdi).lower()}, expected {str(wanted.cdi).lower()}"
     for name in sorted({RUNTIME, wanted.default}):
         has, should = (_essence(runtimes.entries.get(name)) for runtimes in (running, wanted))
         if has != should:

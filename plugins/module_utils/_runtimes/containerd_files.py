@@ -16,6 +16,7 @@ import glob
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -23,8 +24,16 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, Runtimes, Texts, read_text, undone
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, cdi_is_on, dump_section
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
+    Asked,
+    Plan,
+    Refused,
+    Runtimes,
+    Texts,
+    read_text,
+    undone,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import Program
 
 DROP_IN = "zz-gpushare.toml"
@@ -51,13 +60,20 @@ class Installation:
             return loads(self._must(["--config", config, "config", "migrate"]))
         return loads(self._must(["--config", config, "config", "dump"]) if os.path.exists(config) else self._builtin)
 
-    def present(self, binary: str, default: bool = True) -> Plan:
-        """What to write so that there is `nvidia` with the program `binary`, by `default` as default runtime, and nothing else changes."""
+    def runtimes(self, cdi: bool, dump: Optional[Mapping[str, Any]] = None) -> Runtimes:
+        """What pods get by a dump, by default of the files on the disk. cdi: whether CDI is of interest."""
+        found = self.dump() if dump is None else dump
+        return replace(Runtimes.of(dump_section(found)), cdi=cdi_is_on(found) if cdi else None)
+
+    def present(self, asked: Asked) -> Plan:
+        """What to write so that pods get what is asked, and nothing else changes."""
         before = self.dump()
         containerd_config.check_enabled(before)
-        changes = containerd_config.needed(dump_section(before), binary, default)
+        changes: List[Change] = [] if not asked.cdi or cdi_is_on(before) else [(containerd_config.CDI, True)]
+        if asked.program:
+            changes += containerd_config.needed(dump_section(before), asked.program, asked.default)
         if not changes:
-            return Plan({}, Runtimes.of(dump_section(before)), [])
+            return Plan({}, self.runtimes(asked.cdi, before), [])
         files = self.read({})
         wanted = containerd_config.applied(before, changes)
         refusals: List[str] = []
@@ -74,7 +90,7 @@ class Installation:
                 continue
             different = containerd_config.differences(wanted, found)
             if not different:
-                return Plan(texts, Runtimes.of(dump_section(found)), [])
+                return Plan(texts, self.runtimes(asked.cdi, found), [])
             refusals.append(f"in {where}: {containerd_config.describe(different)}")
         raise Refused(
             f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(refusals)}"
@@ -94,7 +110,7 @@ class Installation:
             if default not in runtimes:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:
-                return Plan(texts, Runtimes.of(section), notes)
+                return Plan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), notes)
             refusals.append(containerd_config.describe(different))
         raise Refused(
             f"nothing was changed, because taking our part out would change more than that: {refusals[0]}. Put "

@@ -13,14 +13,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import (
-    dump_section,
     masked,
     not_running,
     running_runtimes,
     socket_address,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, Runtimes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, Unit
 
 CONFIG = "/etc/containerd/config.toml"
@@ -41,6 +40,7 @@ class ContainerdService(RuntimeService):
 
     def __init__(self, unit: Unit, installation: Installation, run: RunWithin, timeout: float) -> None:
         self._installation = installation
+        self._cdi = False
         self._address = address_of(unit) or socket_address(installation.dump())
         super().__init__(unit, run, timeout)
 
@@ -49,11 +49,15 @@ class ContainerdService(RuntimeService):
         """Of this unit, with this main configuration file or the one that its command line names."""
         return cls(unit, Installation(unit.program_call(run), config or config_of(unit)), run, timeout)
 
-    def present(self, program: str, default: bool) -> Plan:
-        return self._installation.present(program, default)
+    def present(self, asked: Asked) -> Plan:
+        plan = self._installation.present(asked)
+        self._cdi = plan.after.cdi is not None
+        return plan
 
     def absent(self, entries: Sequence[Entry]) -> Plan:
-        return self._installation.absent(entries)
+        plan = self._installation.absent(entries)
+        self._cdi = plan.after.cdi is not None
+        return plan
 
     def paths(self) -> List[str]:
         return list(self._installation.read({}))
@@ -65,7 +69,7 @@ class ContainerdService(RuntimeService):
         self._installation.tidy()
 
     def wanted(self) -> Runtimes:
-        return Runtimes.of(dump_section(self._installation.dump()))
+        return self._installation.runtimes(self._cdi)
 
     def running(self) -> Tuple[Dict[str, Tuple[bool, str]], Runtimes]:
         status = cri.status(self._address, ASK_SECONDS)

@@ -23,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
     RUNTIME,
+    Asked,
     Plan,
     Refused,
     Runtimes,
@@ -59,7 +60,8 @@ class CrioService(RuntimeService):
         folder = flag(words, "config-dir") or flag(words, "d") or FOLDER
         return cls(unit, config or flag(words, "config") or flag(words, "c") or CONFIG, folder, run, timeout)
 
-    def present(self, program: str, default: bool) -> Plan:
+    def present(self, asked: Asked) -> Plan:
+        program, default = asked.program or "", asked.default
         files = self._files({})
         now = effective(files)
         flagged = flag(self.unit.arguments, "default-runtime")

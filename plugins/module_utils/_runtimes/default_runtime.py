@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import ContainerdService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.crio import CrioService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker import DockerService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
     RuntimeService,
     Unit,
@@ -57,6 +57,7 @@ class Wanted:
 
     program_comes: whether packages bring the program that is only planned for now.
     runtime: of KINDS; unit and config are its own, "" and None for the usual ones. default_runtime: "auto", "nvidia" or "unchanged".
+    cdi: whether containerd is to pass CDI devices on; then "auto" adds no runtime.
     """
 
     state: str
@@ -68,6 +69,12 @@ class Wanted:
     runtime: str = "containerd"
     default_runtime: str = "auto"
     program_comes: bool = False
+    cdi: bool = False
+
+    def asked(self) -> Asked:
+        """Of the container runtime."""
+        needed = not (self.cdi and self.default_runtime == "auto")
+        return Asked(self.program if needed else None, self.default_runtime != "unchanged", self.cdi)
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,8 @@ def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: C
     `absent` is for every container runtime that has entries of ours, whichever one kubelet uses by now.
     """
     if wanted.state == "present":
+        if wanted.cdi and wanted.runtime != "containerd":
+            raise Refused(f"found {wanted.runtime}, expected containerd: no other has a switch for CDI; nothing was changed")
         return _converge(wanted, wanted.runtime, check, run, point)
     done = [_converge(wanted, name, check, run, point) for name in KINDS if _entries(KINDS[name])]
     if not done:
@@ -110,10 +119,11 @@ def _converge(wanted: Wanted, name: str, check: bool, run: RunWithin, point: Cal
     service = kind.open(unit, wanted.config if asked else None, run, wanted.timeout)
     transaction = Transaction(kind.owner, point=point)
     if wanted.state == "present":
-        problem = None if wanted.program_comes and check else check_program(wanted.program, run)
+        runtimes = wanted.asked()
+        problem = None if not runtimes.program or (wanted.program_comes and check) else check_program(runtimes.program, run)
         if problem:
             raise Refused(problem)
-        plan = service.present(wanted.program, wanted.default_runtime != "unchanged")
+        plan = service.present(runtimes)
         _fill(transaction, plan, [])
     else:
         plan = service.absent(entries)

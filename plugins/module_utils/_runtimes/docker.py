@@ -28,6 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker_config import DEFAULT, TABLE, Source, Start
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
     RUNTIME,
+    Asked,
     Plan,
     Refused,
     Runtimes,
@@ -71,7 +72,8 @@ class DockerService(RuntimeService):
         start, reloads = _next_start(unit, run)
         return cls(unit, start, reloads, config or start.value("config-file") or CONFIG, run, timeout)
 
-    def present(self, program: str, default: bool) -> Plan:
+    def present(self, asked: Asked) -> Plan:
+        program, default = asked.program or "", asked.default
         text = read_text(self.config) or ""
         data = docker_config.parsed(self.config, text)
         changes, notes = docker_config.needed(data, self.config, self._start, program, default)

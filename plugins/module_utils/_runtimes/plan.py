@@ -28,11 +28,27 @@ class SilentError(Exception):
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What pods shall get. program: NVIDIA's container runtime, None if none is needed; default: whether it is the default one.
+
+    cdi: whether the container runtime is to pass CDI devices on, where that is off by default.
+    """
+
+    program: Optional[str]
+    default: bool = True
+    cdi: bool = False
+
+
+@dataclass(frozen=True)
 class Runtimes:
-    """What pods get: the default runtime's name, and every runtime's entry without the values that mean nothing."""
+    """What pods get: the default runtime's name, and every runtime's entry without the values that mean nothing.
+
+    cdi: whether CDI devices are passed on; None where that is of no interest.
+    """
 
     default: str
     entries: Dict[str, Any]
+    cdi: Optional[bool] = None
 
     @classmethod
     def of(cls, section: Mapping[str, Any]) -> "Runtimes":

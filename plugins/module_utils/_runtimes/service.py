@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
 # So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.
@@ -122,8 +122,8 @@ class RuntimeService(Service):
         self.silent: Optional[str] = None
         self._held = self._conditions()
 
-    def present(self, program: str, default: bool) -> Plan:
-        """What to write so that there is a runtime `nvidia` with this program, by `default` as the default. Refused if that cannot be."""
+    def present(self, asked: Asked) -> Plan:
+        """What to write so that pods get what is asked. Refused if that cannot be."""
         raise NotImplementedError
 
     def absent(self, entries: Sequence[Entry]) -> Plan:

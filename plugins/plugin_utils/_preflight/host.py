@@ -13,7 +13,13 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import AUTO, STRATEGIES, choose, obstacles
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
+    AUTO,
+    STRATEGIES,
+    Brings,
+    choose,
+    obstacles,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
@@ -85,6 +91,8 @@ class Wanted:
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
     toolkit_configured: bool = False
+    toolkit_managed: bool = False
+    runtime_configured: bool = False
     target_kubernetes: str = ""
 
 
@@ -291,9 +299,10 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         return  # said of the variable itself, or of the container runtime
     # What the role nvidia_container_toolkit will configure is no reason.
     configured = None if wanted.toolkit_configured else facts.toolkit
-    for seen, expected, cure in obstacles(asked, facts.cdi, configured, now.strategy, now.holders):
+    brings = Brings(spec=wanted.toolkit_managed, runtime=wanted.runtime_configured)
+    for seen, expected, cure in obstacles(asked, facts.cdi, configured, now.strategy, now.holders, brings):
         found.error("strategy", seen, expected, cure)
-    chosen = choose(asked, facts.cdi, now.strategy, now.holders)
+    chosen = choose(asked, facts.cdi, now.strategy, now.holders, brings)
     if chosen.kept:
         seen = f"{len(now.holders)} pods that have cards by the device strategy {chosen.strategy}, which the host therefore keeps"
         found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has cards")

@@ -23,6 +23,7 @@ CONTRACTS = {
     "module_utils._facts.device_strategy": (
         "module_utils._formats",
         "module_utils._host",
+        "module_utils._facts.cdi_specs",
         "module_utils._facts.kubernetes",
         "module_utils._runtimes.cri",
     ),

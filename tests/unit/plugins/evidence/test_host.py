@@ -166,7 +166,12 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "cdi": ("cdi",),
         "containers": ("containers",),
         "strategy": {
-            "cdi": {"kubelet": "", "runtime": "containerd 1.6.20~ds1 does not take CDI devices from kubelet, releases from 1.7.2 on do"},
+            "cdi": {
+                "kubelet": "",
+                "runtime": "containerd 1.6.20~ds1 does not take CDI devices from kubelet, releases from 1.7.2 on do",
+                "spec": "no CDI spec in /etc/cdi or /var/run/cdi names cards as nvidia.com/gpu by their UUID",
+                "off": False,
+            },
             "toolkit": {"environment": False, "mounts": True, "problem": ""},
             "now": "",
             "holders": [],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
+    Brings,
     CdiFacts,
     Choice,
     ToolkitFacts,
@@ -28,6 +29,8 @@ from hypothesis import strategies as st
 from unit.plugins.fake_root import FakeRoot
 
 CAPABLE, UNABLE = CdiFacts("", ""), CdiFacts("", "containerd 1.6.20 does not take them")
+OFF, NO_SPEC = CdiFacts("", "containerd 1.7.27 runs without it", off=True), CdiFacts("", "", spec="no CDI spec")
+SPEC, RUNTIME = Brings(spec=True), Brings(runtime=True)
 STRICT, DEFAULT = ToolkitFacts(environment=False, mounts=True), ToolkitFacts(environment=True, mounts=False)
 
 
@@ -65,7 +68,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, config: Mapping[str, Any]) -> No
 def test_kubelets(host: Host, monkeypatch: pytest.MonkeyPatch, version: str | None, gates: dict[str, bool], why: str) -> None:
     configured(monkeypatch, {"enableCDI": True})
     found = cdi(host, kubelet(version, **gates), running("containerd", "2.1.4"))
-    assert (why in found.kubelet, bool(why), found.usable) == (True, bool(found.kubelet), not why)
+    assert (why in found.kubelet, bool(why), found.runtime) == (True, bool(found.kubelet), "")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,8 @@ def test_container_runtimes(
     configured(monkeypatch, config)
     found = cdi(host, kubelet(runtime=name), running(name, version))
     assert (why in found.runtime, bool(found.runtime)) == (True, bool(why))
+    # From 2.0 on it is on by default, so that somebody has switched it off.
+    assert found.off == (version == "1.7.27" and bool(why))
 
 
 def test_a_containerd_that_does_not_answer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +103,59 @@ def test_a_containerd_that_does_not_answer(host: Host, monkeypatch: pytest.Monke
         raise CriError("no answer")
 
     monkeypatch.setattr(device_strategy.cri, "status", silent)
-    assert "does not report whether CDI is on (no answer)" in cdi(host, kubelet(), running("containerd", "2.1.4")).runtime
+    for version in ("2.1.4", "1.7.27"):
+        found = cdi(host, kubelet(), running("containerd", version))
+        assert ("does not report whether CDI is on (no answer)" in found.runtime, found.off) == (True, False)
+
+
+CARD = "GPU-0123abcd-0000-0000-0000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "named"),
+    [
+        ("/etc/cdi/other.yaml", f"kind: vendor.com/nic\ndevices: [{{name: {CARD}}}]", False),
+        ("/etc/cdi/nvidia.yaml", 'kind: nvidia.com/gpu\ndevices: [{name: "0"}, {name: all}]', False),
+        ("/etc/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\ndevices: [{{name: {CARD}}}]", True),
+        ("/var/run/cdi/nvidia.json", f'{{"kind": "nvidia.com/gpu", "devices": [{{"name": "{CARD}"}}]}}', True),
+        ("/etc/cdi/nvidia.yaml.bak", f"kind: nvidia.com/gpu\ndevices: [{{name: {CARD}}}]", False),
+    ],
+)
+def test_a_spec_has_to_name_cards_by_their_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, named: bool) -> None:
+    configured(monkeypatch, {})
+    root = FakeRoot(tmp_path)
+    root.file(path, text)
+    found = cdi(Host(str(root)), kubelet(), running("containerd", "2.1.4"))
+    assert (not found.spec, choose("auto", found, "", ()).strategy) == (named, "cdi" if named else "volume-mounts")
+
+
+@pytest.mark.parametrize(
+    ("found", "now", "brings", "strategy"),
+    [
+        (OFF, "", Brings(), "volume-mounts"),
+        (OFF, "", RUNTIME, "cdi"),
+        (OFF, "", SPEC, "volume-mounts"),
+        (UNABLE, "", Brings(spec=True, runtime=True), "volume-mounts"),
+        (NO_SPEC, "", RUNTIME, "volume-mounts"),
+        (NO_SPEC, "", SPEC, "cdi"),
+        # Its spec is away: a fault of that host, not another strategy.
+        (NO_SPEC, "cdi", Brings(), "cdi"),
+        (NO_SPEC, "volume-mounts", Brings(), "volume-mounts"),
+    ],
+)
+def test_what_this_run_brings_counts(found: CdiFacts, now: str, brings: Brings, strategy: str) -> None:
+    assert choose("auto", found, now, (), brings) == Choice(strategy)
+
+
+def test_a_spec_that_nobody_writes_is_an_obstacle_where_cdi_is_asked_for() -> None:
+    ((seen, expected, cure),) = obstacles("cdi", NO_SPEC, STRICT, "", ())
+    assert (seen, expected) == ("gpushare_device_strategy cdi, and no CDI spec", "a CDI spec that names every card")
+    assert "gpushare_toolkit_state: managed" in cure
+    assert obstacles("cdi", NO_SPEC, STRICT, "", (), SPEC) == []
+    assert obstacles("cdi", OFF, STRICT, "", (), RUNTIME) == []
+    assert [seen for seen, _expected, _cure in obstacles("cdi", OFF, STRICT, "", (), SPEC)] == [
+        "gpushare_device_strategy cdi, and containerd 1.7.27 runs without it"
+    ]
 
 
 @pytest.mark.parametrize(

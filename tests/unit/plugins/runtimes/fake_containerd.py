@@ -98,6 +98,7 @@ def decoded(section: dict[str, Any], major: int) -> dict[str, Any]:
     runc = {**empty, "runtime_type": "io.containerd.runc.v2", "sandboxer": "podsandbox", "options": options}
     defaults: dict[str, Any] = {
         "enable_selinux": False,
+        "enable_cdi": major > 1,
         "sandbox_image": "pause:3.6",
         "containerd": {"default_runtime_name": "runc", "snapshotter": "overlayfs", "runtimes": {"runc": runc}},
     }

@@ -17,13 +17,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Plan, Refused, Runtimes, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, Runtimes, stripped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.plugins.runtimes.fake_containerd import NEW, OLD, Answer, Containerd, model, real, real_programs
 
 BINARY = "/usr/bin/nvidia-container-runtime"
+ASKED = Asked(BINARY)
 RELEASES = ("1.6.20", "1.7.24", "2.0.5", "2.1.4", "2.4.2")
 
 
@@ -103,8 +104,8 @@ class Machine:
                 Path(path).parent.mkdir(exist_ok=True)
                 Path(path).write_bytes(after)
 
-    def present(self) -> Plan:
-        plan = self.installation.present(BINARY)
+    def present(self, asked: Asked = ASKED) -> Plan:
+        plan = self.installation.present(asked)
         self.do(plan)
         return plan
 
@@ -486,7 +487,7 @@ def test_a_change_is_tried_on_copies_whose_imports_lead_to_copies(folder: Path) 
 
     imports = f'imports = ["{folder}//conf.d/../conf.d/*.toml", "own.toml"] # why\r\n'
     files = {"config.toml": imports + "version = 2\r\n", "own.toml": "version = 2\r\n", "conf.d/a.toml": "version = 2\n"}
-    Machine(spy, folder).write(files).installation.present(BINARY)
+    Machine(spy, folder).write(files).installation.present(ASKED)
     assert seen[str(folder / "config.toml")] == f'imports = ["(scratch){folder}/conf.d/*.toml", "own.toml"] # why\r\nversion = 2\r\n'
     assert seen[str(folder / "conf.d/a.toml")] == files["conf.d/a.toml"]
     assert seen[str(folder / "own.toml")].startswith(files["own.toml"] + f"\r\n[{section(2)}.containerd]\r\n")
@@ -594,8 +595,8 @@ def test_what_is_missing_is_said_in_full_where_there_is_no_entry_and_as_a_differ
     v1, v2 = "io.containerd.runc.v1", "io.containerd.runc.v2"
     runc = {"runtime_type": v2, "options": {"SystemdCgroup": True, "Root": "/r", "BinaryName": "/runc"}, "x": {"y": 1}}
     present = {"runtime_type": v2, "options": {"BinaryName": "/b", "SystemdCgroup": True}, "own": 1}
-    entry = ("runtimes", "nvidia")
-    default = (("default_runtime_name",), "nvidia")
+    entry = ("containerd", "runtimes", "nvidia")
+    default = (("containerd", "default_runtime_name"), "nvidia")
     in_full = [
         ((*entry, "runtime_type"), v2),
         ((*entry, "options", "BinaryName"), "/b"),
@@ -710,9 +711,9 @@ def test_no_more_than_five_differences_are_told(count: int, words: str) -> None:
 def test_a_runtime_that_a_file_would_hide_is_spelled_out() -> None:
     before = {"runtimes": {"b": {"runtime_type": "io.containerd.runc.v2", "zero": 0}, "a": {"runtime_type": "wasm"}, "kept": {}}}
     assert containerd_config.lost(before, {"runtimes": {"kept": {"x": 1}}}) == [
-        (("runtimes", "a", "runtime_type"), "wasm"),
-        (("runtimes", "b", "runtime_type"), "io.containerd.runc.v2"),
-        (("runtimes", "b", "options", "SystemdCgroup"), False),
+        (("containerd", "runtimes", "a", "runtime_type"), "wasm"),
+        (("containerd", "runtimes", "b", "runtime_type"), "io.containerd.runc.v2"),
+        (("containerd", "runtimes", "b", "options", "SystemdCgroup"), False),
     ]
     entry = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
     assert containerd_config.spelled_out(entry) == entry
@@ -725,6 +726,53 @@ def test_what_taking_our_part_out_may_change_is_the_default_and_our_runtime() ->
         wanted = {"runc": {}, **{name: one for name, one in (runtimes or {}).items() if name == "nvidia"}}
         assert found == dump_of({"default_runtime_name": "runc", "runtimes": wanted, "x": 1})
     assert dump_section(before)["default_runtime_name"] == "nvidia"
+
+
+CDI_ONLY = Asked(None, cdi=True)
+
+
+def with_cdi(value: str) -> str:
+    return kubeadm(2).replace("  enable_selinux = true\n", f"  enable_selinux = true\n  enable_cdi = {value} # by hand\n")
+
+
+def test_cdi_is_switched_on_and_nothing_else_changes(folder: Path) -> None:
+    for text in (kubeadm(2), with_cdi("false"), debian(2), ""):
+        for path in folder.rglob("*.toml"):
+            path.unlink()
+        machine = Machine(model("1.7.24"), folder)
+        if text:
+            machine.write({"config.toml": text})
+        before = machine.installation.dump()
+        plan = machine.present(CDI_ONLY)
+        assert (files_of(plan), plan.after.cdi) == (["config.toml"], True)
+        found = machine.installation.dump()
+        assert found["plugins"][OLD].pop("enable_cdi") is True
+        assert before["plugins"][OLD].pop("enable_cdi") is False
+        assert containerd_config.differences(before, found) == []
+        assert machine.present(CDI_ONLY).files == {}
+        plan = machine.absent()
+        assert plan.after.cdi is False
+        assert machine.texts() == ({"config.toml": text.encode()} if text else {})
+
+
+def test_cdi_is_switched_on_beside_the_runtime_and_off_again_in_a_file_that_others_have_changed(folder: Path) -> None:
+    machine = Machine(model("1.7.24"), folder).write({"config.toml": kubeadm(2)})
+    machine.present(Asked(BINARY, cdi=True))
+    assert machine.section()["default_runtime_name"] == "nvidia"
+    machine.config.write_text(machine.config.read_text() + '[debug]\n  level = "info"\n')
+    machine.absent()
+    assert machine.config.read_text() == kubeadm(2) + '[debug]\n  level = "info"\n'
+
+
+def test_cdi_that_others_have_switched_on_stays_on(folder: Path) -> None:
+    text = with_cdi("true")
+    machine = Machine(model("1.7.24"), folder).write({"config.toml": text})
+    assert machine.present(CDI_ONLY).files == {}
+    machine.present()
+    machine.config.write_text(machine.config.read_text() + "[debug]\n")
+    plan = machine.absent()
+    assert plan.after.cdi is None
+    assert machine.config.read_text() == text + "[debug]\n"
 
 
 BUILTIN = {"runc": {"runtime_type": "io.containerd.runc.v2", "zero": 0, "options": {"SystemdCgroup": False}}}

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     address_of,
     config_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Refused, Runtimes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RestartError, Unit, check_program, find_unit
 
 from unit.plugins.runtimes.fake_containerd import model
@@ -39,6 +39,7 @@ class Host:
         self.journal = "time=1 level=info msg=starting\n"
         self.default = "runc"
         self.conditions = {"RuntimeReady": (True, ""), "NetworkReady": (True, "")}
+        self.cdi = False
         self.silent = False
         self.flaps = False
 
@@ -56,7 +57,8 @@ class Host:
         if self.silent:
             raise cri.CriError("the container runtime does not answer")
         entry = {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": ""}}
-        return cri.Status(dict(self.conditions), {"containerd": {"defaultRuntimeName": self.default, "runtimes": {"runc": entry}}})
+        config = {"enableCDI": self.cdi, "containerd": {"defaultRuntimeName": self.default, "runtimes": {"runc": entry}}}
+        return cri.Status(dict(self.conditions), config)
 
 
 @pytest.fixture
@@ -123,6 +125,18 @@ def test_a_restart_is_due_only_if_the_process_differs_from_the_files(host: Host,
     assert service.due()
     host.default, host.silent = "runc", True
     assert service.due()
+
+
+def test_whether_cdi_is_on_counts_where_it_is_asked_for(host: Host, service: ContainerdService) -> None:
+    assert service.present(Asked(None)).after.cdi is None
+    assert not service.due()
+    plan = service.present(Asked(None, cdi=True))
+    ((path, text),) = plan.files.items()
+    Path(path).write_text(text or "")
+    assert service.lacks(plan.after) == "it runs with enable_cdi = false, expected true"
+    assert service.due()
+    host.cdi = True
+    assert not service.due()
 
 
 def test_a_good_restart(host: Host, service: ContainerdService) -> None:

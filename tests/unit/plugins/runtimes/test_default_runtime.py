@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Refused
 
 from unit.plugins.runtimes.fake_containerd import model
 
@@ -37,6 +37,7 @@ class Host:
         self.dislikes = "\0"
         self.properties = {"LoadState": "loaded", "KillMode": "process", "ExecMainStartTimestampMonotonic": "1"}
         self.restarts = 0
+        self.cdi = True
         self.config.parent.mkdir(parents=True)
         self.config.write_text(CONFIG)
         self.program.write_text("")
@@ -77,10 +78,8 @@ class Host:
         runtimes = {name: {"runtimeType": "io.containerd.runc.v2", "options": {}} for name in ("runc", "nvidia")}
         runtimes["nvidia"]["options"] = options
         names = ("runc", "nvidia") if default == "nvidia" else ("runc",)
-        return cri.Status(
-            {"RuntimeReady": (True, "")},
-            {"containerd": {"defaultRuntimeName": default, "runtimes": {name: runtimes[name] for name in names}}},
-        )
+        containerd = {"defaultRuntimeName": default, "runtimes": {name: runtimes[name] for name in names}}
+        return cri.Status({"RuntimeReady": (True, "")}, {"enableCDI": self.cdi, "containerd": containerd})
 
     def converge(self, state: str = "present", check: bool = False, point: Callable[[str], None] = lambda _point: None) -> Result:
         return converge(Wanted(state, str(self.program), "containerd.service", None, 0.2, False), check, self.run, point)
@@ -280,3 +279,22 @@ def test_what_others_have_recorded_is_none_of_ours(host: Host) -> None:
 def test_a_program_that_works_is_no_warning(host: Host) -> None:
     host.properties["ExecMainStartTimestampMonotonic"] = str(10**18)
     assert host.converge(check=True).warnings == []
+
+
+def test_cdi_alone_adds_no_runtime_and_needs_no_program(host: Host) -> None:
+    assert Wanted("present", "/p", "", None, 1.0, False, cdi=True).asked() == Asked(None, True, True)
+    assert Wanted("present", "/p", "", None, 1.0, False, default_runtime="nvidia", cdi=True).asked() == Asked("/p", True, True)
+    assert Wanted("present", "/p", "", None, 1.0, False, default_runtime="unchanged", cdi=True).asked() == Asked("/p", False, True)
+    host.program.unlink()
+    # This containerd has CDI on.
+    wanted = Wanted("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True)
+    host.cdi = True
+    assert converge(wanted, False, host.run) == Result(False, "", [], [], [], [])
+    host.cdi = False
+    assert converge(wanted, True, host.run).why_restart == "it runs with enable_cdi = false, expected true"
+
+
+def test_cdi_is_switched_on_in_containerd_only(host: Host) -> None:
+    wanted = Wanted("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True, runtime="docker")
+    with pytest.raises(Refused, match=r"^found docker, expected containerd"):
+        converge(wanted, False, host.run)
