@@ -64,13 +64,16 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
 	$(call say,locks agree with their inputs; variables with their documentation)
 	@$(BIN)/python tests/locks.py
 	@$(BIN)/python tests/variables.py
+	$(call say,parts of the docs that are made from code; the picture)
+	@$(BIN)/python tests/reference.py
+	@$(BIN)/python tests/picture.py
 	$(call say,Markdown and the language of documentation)
 	@pymarkdown scan $$(git -c safe.directory=$(CURDIR) ls-files '*.md')
 	@$(BIN)/python tests/language.py
@@ -85,7 +88,7 @@ test: venv ## What a change needs: linters, types, unit tests, the release, and 
 	@$(SUITES) $(MODE)
 
 .PHONY: test-full
-test-full: venv ## Every suite at full size; writes docs/benchmarks/*.json and records what was green (two hours, root)
+test-full: venv ## Every suite at full size; writes docs/project/benchmarks/*.json and records what was green (two hours, root)
 	@$(SUITES) full
 
 .PHONY: suite
@@ -95,24 +98,24 @@ suite: venv ## Some suites alone: make suite NAMES="pods cards"; without names, 
 .PHONY: test-binds
 test-binds: venv ## A hundred thousand binds in virtual time twice, and every flaw alone (15 minutes)
 	$(call say,a hundred thousand binds in virtual time$(comma) and every flaw alone)
-	@cd tests && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 100000 --seed $$seed --json ../docs/benchmarks/binds-$$seed.json; done
+	@cd tests && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 100000 --seed $$seed --json ../docs/project/benchmarks/binds-$$seed.json; done
 	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --without-each 100000
 
 .PHONY: bench
 bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes, and the device plugin's answers; prints ratios and writes JSON (half an hour)
 	$(call say,500 nodes)
-	@$(BENCH) --out docs/benchmarks/scheduling-500.json
+	@$(BENCH) --out docs/project/benchmarks/scheduling-500.json
 	$(call say,5000 nodes with the sampling of kube-scheduler)
-	@$(BENCH) --nodes 5000 --percentage 0 --bound-pods 50000 --out docs/benchmarks/scheduling-5000-sampled.json
+	@$(BENCH) --nodes 5000 --percentage 0 --bound-pods 50000 --out docs/project/benchmarks/scheduling-5000-sampled.json
 	$(call say,5000 nodes and every one asked)
-	@$(BENCH) --nodes 5000 --pods 600 --out docs/benchmarks/scheduling-5000.json
+	@$(BENCH) --nodes 5000 --pods 600 --out docs/project/benchmarks/scheduling-5000.json
 	$(call say,the same$(comma) where the extender names the best 100)
-	@$(BENCH) --nodes 5000 --pods 600 --most-nodes 100 --out docs/benchmarks/scheduling-5000-best.json
+	@$(BENCH) --nodes 5000 --pods 600 --most-nodes 100 --out docs/project/benchmarks/scheduling-5000-best.json
 	@$(subst bench.scheduling,bench.scheduling.page,$(BENCH))
 	$(call say,the device plugin: 10240 ids)
-	@$(subst bench.scheduling,bench.device_plugin,$(BENCH)) --json docs/benchmarks/device-plugin.json
+	@$(subst bench.scheduling,bench.device_plugin,$(BENCH)) --json docs/project/benchmarks/device-plugin.json
 	$(call say,the dashboard: 5000 nodes and 50000 pods)
-	@$(subst bench.scheduling,bench.dashboard,$(BENCH)) --json docs/benchmarks/dashboard.json
+	@$(subst bench.scheduling,bench.dashboard,$(BENCH)) --json docs/project/benchmarks/dashboard.json
 
 MUTANTS ?= --sample 300
 .PHONY: mutants

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The public variables: argument specifications equal defaults, each name means one thing, docs/variables.md lists them all.
+"""The public variables: argument specifications equal defaults, each name means one thing, docs/operate/variables.md lists them all.
 
-`python tests/variables.py` checks; with `--write` it writes docs/variables.md first.
+`python tests/variables.py` checks; with `--write` it writes docs/operate/variables.md first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
     variables,
 )
 
-DOCUMENT = Path("docs/variables.md")
+DOCUMENT = Path("docs/operate/variables.md")
 INTRODUCTION = """\
 # Variables
 
@@ -43,10 +43,29 @@ own precedence applies. The scope limits where values may differ:
 
 `preflight` rejects a value that differs within its scope. It also rejects any other name that begins with `gpushare_`,
 as a typo.
-
+"""
+HEADER = """
 | variable | type | default | scope | roles | what it is |
 |---|---|---|---|---|---|
 """
+#: Heading to what the names begin with after gpushare_; the longest beginning counts.
+TOPICS = {
+    "Hosts, clusters and access": (
+        "control_plane_group gpu_group node_name admin_kubeconfig kubectl api_server annotation_writers without_policies"
+    ),
+    "How a run goes": "serial max_fail_percentage drain preflight_accept target_kubernetes start_timeout expect_ minimum_driver",
+    "Memory, isolation and devices": "memory_unit isolation device_strategy limit_running_pods overuse mps_",
+    "Placement": "placement card_placement node_placement preemption most_nodes percentage_of_nodes_to_score",
+    "Metrics": "metrics_",
+    "Extender and kube-scheduler": "extender_ scheduler_ pki_dir token_seconds",
+    "kubelet": "kubelet_",
+    "Container runtime": "container_runtime_ default_runtime",
+    "NVIDIA's container toolkit": "toolkit_ package_folder",
+    "NVIDIA's driver": "driver_",
+    "Python, folders and downloads": "python pip_extra_args proxy install_dir config_dir kubectl_plugin_dir",
+    "Verification": "verify_",
+    "Taking over and removing": "take_over takeover hand_over remove_ uninstall_",
+}
 NAME = re.compile(r"\bgpushare_[a-z0-9_]+\b")
 EXPRESSION = re.compile(
     r"\{\{.*?\}\}|\{%.*?%\}|^ *(?:-? *(?:when|that|until|failed_when|changed_when): |- [^:]*$).*?$", re.DOTALL | re.MULTILINE
@@ -126,14 +145,22 @@ def cell(spec: Mapping[str, Any]) -> str:
 
 
 def document() -> str:
-    """docs/variables.md as it should be."""
-    rows = []
+    """docs/operate/variables.md as it should be."""
+    topics: dict[str, list[str]] = {topic: [] for topic in TOPICS}
     for name, variable in variables(ROOT).items():
         spec = variable.spec
         kind = f"list of {spec['elements']}" if spec.get("elements") else spec.get("type", "str")
         default = "required" if spec.get("required") else f"`{json.dumps(spec['default'])}`" if "default" in spec else ""
-        rows.append(f"| `{name}` | {kind} | {default} | {SCOPES.get(name, HOST)} | {', '.join(variable.roles)} | {cell(spec)} |\n")
-    return INTRODUCTION + "".join(rows)
+        row = f"| `{name}` | {kind} | {default} | {SCOPES.get(name, HOST)} | {', '.join(variable.roles)} | {cell(spec)} |\n"
+        topics.setdefault(topic_of(name) or "Others", []).append(row)
+    return INTRODUCTION + "".join(f"\n## {topic}\n{HEADER}{''.join(rows)}" for topic, rows in topics.items() if rows)
+
+
+def topic_of(name: str) -> str:
+    """The heading below which a variable stands, "" for none."""
+    short = name.removeprefix("gpushare_")
+    fitting = [(len(word), topic) for topic, words in TOPICS.items() for word in words.split() if short.startswith(word)]
+    return max(fitting, default=(0, ""))[1]
 
 
 def main() -> None:
@@ -144,6 +171,7 @@ def main() -> None:
     problems = [problem for role in sorted((ROOT / "roles").iterdir()) for problem in role_problems(role)]
     problems += collection_problems()
     problems += [f"_preflight_values gives a scope to {name}, which no role has" for name in sorted(set(SCOPES) - set(variables(ROOT)))]
+    problems += [f"{name} has no topic in TOPICS of tests/variables.py" for name in variables(ROOT) if not topic_of(name)]
     if not path.is_file() or path.read_text() != document():
         problems.append(f"{DOCUMENT} is not what the argument specifications say; run `python tests/variables.py --write`")
     if problems:

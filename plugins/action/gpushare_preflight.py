@@ -126,7 +126,7 @@ class ActionModule(ActionBase):
                 kind = known[name].spec.get("type", "str")
                 shown = preflight_variables.shown(value, known[name].spec)
                 words = "" if known[name].spec.get("no_log") else f" ({wrong})"
-                reasons.append(_of_variable(host, name, f"{shown}{words}", f"a value of type {kind} as docs/variables.md describes it"))
+                reasons.append(_of_variable(host, name, f"{shown}{words}", f"a value of type {kind}, see docs/operate/variables.md"))
                 del values[name]
         reasons += preflight_variables.impossible(host, values, {name: known[name].spec for name in values})
         return values, reasons + preflight_variables.together(host, values)

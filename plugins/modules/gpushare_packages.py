@@ -163,8 +163,8 @@ steps:
   elements: dict
   contains:
     name: {description: Name of the package., type: str}
-    before: {description: Its version before, null if it was not installed., type: str}
-    after: {description: Its version after, null if it was removed., type: str}
+    before: {description: "Its version before, null if it was not installed.", type: str}
+    after: {description: "Its version after, null if it was removed.", type: str}
 held:
   description: The packages that were put on hold, or with O(state=absent) released.
   returned: success

@@ -72,7 +72,7 @@ cards:
       elements: dict
       contains:
         pid: {description: PID., type: int}
-        kind: {description: V(C) for compute, V(G) for graphics, or V(C+G)., type: str, sample: C}
+        kind: {description: "V(C) for compute, V(G) for graphics, or V(C+G).", type: str, sample: C}
         name: {description: "Command, at most 200 characters of it.", type: str}
         memory_mib: {description: Its memory on the card in MiB., type: int}
         pod_uid: {description: UID of its pod. Null for a process outside of pods., type: str}

@@ -284,13 +284,13 @@ def _processes(cluster: Cluster) -> dict[str, str]:
 
 
 def check_readme(cluster: Cluster, readme: str | None = None) -> list[str]:
-    """`kubectl inspect gpushare` with the samples prints what the README shows, but for addresses and the width that they take."""
-    text = (REPOSITORY / "README.md").read_text() if readme is None else readme
+    """`kubectl inspect gpushare` with the samples prints what the page of the demo shows, but for addresses and their width."""
+    text = (REPOSITORY / "docs/start/demo.md").read_text() if readme is None else readme
     shown = re.findall(r"<!-- inspect\b.*?-->\s*```[a-z]*\n(.*?)```", text, re.S)
     if len(shown) != 1:
-        return [f"README.md has {len(shown)} blocks marked <!-- inspect -->, expected one"]
+        return [f"demo.md has {len(shown)} blocks marked <!-- inspect -->, expected one"]
     wanted, found = normal(shown[0]), normal(cluster.inspect())
-    return [] if wanted == found else ["README.md shows:\n" + "\n".join(wanted) + "\nreally it is:\n" + "\n".join(found)]
+    return [] if wanted == found else ["demo.md shows:\n" + "\n".join(wanted) + "\nreally it is:\n" + "\n".join(found)]
 
 
 def normal(output: str) -> list[str]:

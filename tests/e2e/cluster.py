@@ -25,7 +25,7 @@ from gpushare_lab.process import LabError
 from timeline import span
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SAMPLES = REPOSITORY / "docs/samples"
+SAMPLES = REPOSITORY / "docs/use/samples"
 LAB = REPOSITORY / "tests/lab/lab"
 LONG_LAB_COMMANDS = {"up", "down", "save", "restore", "upgrade"}
 

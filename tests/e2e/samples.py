@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The samples of docs/samples on a cluster: applied in their order, each waited for. What `make demo` and the tests share."""
+"""The samples of docs/use/samples on a cluster: applied in their order, each waited for. What `make demo` and the tests share."""
 
 from __future__ import annotations
 

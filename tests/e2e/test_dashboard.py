@@ -104,7 +104,7 @@ def test_a_pod_that_waits_has_the_schedulers_reason_and_starts_when_there_is_roo
 
 
 def test_the_service_needs_no_more_than_the_rights_of_its_page(filled: Cluster) -> None:
-    text = (REPOSITORY / "docs/dashboard.md").read_text()
+    text = (REPOSITORY / "docs/use/dashboard.md").read_text()
     found = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert found
     role = yaml.safe_load(found[1])

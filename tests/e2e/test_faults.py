@@ -166,10 +166,10 @@ def test_a_card_that_is_not_whole(samples: Cluster) -> None:
 def test_another_inspect_than_the_readme_has(samples: Cluster) -> None:
     with created(samples, pod("one-more", memory=1)):
         (problem,) = checks.check_readme(samples)
-    assert problem.startswith("README.md shows:")
-    readme = (REPOSITORY / "README.md").read_text()
+    assert problem.startswith("demo.md shows:")
+    readme = (REPOSITORY / "docs/start/demo.md").read_text()
     assert checks.check_readme(samples, readme.replace("/72 (", "/73 (")) != []
-    assert checks.check_readme(samples, "no block") == ["README.md has 0 blocks marked <!-- inspect -->, expected one"]
+    assert checks.check_readme(samples, "no block") == ["demo.md has 0 blocks marked <!-- inspect -->, expected one"]
 
 
 def test_a_device_plugin_that_does_not_run(samples: Cluster) -> None:

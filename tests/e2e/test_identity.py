@@ -92,7 +92,7 @@ def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluster) -> 
 
 
 def test_another_authority_is_made_as_the_documentation_says(cluster: Cluster) -> None:
-    """docs/security.md: for a key that has leaked."""
+    """docs/reference/permissions.md: for a key that has leaked."""
     old = cluster.on(CONTROL_PLANE, "cat", "/etc/gpushare/pki/ca.crt")
     cluster.on(CONTROL_PLANE, "rm", "-r", "/etc/gpushare/pki")
     cluster.playbook("--limit", CONTROL_PLANE)

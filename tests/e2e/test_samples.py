@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/samples: what `make demo` shows holds."""
+"""docs/use/samples: what `make demo` shows holds."""
 
 from __future__ import annotations
 

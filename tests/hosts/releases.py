@@ -14,7 +14,7 @@ from e2e.cluster import REPOSITORY, Cluster
 from timeline import span
 
 # What is no part of a checkout, and large.
-_LEFT_OUT = (".git", ".venv", "__pycache__", "*_cache", "node_modules")
+_LEFT_OUT = (".git", ".venv*", "__pycache__", "*_cache", "node_modules")
 _PLUGIN = "files/gpushare_runtime/gpushare_runtime/device_plugin/main.py"
 
 

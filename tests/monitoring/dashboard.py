@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/monitoring/dashboard.json from the list of its panels: `python -m monitoring.dashboard --write`. Only panels of Grafana itself."""
+"""docs/operate/monitoring/dashboard.json from the list of its panels: `python -m monitoring.dashboard --write`. Grafana's panels only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from quality.tree import REPOSITORY
 
-FILE: Final = REPOSITORY / "docs/monitoring/dashboard.json"
+FILE: Final = REPOSITORY / "docs/operate/monitoring/dashboard.json"
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 #: Grafana's grid has so many columns.
 COLUMNS: Final = 24

@@ -21,7 +21,7 @@ from gpushare_lab import debian
 from gpushare_lab.prepare import the_cache
 from quality.tree import REPOSITORY
 
-RULES: Final = REPOSITORY / "docs/monitoring/rules.yml"
+RULES: Final = REPOSITORY / "docs/operate/monitoring/rules.yml"
 EXTENDER: Final = "gpushare-extender"
 PLUGIN: Final = "gpushare-device-plugin"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Each alert of docs/monitoring/rules.yml fires, clears, and is silent in the near case; each has its runbook; only real metrics."""
+"""Each alert of docs/operate/monitoring/rules.yml fires, clears, and is silent in the near case; each has its runbook; real metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from monitoring.prometheus import EXTENDER, PLUGIN, RULES, program
 from quality.tree import REPOSITORY
 
-README: Final = (REPOSITORY / "docs/monitoring/README.md").read_text()
+README: Final = (REPOSITORY / "docs/operate/monitoring/README.md").read_text()
 GROUPS: Final = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS: Final = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
 RECORDS: Final = {rule["record"]: rule for group in GROUPS for rule in group["rules"] if "record" in rule}
@@ -234,7 +234,7 @@ def test_each_alert_has_a_case_and_a_runbook() -> None:
     sections = re.findall(r"^### (\w+)$", README, re.M)
     assert sections == list(ALERTS)
     for name, rule in ALERTS.items():
-        assert rule["annotations"]["runbook"] == f"docs/monitoring/README.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/operate/monitoring/README.md#{name.lower()}"
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 
@@ -244,7 +244,7 @@ def test_each_record_is_documented() -> None:
 
 
 def test_the_rules_use_documented_metrics_only() -> None:
-    documented = set(re.findall(r"^\| `(\w+)` \|", (REPOSITORY / "docs/metrics.md").read_text(), re.M))
+    documented = set(re.findall(r"^\| `(\w+)` \|", (REPOSITORY / "docs/reference/metrics.md").read_text(), re.M))
     text = "\n".join(rule["expr"] for rule in (*ALERTS.values(), *RECORDS.values()))
     named = {re.sub(r"_bucket$", "", name) for name in re.findall(r"(?<![\w:])gpushare_(?:extender|device_plugin)_\w+", text)}
     assert len(named) > 20

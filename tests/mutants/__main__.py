@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Single mistakes planted in the core, and whether the unit tests notice: `make mutants`, `python -m mutants` (docs/mutants.md)."""
+"""Single mistakes planted in the core, and whether the unit tests notice: `make mutants`, `python -m mutants` (docs/project/mutants.md)."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ RELEASED = frozenset(
     {
         "LICENSES",
         "README.md",
+        "SECURITY.md",
         "changelogs",
         "docs",
         "files",

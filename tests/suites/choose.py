@@ -14,7 +14,7 @@ from typing import Any
 from quality.tree import REPOSITORY, files
 from suites.table import SUITES, Suite
 
-RESULTS = "docs/benchmarks/"
+RESULTS = "docs/project/benchmarks/"
 RECORD = REPOSITORY / RESULTS / "full-run.json"
 # Two at a time, on a machine of two cores, end in about this part of the sum of their times.
 BESIDE = 0.65

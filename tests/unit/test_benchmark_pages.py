@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.scheduling import page
 from bench.transport.__main__ import table
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+PAGES = Path(__file__).resolve().parents[2] / "docs/project/benchmarks"
 
 
 def test_transport() -> None:

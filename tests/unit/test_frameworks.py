@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The lines of docs/frameworks.md, run as they stand there, against what was worked out by hand."""
+"""The lines of docs/use/frameworks.md, run as they stand there, against what was worked out by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/frameworks.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs/use/frameworks.md").read_text()
 # Units of the container and of the card, MiB of a unit → PyTorch's fraction, TensorFlow's MiB, vLLM's fraction, Triton's bytes.
 CASES = {
     ("4", "16", ""): (0.2125, 3481, "0.213", 1073741824),

@@ -130,7 +130,7 @@ def test_every_kind_of_text_is_among_the_sources() -> None:
     read = [path for path in files() if language.SOURCES.fullmatch(path)]
     for path in (
         "README.md",
-        "docs/names.md",
+        "docs/reference/names.md",
         "roles/verify/README.md",
         "roles/verify/meta/argument_specs.yml",
         "plugins/modules/gpu_node_info.py",

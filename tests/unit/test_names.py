@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/names.md has every name that pods, nodes and containers carry; docs/events.md has those of Events, see test_references.py."""
+"""docs/reference/names.md has every name that pods, nodes and containers carry; those of Events: see test_references.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from gpushare_runtime.core import protocol
 from quality.tree import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/names.md").read_text()
+PAGE = (REPOSITORY / "docs/reference/names.md").read_text()
 # What users write on pods stands in requests.md, under one heading.
-ASKED = (REPOSITORY / "docs/requests.md").read_text()
+ASKED = (REPOSITORY / "docs/use/requests.md").read_text()
 NAMES = {
     name: value
     for name, value in vars(protocol).items()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/events.md and docs/http.md have what the daemons emit and answer, and no more."""
+"""docs/reference/events.md and docs/reference/http.md have what the daemons emit and answer, and no more."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from unit.runtime.extender.test_http_server import extending, synced
 from unit.runtime.kube.fake_api import until
 
 RUNTIME = REPOSITORY / "files/gpushare_runtime/gpushare_runtime"
-EVENTS = (REPOSITORY / "docs/events.md").read_text()
-HTTP = (REPOSITORY / "docs/http.md").read_text()
+EVENTS = (REPOSITORY / "docs/reference/events.md").read_text()
+HTTP = (REPOSITORY / "docs/reference/http.md").read_text()
 ROW = re.compile(r"\| `(GPUShare\w+)` \| (pod|node) \| (extender|device plugin) \| ([^|]+) \| ([^|]+) \|")
 REASONS = {name: value for name, value in vars(protocol).items() if name.startswith("EVENT_")}
 

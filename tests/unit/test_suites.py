@@ -70,8 +70,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-PATHS = ("plugins/a.py", "roles/x/b.yml", "docs/benchmarks/r.json")
-KNOWN = {"known": ["docs/benchmarks/r.json", "plugins/a.py", "plugins/b.py", "roles/x/b.yml"]}
+PATHS = ("plugins/a.py", "roles/x/b.yml", "docs/project/benchmarks/r.json")
+KNOWN = {"known": ["docs/project/benchmarks/r.json", "plugins/a.py", "plugins/b.py", "roles/x/b.yml"]}
 
 
 def recorded(commit: str = "lost", size: str = "full") -> dict[str, dict[str, str]]:
@@ -82,7 +82,7 @@ def recorded(commit: str = "lost", size: str = "full") -> dict[str, dict[str, st
 
 def test_a_changed_file_asks_for_the_suites_that_name_it_whatever_became_of_the_commit(tree: Path) -> None:
     lost, known = recorded(), recorded("known")
-    (tree / "docs/benchmarks/r.json").write_text("of another run")
+    (tree / "docs/project/benchmarks/r.json").write_text("of another run")
     assert choose.changes(lost, (B, C), choose.contents(PATHS)) == {"b": "", "c": ""}
     (tree / "plugins/a.py").write_text("changed")
     assert choose.changes(lost, (B, C), choose.contents(PATHS)) == {"b": "its files have changed since 2026-01-02", "c": ""}
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_left_out_by_name_and_never_what_always_runs() -> N
 
 def test_a_release_needs_a_record_of_every_suite_on_its_own_tree(tree: Path) -> None:
     full, small = recorded("0123456789abcdef"), recorded(size="as in CI")
-    (tree / "docs/benchmarks/r.json").write_text("of another run")
+    (tree / "docs/project/benchmarks/r.json").write_text("of another run")
     assert choose.not_recorded(full, (B, C), choose.contents(PATHS)) == []
     assert choose.not_recorded({}, (B,), choose.contents(PATHS)) == ["b: no run of it is recorded"]
     assert choose.not_recorded(small, (B,), choose.contents(PATHS)) == ["b: recorded as in CI, not at full size"]
@@ -253,5 +253,7 @@ def when(suite: Suite) -> str:
 
 def test_the_docs_list_the_suites() -> None:
     block = "\n".join(["| suite | | runs in |", "|---|---|---|", *(f"| `{s.name}` | {s.what} | {when(s)} |" for s in SUITES)])
-    found = (REPOSITORY / "docs/testing.md").read_text().partition("tests/unit/test_suites.py -->")[2].partition("<!-- /suites -->")[0]
-    assert found.strip() == block, f"docs/testing.md must have:\n{block}"
+    found = (
+        (REPOSITORY / "docs/project/testing.md").read_text().partition("tests/unit/test_suites.py -->")[2].partition("<!-- /suites -->")[0]
+    )
+    assert found.strip() == block, f"docs/project/testing.md must have:\n{block}"

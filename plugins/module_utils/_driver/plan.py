@@ -112,7 +112,7 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Pla
     """The plan of a managed driver. data: of the host's distribution, None where this release has none."""
     if not _VERSION.fullmatch(wish.version):
         shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
-        cure = "set gpushare_driver_version to one exact version, quoted in YAML; docs/driver.md says how to choose it"
+        cure = "set gpushare_driver_version to one exact version, quoted in YAML; the role nvidia_driver's README says how to choose it"
         return Plan((Refusal("version", shown, "a version such as 580.126.20", cure),))
     if data is None:
         words = f"{facts.name} on {facts.machine}"

@@ -5,7 +5,7 @@
 """Which device strategy a host is capable of, what its toolkit is configured for, and what `auto` means there.
 
 Private to this collection. The installer decides, because the roles before the device plugin need the answer, and because only it
-reads kubelet's gates and the configuration of the running container runtime. docs/isolation.md has the sources of the versions.
+reads kubelet's gates and the configuration of the running container runtime. docs/operate/isolation.md has the sources of the versions.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def unknown(host: str, names: Collection[str], known: Collection[str]) -> list[R
     found = []
     for name in sorted(name for name in names if name.startswith(PREFIX) and name not in known):
         near = difflib.get_close_matches(name, known, 1, 0.75)
-        cure = f"did you mean {near[0]}?" if near else "remove it; docs/variables.md lists all"
+        cure = f"did you mean {near[0]}?" if near else "remove it; docs/operate/variables.md lists all"
         found.append(Reason(host, "variables", ERROR, f"the variable {name}, which does not exist", "a variable of this collection", cure))
     return found
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The tables of docs/benchmarks/scheduling.md, made from the figures beside it: `python -m bench.scheduling.page` writes them anew."""
+"""The tables of docs/project/benchmarks/scheduling.md, made from the figures beside it: `python -m bench.scheduling.page` writes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "benchmarks"
+FOLDER: Final = Path(__file__).resolve().parents[3] / "docs/project/benchmarks"
 PAGE: Final = FOLDER / "scheduling.md"
 _BEGIN: Final = "<!-- measured: begin -->"
 _END: Final = "<!-- measured: end -->"

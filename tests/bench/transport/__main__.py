@@ -176,7 +176,7 @@ def measure(pods: int, rounds: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The table of docs/benchmarks/transport.md."""
+    """The table of docs/project/benchmarks/transport.md."""
     lines = [
         "| scheduler's own time, Binding | over | extender's CPU per pod | client's CPU per pod | handshakes per pod | filter, median |",
         "|---|---|---|---|---|---|",

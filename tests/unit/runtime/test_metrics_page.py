@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/metrics.md has every metric that the daemons emit, with its type, labels and words, and no other."""
+"""docs/reference/metrics.md has every metric that the daemons emit, with its type, labels and words, and no other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unit.runtime.extender.test_main import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, serving, until
 from unit.runtime.pods import inventory
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/metrics.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/metrics.md"
 
 
 def row(family: Read) -> str:
@@ -40,7 +40,7 @@ def check(text: str, *headings: str) -> None:
     """The page has exactly these families below these headings."""
     emitted, written = [row(family) for family in read(text).values()], [line for heading in headings for line in documented(heading)]
     missing, superfluous = [r for r in emitted if r not in written], [r for r in written if r not in emitted]
-    assert (missing, superfluous) == ([], []), "rows that docs/metrics.md lacks, and rows that it should not have"
+    assert (missing, superfluous) == ([], []), "rows that docs/reference/metrics.md lacks, and rows that it should not have"
     assert len(written) == len(set(written))
 
 

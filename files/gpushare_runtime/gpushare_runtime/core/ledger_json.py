@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The ledger as JSON, as the extender's GET /ledger and `kubectl gpushare -o json` give it: docs/ledger-v1.schema.json. Pure."""
+"""The ledger as JSON, as the extender's GET /ledger and `kubectl gpushare -o json` give it: docs/reference/ledger-v1.schema.json. Pure."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ ASKS: Final = frozenset(
     (ASK_MODELS, ASK_MODELS_REFUSED, ASK_CARDS, ASK_CARDS_REFUSED, ASK_SAME_CARD_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION)
 )
 
-# What keeps a pod to its units, strictest first. The node annotation `gpushare/cards` publishes it; see docs/isolation.md.
+# What keeps a pod to its units, strictest first. The node annotation `gpushare/cards` publishes it; see docs/operate/isolation.md.
 ISOLATION_DRIVER: Final = "driver"
 ISOLATION_MPS: Final = "mps"
 ISOLATION_WATCH: Final = "watch"

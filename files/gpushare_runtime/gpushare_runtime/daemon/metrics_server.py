@@ -63,7 +63,7 @@ class MetricsAddress:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that both daemons have."""
     parser.add_argument("--metrics-listen", metavar="ADDRESS:PORT", help="serve metrics there, such as 127.0.0.1:9440; default: nowhere")
-    parser.add_argument("--metrics-token-file", type=Path, help="bearer token of scrapers; required beyond loopback")
+    parser.add_argument("--metrics-token-file", type=Path, help="bearer token of scrapers; any address beyond loopback requires it")
 
 
 def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> MetricsAddress | None:

@@ -117,7 +117,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="name that people use for this server, as of a proxy in front; may be repeated",
     )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="the certificate for TLS, PEM; required beyond loopback")
+    parser.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="the certificate for TLS, PEM; any address beyond loopback requires it"
+    )
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
     parser.add_argument("--prometheus", default="", metavar="URL", help="where history and memory in use come from")
     parser.add_argument("--title", default="", type=partial(as_text, most=80), metavar="TEXT", help="name of the cluster, on the page")
@@ -183,7 +185,7 @@ async def _scope(client: KubeClient, cluster: Cluster) -> None:
     if not cluster.complete:
         raise FatalError(
             f"{'; '.join(cluster.warnings[-2:])}. The account of the dashboard needs to list and watch nodes, and pods of all namespaces: "
-            "docs/dashboard.md has the ClusterRole"
+            "docs/use/dashboard.md has the ClusterRole"
         )
 
 

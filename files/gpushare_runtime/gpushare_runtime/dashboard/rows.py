@@ -138,6 +138,6 @@ def waiting_row(one: Waiting, largest: Largest | None) -> Row:
 
 
 def node_page(cluster: Cluster, name: str) -> Mapping[str, Any] | None:
-    """All of one node, as `docs/ledger-v1.schema.json` has it; None if there is none of that name."""
+    """All of one node, as `docs/reference/ledger-v1.schema.json` has it; None if there is none of that name."""
     node = cluster.ledger.node(name)
     return None if node is None else node_json(cluster.ledger, node, cluster.complete)

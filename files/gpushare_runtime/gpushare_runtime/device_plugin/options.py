@@ -92,7 +92,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         "--overuse",
         choices=eviction_requests.MODES,
         default=eviction_requests.REPORT,
-        help="what follows if a pod uses more memory than its units: an Event, or also its eviction (default %(default)s)",
+        help="consequence for a pod that uses more memory than its units: an Event, or also its eviction (default %(default)s)",
     )
     parser.add_argument(
         "--overuse-grace",

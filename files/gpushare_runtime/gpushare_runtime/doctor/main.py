@@ -50,7 +50,8 @@ def look(host: Host, environment: Path, expected: Sequence[str]) -> Findings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit status: 0 without findings, 1 with some, 2 if it could not look."""
     parser = argparse.ArgumentParser(
-        prog=NAME, description="Looks at the gpushare daemons of this host. Exit status: 0 without findings, 1 with some, 2 for no look."
+        prog=NAME,
+        description="Check the gpushare daemons of this host. Exit status: 0 without findings, 1 with some, 2 if they cannot be checked.",
     )
     parser.add_argument("--output", choices=("text", "json"), default="text", help="default: %(default)s")
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")

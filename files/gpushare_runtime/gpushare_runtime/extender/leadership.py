@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Leadership: which of several extenders may answer and bind, and when a new one knows all Bindings of the former one.
 
-The argument is in docs/high-availability.md. All times are durations on this host's monotonic clock.
+The argument is in docs/operate/high-availability.md. All times are durations on this host's monotonic clock.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ _CURE: Final = "the next run of the playbook site.yml for this host writes a new
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """seed: written by the installer; own: written by the daemon; seconds: requested lifetime of a token."""
+    """seed: written by the installer; own: written by the daemon; seconds: lifetime of a token."""
 
     seed: Path
     own: Path
@@ -321,7 +321,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=TOKEN_SECONDS,
         metavar="N",
-        help="requested lifetime of a token (default %(default)s)",
+        help="lifetime of a token (default %(default)s)",
     )
 
 

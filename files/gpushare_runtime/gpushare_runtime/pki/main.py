@@ -88,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for command, text in {
         "ensure": "make what is missing or broken, renew what has less than a third of its life left",
-        "plan": "say what ensure would change; change nothing",
-        "status": "say what each certificate is and what is wrong with it",
+        "plan": "report what ensure would change; change nothing",
+        "status": "report what each certificate is and what is wrong with it",
     }.items():
         sub = commands.add_parser(command, help=text, description=text)
         sub.add_argument("--dir", type=Path, required=True, help="the folder of the certificates, such as /etc/gpushare/pki")

@@ -289,7 +289,7 @@ KNOWN = ["gpushare_memory_unit", "gpushare_extender_port", "gpushare_python"]
     [
         ("gpushare_memory_units", "did you mean gpushare_memory_unit?"),
         ("gpushare_extender_prot", "did you mean gpushare_extender_port?"),
-        ("gpushare_zzz", "remove it; docs/variables.md lists all"),
+        ("gpushare_zzz", "remove it; docs/operate/variables.md lists all"),
     ],
 )
 def test_unknown_variables(name: str, cure: str) -> None:

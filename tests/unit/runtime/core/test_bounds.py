@@ -80,16 +80,16 @@ def test_a_text_is_as_long_as_it_may_be() -> None:
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        ("requests", f"at most {bounds.MOST_ASKED} entries and {bounds.MOST_ASKED_BYTES} characters"),
-        ("requests", f"{bounds.MOST_CONTAINERS} containers of a pod can request"),
-        ("security", f"annotation | {bounds.MOST_ASKED} entries, {bounds.MOST_ASKED_BYTES} characters"),
-        ("security", f"request GPU resources | {bounds.MOST_CONTAINERS} |"),
-        ("security", f"cards of a node | {bounds.MOST_CARDS} |"),
-        ("security", f"| `gpushare/held` | {bounds.MOST_HELD} entries and {bounds.MOST_HELD} rejections"),
-        ("security", f"texts of a node | {bounds.MOST_TEXT} printable characters"),
-        ("security", f"at most {bounds.QUOTED} characters of an invalid input"),
-        ("security", f"for {UNKNOWN_SECONDS:.0f} s with each"),
-        ("failures", f"for at most {UNKNOWN_SECONDS:.0f} s."),
+        ("use/requests", f"at most {bounds.MOST_ASKED} entries and {bounds.MOST_ASKED_BYTES} characters"),
+        ("use/requests", f"{bounds.MOST_CONTAINERS} containers of a pod can request"),
+        ("reference/permissions", f"annotation | {bounds.MOST_ASKED} entries, {bounds.MOST_ASKED_BYTES} characters"),
+        ("reference/permissions", f"request GPU resources | {bounds.MOST_CONTAINERS} |"),
+        ("reference/permissions", f"cards of a node | {bounds.MOST_CARDS} |"),
+        ("reference/permissions", f"| `gpushare/held` | {bounds.MOST_HELD} entries and {bounds.MOST_HELD} rejections"),
+        ("reference/permissions", f"texts of a node | {bounds.MOST_TEXT} printable characters"),
+        ("reference/permissions", f"at most {bounds.QUOTED} characters of an invalid input"),
+        ("reference/permissions", f"for {UNKNOWN_SECONDS:.0f} s with each"),
+        ("operate/failures", f"for at most {UNKNOWN_SECONDS:.0f} s."),
     ],
 )
 def test_the_pages_have_these_numbers(page: str, says: str) -> None:

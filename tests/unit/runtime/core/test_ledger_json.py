@@ -22,7 +22,7 @@ from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import memory, on, whole
 from unit.runtime.pods import card, inventory
 
-SCHEMA = json.loads((Path(__file__).parents[4] / "docs/ledger-v1.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[4] / "docs/reference/ledger-v1.schema.json").read_text())
 
 
 def closed(schema: Any) -> Any:

@@ -43,7 +43,7 @@ def test_every_container_has_its_cards_and_no_card_is_over_booked(capsys: pytest
     with capsys.disabled():
         print("\n" + told("gpushare.kubernetes", counts))
     assert (counts.wrong_card, counts.over_steps, counts.failed, counts.killed, counts.stuck) == (0, 0, 0, 0, 0), counts.reasons
-    # A checkpoint that was lost may cost a pod with an ordinary init container (docs/failures.md): kubelet asks for that one's units
+    # A checkpoint that was lost may cost a pod with an ordinary init container (docs/operate/failures.md): kubelet asks for its units
     # anew, which its card may not have beside those of the later ones. That is rare: one pod at every fourth loss would be too many.
     assert counts.killed_for_init < 0.25 * counts.checkpoints_lost
     # What was put to the test.

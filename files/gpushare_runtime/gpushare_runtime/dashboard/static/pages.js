@@ -9,7 +9,7 @@ const podLink = (namespace, name) => link(`#/pod/${encodeURIComponent(namespace)
 const nodeLink = (name) => link(`#/node/${encodeURIComponent(name)}`, name);
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared cards.`)];
 
-// data: a node of docs/ledger-v1.schema.json; row: the same in the list.
+// data: a node of docs/reference/ledger-v1.schema.json; row: the same in the list.
 export function nodePage(data, row) {
   if (!data || !row) return gone("node");
   const on = holders(row);

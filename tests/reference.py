@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The parts of the docs that are made from code and saved results: `python tests/reference.py` checks them, `--write` writes them.
+
+A page has each part between `<!-- generated: NAME -->` and `<!-- /generated -->`. What people write stands around it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import jinja2
+import yaml
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+for folder in (".collections", "files/gpushare_runtime"):
+    sys.path.insert(0, str(ROOT / folder))
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import doctor  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM  # noqa: E402
+
+PLUGIN_UTILS: Final = ROOT / "plugins/plugin_utils"
+MODULE_UTILS: Final = ROOT / "plugins/module_utils"
+RESULTS: Final = ROOT / "docs/project/benchmarks"
+BLOCK: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+FAMILIES: Final = {"debian": "Debian", "ubuntu": "Ubuntu", "rhel": "Enterprise Linux", "suse": "SUSE"}
+#: Programs of the runtime, in the order of the page.
+PROGRAMS: Final = (
+    ("kubectl gpushare", "kubectl_gpushare.main"),
+    ("kubectl inspect gpushare", "kubectl_gpushare.inspect_main"),
+    ("gpushare-doctor", "doctor.main"),
+    ("gpushare-extender", "extender.options"),
+    ("gpushare-device-plugin", "device_plugin.options"),
+    ("gpushare-mps", "mps.main"),
+    ("gpushare-pki", "pki.main"),
+    ("gpushare-dashboard", "dashboard.main"),
+)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines).replace("|  |", "| |")
+
+
+def code(words: Iterable[str]) -> str:
+    """Words in code quotes."""
+    return ", ".join(f"`{word}`" for word in words)
+
+
+# Requirements, from the data of preflight.
+
+
+def default_of(name: str) -> str:
+    """The default of a public variable."""
+    return str(variables(ROOT)[name].spec["default"])
+
+
+def requirements() -> str:
+    ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"].lstrip(">=")
+    return table(
+        ["on", "required", "check of preflight"],
+        [
+            ["the controller", f"ansible-core {'.'.join(ansible.split('.')[:2])} or newer", ""],
+            ["every host", f"{' or '.join(host.MACHINES)}, systemd", "`os`"],
+            ["every host", f"Python {OLDEST[0]}.{OLDEST[1]} or newer with venv", "`python`"],
+            ["every host", f"{host.MINIMUM_FREE_MIB} MiB of free disk in `gpushare_install_dir`", "`disk`"],
+            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {' or '.join(host.DISTRIBUTIONS)}", "`kubernetes`, `distribution`"],
+            ["the cluster", "Kubernetes 1.30 or newer for admission policies, or `gpushare_without_policies`", ""],
+            [
+                "GPU nodes",
+                f"{' or '.join(host.KNOWN_RUNTIMES)}, as kubelet's endpoint names it",
+                "`runtime`",
+            ],
+            ["GPU nodes", f"NVIDIA's driver {MINIMUM_DRIVER} or newer, or `gpushare_driver_state: managed`", "`cards`, `driver`"],
+            [
+                "GPU nodes",
+                f"NVIDIA's container toolkit {default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
+                "`toolkit`",
+            ],
+            ["GPU nodes", "cards that report their memory, without MIG", "`cards`"],
+            ["GPU nodes", "no other device plugin or operator that allocates the cards", "`managers`"],
+        ],
+    )
+
+
+def distributions() -> str:
+    rows = []
+    for family, versions in host.SYSTEMS.items():
+        for version in versions:
+            state = "**run**" if version in host.TRIED.get(family, ()) else "**rules**"
+            rows.append([f"{FAMILIES[family]} {version}", state])
+    rows.append(["a relative of these", "**rules**"])
+    rows.append(["older or other ones", "**rejected**"])
+    return table(["distribution", "whole installation"], rows)
+
+
+# Programs.
+
+
+class Captured(Exception):
+    """The parser of a program, instead of its answer."""
+
+
+def parser_of(module: str) -> argparse.ArgumentParser:
+    """The parser that a program makes, as it is when it is asked to parse."""
+    loaded = importlib.import_module(f"gpushare_runtime.{module}")
+    if hasattr(loaded, "_parser"):
+        found: argparse.ArgumentParser = loaded._parser()
+        return found
+
+    def capture(self: argparse.ArgumentParser, *_: object) -> None:
+        raise Captured(self)
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", capture):
+        try:
+            (loaded.main if hasattr(loaded, "main") else loaded.parse_arguments)([])
+        except Captured as found_it:
+            parser: argparse.ArgumentParser = found_it.args[0]
+            return parser
+    raise RuntimeError(f"{module} has no parser")
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Command to its parser; empty for a program without commands."""
+    return next((dict(action.choices) for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {})
+
+
+def arguments_of(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
+    """(option or argument, what it is) of each."""
+    for action in parser._actions:
+        if action.help == argparse.SUPPRESS or isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
+            continue
+        value = str(action.metavar or action.dest.upper().replace("_", "-"))
+        if action.option_strings and (action.nargs == 0 or action.choices):
+            value = ""
+        shown = f"`{', '.join(action.option_strings)}{f' {value}' if value else ''}`" if action.option_strings else f"`{value}`"
+        text = str(action.help or "")
+        text = (text % {**vars(action), "prog": parser.prog}) if "%(" in text else text.replace("%%", "%")
+        choices = f"one of {code(choice for choice in map(str, action.choices) if choice)}" if action.choices else ""
+        yield [shown, " ".join(sentence(part) for part in [*text.split("; "), choices] if part)]
+
+
+def sentence(words: str) -> str:
+    """Words as a sentence of their own."""
+    begin = words[:1].upper() if words.split()[0].rstrip(",:").isalpha() else words[:1]
+    return f"{begin}{words[1:].rstrip('.')}."
+
+
+def _stable() -> mock._patch_dict:
+    """Defaults by environment are those of an empty one."""
+    return mock.patch.dict("os.environ", {}, clear=True)
+
+
+def programs() -> str:
+    parts = []
+    with _stable(), mock.patch("socket.gethostname", return_value="HOST"):
+        for title, module in PROGRAMS:
+            parser = parser_of(module)
+            description = (parser.description or "").rstrip(".")
+            parts.append(f"## {title}\n\n{description}.")
+            own = [row for row in arguments_of(parser) if row[0] != "`--version`"]
+            if own:
+                parts.append(table(["option", "meaning"], own))
+            alike: dict[str, list[tuple[str, str]]] = {}
+            for command, sub in subcommands(parser).items():
+                options = table(["option", "meaning"], arguments_of(sub))
+                alike.setdefault(options, []).append((command, (sub.description or "").rstrip(".")))
+            for options, commands in alike.items():
+                parts.append(f"### {title} {', '.join(command for command, _ in commands)}")
+                parts.append(table(["command", "effect"], [[f"`{command}`", text] for command, text in commands]))
+                parts.append(options)
+    return "\n\n".join(parts)
+
+
+# Codes.
+
+FOUND: Final = {"error": "error", "warn": "warning", "note": "note"}
+
+
+def findings_in(paths: Iterable[Path]) -> dict[str, set[str]]:
+    """Code to its severities: first argument of error(), warn() and note(), and of the dataclasses of findings, in these files."""
+    codes: dict[str, set[str]] = {}
+    for path in paths:
+        tree = ast.parse(path.read_text())
+        for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+            assigned = assignments(function)
+
+            def values(one: ast.expr, call: ast.Call, assigned: list[tuple[int, str, list[str]]] = assigned) -> list[str]:
+                if not isinstance(one, ast.Name):
+                    return texts(one)
+                before = [found for line, name, found in assigned if name == one.id and line < call.lineno]
+                return before[-1] if before else []
+
+            for call in [node for node in ast.walk(function) if isinstance(node, ast.Call)]:
+                name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+                if name in FOUND and len(call.args) == 4:
+                    for text in values(call.args[0], call):
+                        codes.setdefault(text, set()).add(FOUND[name])
+                elif name == "CardFinding":
+                    severity = "error" if getattr(call.args[1], "id", "") == "ERROR" else "warning"
+                    for text in texts(call.args[0]):
+                        codes.setdefault(text, set()).add(severity)
+                elif name in ("_difference", "Difference"):
+                    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+                    severities = {text for one in given for text in values(one, call)}
+                    for text in severities:
+                        if re.fullmatch(r"[a-z]+(_[a-z]+)+", text):
+                            codes.setdefault(text, set()).add("warning" if "warning" in severities else "error")
+    return {text: kinds for text, kinds in codes.items() if re.fullmatch(r"[a-z]+(_[a-z]+)*", text)}
+
+
+def assignments(function: ast.FunctionDef) -> list[tuple[int, str, list[str]]]:
+    """(line, name, the strings that it may be from there on) of a function, in its order."""
+    found = []
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Assign):
+            continue
+        target, value = node.targets[0], node.value
+        if isinstance(target, ast.Name):
+            found.append((node.lineno, target.id, texts(value)))
+        elif isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
+            sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            firsts = [text for side in sides if isinstance(side, ast.Tuple) for text in texts(side.elts[0])]
+            found.append((node.lineno, target.elts[0].id, firsts))
+    return sorted(found, key=lambda one: one[0])
+
+
+def texts(node: ast.expr) -> list[str]:
+    """The strings that an expression may be."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if isinstance(node, ast.IfExp):
+        return [*texts(node.body), *texts(node.orelse)]
+    if isinstance(node, ast.Dict):
+        return [text for value in node.values for text in texts(value)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        return [*texts(node.func.value), *(text for argument in node.args[1:] for text in texts(argument))]
+    return []
+
+
+def verify_codes() -> dict[str, tuple[set[str], str]]:
+    """Code to (severities, program that makes the finding)."""
+    by_verify = findings_in([*sorted((PLUGIN_UTILS / "_verdict").glob("*.py")), PLUGIN_UTILS / "_preflight/cards.py"])
+    by_verify = {name: kinds for name, kinds in by_verify.items() if "_" in name}
+    for name, kinds in findings_in([MODULE_UTILS / "_cluster/capacity.py"]).items():
+        by_verify.setdefault(name, set()).update(kinds)
+    by_verify |= {name: {"error"} for name in ("driver_mismatch", "driver_problem", "card_lost") if name not in by_verify}
+    # A warning of the module gpu_mem_capacity, and an error of verify.
+    by_verify["card_unusable"] = {"error"}
+    by_doctor = findings_in(sorted((ROOT / "files/gpushare_runtime/gpushare_runtime/doctor").glob("*.py")))
+    found: dict[str, tuple[set[str], str]] = {}
+    for name in sorted({*by_verify, *doctor.CODES}):
+        kinds = by_verify.get(name, set()) | by_doctor.get(name, set())
+        if name in doctor.CODES and not kinds:
+            kinds = {"warning"} if name.endswith("_not_at_boot") else {"error"}
+        both = " and ".join(
+            [*(["gpushare-doctor"] if name in doctor.CODES else []), *(["verify"] if name in by_verify or name not in doctor.CODES else [])]
+        )
+        found[name] = (kinds, both)
+    return found
+
+
+def preflight_checks() -> dict[str, set[str]]:
+    """Check to its severities, as the code of preflight makes reasons."""
+    paths = [*sorted((PLUGIN_UTILS / "_preflight").glob("*.py")), ROOT / "plugins/action/gpushare_preflight.py"]
+    checks = {name: kinds for name, kinds in findings_in(paths).items() if not name.startswith("card_") and name != "driver_too_old"}
+    for path in paths:
+        for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
+            name = getattr(call.func, "id", "")
+            if name == "Reason" and len(call.args) == 6:
+                kinds = {"ERROR": "error", "WARNING": "warning"}
+                for text in texts(call.args[1]):
+                    checks.setdefault(text, set()).add(kinds.get(getattr(call.args[2], "id", ""), "error"))
+            elif isinstance(call.func, ast.IfExp) and len(call.args) == 4:
+                for text in texts(call.args[0]):
+                    checks.setdefault(text, set()).update({"error", "warning"})
+    # Plans of roles, whose words gpushare_preflight_verdict reports under these names.
+    verdict = (ROOT / "roles/preflight/tasks/main.yml").read_text()
+    plans = re.search(r"plans:\n((?: {6}\w+: \w+\n)+)", verdict)
+    for name in re.findall(r"^ +(\w+):", plans[1], re.M) if plans else ():
+        checks.setdefault(name, set()).add("error")
+    return dict(sorted(checks.items()))
+
+
+def codes_of_verify() -> str:
+    rows = []
+    for name, (kinds, program) in verify_codes().items():
+        rows.append([f"`{name}`", ", ".join(sorted(kinds)), program, "yes" if name in FOLLOWS_FROM else ""])
+    return table(["code", "severity", "found by", "may follow from another"], rows)
+
+
+def codes_of_preflight() -> str:
+    return table(["check", "severity"], [[f"`{name}`", ", ".join(sorted(kinds))] for name, kinds in preflight_checks().items()])
+
+
+# Rights.
+
+
+def rules() -> str:
+    """The rules of the daemons' accounts, as the templates render them for a node with the default variables."""
+    values = {
+        "gpushare_scheduler_lease": default_of("gpushare_scheduler_lease"),
+        "gpushare_overuse": "evict",
+        "__gpushare_node_names": ["NODE"],
+    }
+    rows = []
+    for name in ("extender", "device_plugin"):
+        text = (ROOT / f"roles/cluster_objects/templates/{name}.yml.j2").read_text()
+        environment = jinja2.Environment(trim_blocks=True)
+        environment.filters["to_json"] = json.dumps
+        for document in yaml.safe_load_all(environment.from_string(text).render(values)):
+            if not document or document["kind"] not in ("ClusterRole", "Role"):
+                continue
+            scope = "cluster" if document["kind"] == "ClusterRole" else document["metadata"]["namespace"]
+            for rule in document["rules"]:
+                group = f"{rule['apiGroups'][0]}: " if rule["apiGroups"][0] else ""
+                what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
+                rows.append([document["metadata"]["name"], scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
+    return table(["account", "scope", "resources", "names", "verbs"], rows)
+
+
+# Results.
+
+
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def benchmarks() -> str:
+    """One row for each saved result; the figures are the files' own."""
+    churn, plugin, page, kubectl = (result(name) for name in ("churn", "device-plugin", "dashboard", "kubectl"))
+    binds = [result(f"binds-{seed}") for seed in (1, 2)]
+    killed = result("leader-killed")
+    smaller, larger = result("scheduling-500"), result("scheduling-5000-sampled")
+
+    def rate(one: Mapping[str, Any], extender: bool) -> str:
+        rounds = [each["rate"] for each in one["rounds"] if each["extender"] is extender]
+        return f"{sorted(rounds)[len(rounds) // 2]:.0f}"
+
+    rows = [
+        [
+            "pods bound per second, 500 nodes",
+            f"{rate(smaller, True)} with the extender, {rate(smaller, False)} without",
+            "scheduling-500.json",
+        ],
+        [
+            "the same, 5000 nodes, sampled",
+            f"{rate(larger, True)} with the extender, {rate(larger, False)} without",
+            "scheduling-5000-sampled.json",
+        ],
+        [
+            "answer to kubelet, 10,240 ids",
+            f"99 % of Allocate within {plugin['Allocate p99 ms']} ms, of GetPreferredAllocation within "
+            f"{plugin['GetPreferredAllocation p99 ms']} ms",
+            "device-plugin.json",
+        ],
+        [
+            f"random pods on a cluster with simulated cards ({churn['pods']} pods)",
+            f"{churn['here']['wrong_cards']} wrong cards, {churn['here']['over_booked']} over-booked cards. The original's matching, "
+            f"replayed on the same admissions: {sum(churn['original']['wrong_cards'].values())} wrong cards, "
+            f"{churn['original']['over_booked_cards']} over-booked cards",
+            "churn.json",
+        ],
+        [
+            "binds in virtual time, with restarts, lost answers and changes of leader",
+            f"{binds[0]['bound']:,} and {binds[1]['bound']:,} Bindings, {binds[0]['node_over'] + binds[1]['node_over']} over-booked cards",
+            "binds-1.json",
+        ],
+        [
+            f"leader killed under load, {len(killed)} times",
+            f"first pod bound again after {min(one['first_bound_s'] for one in killed):.0f} to "
+            f"{max(one['first_bound_s'] for one in killed):.0f} s, {sum(one['conflicts'] for one in killed)} conflicts",
+            "leader-killed.json",
+        ],
+        [
+            f"dashboard, {page['nodes']} nodes and {page['pods']:,} pods",
+            f"usable after {page['page usable ms']} ms, {page['resident MiB']:.0f} MiB resident",
+            "dashboard.json",
+        ],
+        [
+            f"kubectl gpushare, {kubectl['nodes']} nodes and {kubectl['pods']:,} pods",
+            f"{max(one['cpu_seconds'] for one in kubectl['results']):.1f} s of CPU at most; the target is "
+            f"{kubectl['target_cpu_seconds']:.0f} s",
+            "kubectl.json",
+        ],
+    ]
+    return table(["measured", "result", "file"], [[what, found, f"[{name}]({name})"] for what, found, name in rows])
+
+
+#: Name of a part to (page, what it must be).
+PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
+    "requirements": ("docs/start/requirements.md", requirements),
+    "distributions": ("docs/start/requirements.md", distributions),
+    "programs": ("docs/reference/cli.md", programs),
+    "codes": ("docs/reference/codes.md", codes_of_verify),
+    "checks": ("docs/reference/codes.md", codes_of_preflight),
+    "rules": ("docs/reference/permissions.md", rules),
+    "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
+}
+
+
+def filled(page: str, text: str) -> str:
+    """The text of a page with its parts as they must be. KeyError for a part that no code makes."""
+
+    def part(found: re.Match[str]) -> str:
+        where, make = PARTS[found[2]]
+        if where != page:
+            raise KeyError(f"{page} has the part {found[2]}, which belongs to {where}")
+        return f"{found[1]}\n{make()}\n\n{found[3]}"
+
+    return BLOCK.sub(part, text)
+
+
+def problems(root: Path = ROOT) -> Iterator[str]:
+    """What is stale or missing."""
+    for page in sorted({page for page, _ in PARTS.values()}):
+        text = (root / page).read_text()
+        there = {found[2] for found in BLOCK.finditer(text)}
+        missing = sorted(name for name, (where, _) in PARTS.items() if where == page and name not in there)
+        if missing:
+            yield f"{page} has no part {', '.join(missing)}; expected <!-- generated: NAME --> and <!-- /generated -->"
+        elif filled(page, text) != text:
+            yield f"{page} is not as the code makes it; run `python tests/reference.py --write`"
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--write"]:
+        for page in sorted({page for page, _ in PARTS.values()}):
+            path = ROOT / page
+            path.write_text(filled(page, path.read_text()))
+    found = list(problems())
+    if found:
+        sys.exit("\n".join(found))
+    print(f"{len(PARTS)} parts of the docs are as the code makes them")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The pages: links lead somewhere, commands exist, names exist, each block of commands is run or says why not, no page is forgotten."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
+
+import reference
+from gpushare_runtime.core import protocol
+from quality.tree import REPOSITORY, files, released
+from walks import faults
+from walks.pages import BLOCK, Block, blocks, codes, rows, section, steps
+
+PAGES = [path for path in files() if path.endswith(".md") and not path.startswith(".github/")]
+#: What users read; pages for those who change the code name its internals.
+FOR_USERS = [path for path in PAGES if path.startswith(("docs/", "roles/")) or path in ("README.md", "SECURITY.md")]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]*)(#[^)\s]*)?\)")
+VARIABLES = set(variables(REPOSITORY))
+METRICS = set(re.findall(r"^\| `(gpushare_\w+)` \|", (REPOSITORY / "docs/reference/metrics.md").read_text(), re.M))
+MODULES = {path.stem for path in (REPOSITORY / "plugins/modules").glob("*.py")}
+PLAYBOOKS = {path.stem for path in (REPOSITORY / "playbooks").glob("*.yml")}
+EVENTS = {value for name, value in vars(protocol).items() if name.startswith("EVENT_")}
+ALERTS = {
+    rule["alert"]
+    for group in yaml.safe_load((REPOSITORY / "docs/operate/monitoring/rules.yml").read_text())["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+}
+
+
+def prose(page: str) -> str:
+    """A page without its fenced blocks and comments."""
+    text = re.sub(r"^```.*?^```$", "", (REPOSITORY / page).read_text(), flags=re.M | re.S)
+    return re.sub(r"<!--.*?-->", "", text, flags=re.S)
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them of its headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ (.+)$", text, re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        found[slug] = found.get(slug, 0) + 1
+    return {*found, *(f"{slug}-{number}" for slug, count in found.items() for number in range(1, count))}
+
+
+def broken(page: str, text: str) -> Iterator[str]:
+    """Relative links of a text that lead nowhere."""
+    for target, anchor in LINK.findall(re.sub(r"`[^`]*`", "", text)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path = REPOSITORY / (os.path.normpath(os.path.join(os.path.dirname(page), target)) if target else page)
+        if not path.exists():
+            yield target
+        elif anchor and anchor[1:] not in slugs(path / "README.md" if path.is_dir() else path):
+            yield f"{target}{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    assert list(broken(page, prose(page))) == []
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    text = "[a](names.md) [b](name.md) [c](names.md#events) [d](names.md#event) [e](https://x.example/) `[f](nothing)`"
+    assert list(broken("docs/reference/x.md", text)) == ["name.md", "names.md#event"]
+
+
+def test_pages_of_the_release_link_only_to_its_files() -> None:
+    ours = set(released())
+    known = {"CONTRIBUTING.md", "tests/lab/README.md", "tests/suites/table.py", "tests/labs.py"}  # named as parts of the checkout
+    beyond = {
+        f"{page}: {target}"
+        for page in ours
+        if page.endswith(".md")
+        for target, _ in LINK.findall(prose(page))
+        if target and "://" not in target
+        for path in [os.path.normpath(os.path.join(os.path.dirname(page), target))]
+        if path not in ours and path not in known and not any(one.startswith(f"{path}/") for one in ours)
+    }
+    assert beyond == set()
+
+
+def test_the_index_names_every_page() -> None:
+    index = (REPOSITORY / "docs/README.md").read_text()
+    linked = {os.path.normpath(os.path.join("docs", target)) for target, _ in LINK.findall(index)}
+    hidden = {"docs/README.md", "docs/project/benchmarks/scheduling.md", "docs/project/benchmarks/transport.md"}  # of the benchmarks' page
+    assert {page for page in PAGES if page.startswith("docs/")} - linked - hidden == set()
+
+
+def test_the_readme_is_short_and_opens_with_what_a_release_has() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    first = next(block for block in blocks("README.md") if block.kind == "shell")
+    assert not any(command.startswith("make") for command in first.commands)
+
+
+# Blocks of commands.
+
+SHELL = [(page, number, block) for page in PAGES for number, block in enumerate(blocks(page)) if block.kind in ("shell", "sh", "bash")]
+
+
+@pytest.mark.parametrize(("page", "block"), [pytest.param(p, b, id=f"{p}-{n}") for p, n, b in SHELL])
+def test_a_block_of_commands_is_run_by_a_test_or_says_why_not(page: str, block: Block) -> None:
+    assert block.mark in ("run", "tried", "not run"), "put <!-- run: TEST -->, <!-- tried: TEST --> or <!-- not run: WHY --> above it"
+    assert block.commands
+    if block.mark == "not run":
+        assert len(block.text.split()) >= 4
+        return
+    test = REPOSITORY / block.text
+    assert test.is_file(), f"{block.text} does not exist"
+    if block.mark == "run":
+        assert page in test.read_text(), f"{block.text} does not read {page}"
+    else:
+        playbooks = {word for command in block.commands for word in re.findall(r"gpushare\.kubernetes\.(\w+)", command)}
+        around = "\n".join(path.read_text() for path in test.parent.glob("*.py"))
+        assert [name for name in playbooks if f"{name}.yml" not in around and f'"{name}"' not in around and name not in read_by(test)] == []
+
+
+def read_by(test: Path) -> str:
+    """The pages that a test runs commands of."""
+    return "\n".join(
+        (REPOSITORY / page).read_text() for page in re.findall(r"[\w/]+\.md", test.read_text()) if (REPOSITORY / page).is_file()
+    )
+
+
+COMMANDS = [(page, command) for page, _, block in SHELL for command in block.commands]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[f"{p}: {c[:60]}" for p, c in COMMANDS])
+def test_the_parts_of_a_command_exist(page: str, command: str) -> None:
+    assert not wrong_in(command)
+
+
+def wrong_in(command: str) -> str:
+    """What a command names that does not exist; "" if all does."""
+    if "$(" in command or "…" in command or command.startswith("-"):
+        return ""
+    words = shlex.split(command)
+    if words[0] == "ansible-playbook":
+        for word in words:
+            if word.startswith("gpushare.kubernetes.") and word.removeprefix("gpushare.kubernetes.") not in PLAYBOOKS:
+                return f"no playbook {word}"
+        for name in re.findall(r"-e (\w+)=", command):
+            if name.startswith("gpushare_") and name not in VARIABLES:
+                return f"no variable {name}"
+    if words[0] == "make" and not re.search(rf"^{re.escape(words[1])}:", (REPOSITORY / "Makefile").read_text(), re.M):
+        return f"no goal {words[1]}"
+    if words[:2] == ["kubectl", "gpushare"]:
+        try:
+            reference.parser_of("kubectl_gpushare.main").parse_args(words[2:] or ["nodes"])
+        except SystemExit:
+            return "another command line than kubectl gpushare takes"
+    return ""
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    assert "no playbook" in wrong_in("ansible-playbook -i inventory gpushare.kubernetes.sight")
+    assert "no variable" in wrong_in("ansible-playbook gpushare.kubernetes.site -e gpushare_drian=true")
+    assert "no goal" in wrong_in("make demos")
+    assert "command line" in wrong_in("kubectl gpushare pods --every")
+
+
+def test_outputs_that_a_page_shows_belong_to_a_command() -> None:
+    assert [step.command for step in steps("docs/start/quickstart.md", "tests/walks/test_tarball.py") if step.output] == [
+        "kubectl gpushare"
+    ]
+    assert len(BLOCK.findall("<!-- run: x -->\n\n```shell\na\n```\n\n```text\nb\n```\n")) == 2
+
+
+# Names.
+
+
+def unknown_names(text: str) -> set[str]:
+    """Names in code quotes that look like ours and that nothing has."""
+    wrong = set()
+    for quoted in codes(text):
+        for name in re.findall(r"(?<![\w./:-])gpushare_[a-z0-9_]+(?![\w/*])", quoted):
+            known = name in VARIABLES or name in MODULES or name in METRICS or any(metric.startswith(name) for metric in METRICS)
+            if not known and name not in ("gpushare_runtime", "gpushare_control_planes"):
+                wrong.add(name)
+        wrong |= {name for name in re.findall(r"\bGPUShare\w+", quoted) if name not in EVENTS | ALERTS and name != "GPUShare"}
+    return wrong
+
+
+@pytest.mark.parametrize("page", FOR_USERS)
+def test_every_variable_metric_and_event_that_a_page_names_exists(page: str) -> None:
+    assert unknown_names(prose(page)) == set()
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    text = "`gpushare_drian` `gpushare_drain` `gpushare_extender_ready` `GPUShareEvicted` `GPUShareEviction` `gpushare_serial: 1`"
+    assert unknown_names(text) == {"gpushare_drian", "GPUShareEviction"}
+
+
+def options() -> set[str]:
+    """Every long option of the programs."""
+    found = set()
+    for _, module in reference.PROGRAMS:
+        parser = reference.parser_of(module)
+        for one in (parser, *reference.subcommands(parser).values()):
+            found |= {option for action in one._actions for option in action.option_strings}
+    return found
+
+
+def test_every_option_of_our_programs_exists() -> None:
+    pages = ("docs/reference/kubectl.md", "docs/reference/device-plugin.md", "docs/use/dashboard.md", "docs/reference/metrics.md")
+    others = {"--cgroups-per-qos", "--force"}  # of kubelet and kubectl
+    named = {(page, option) for page in pages for quoted in codes(prose(page)) for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", quoted)}
+    assert len(named) > 40
+    assert {(page, option) for page, option in named if option not in options() | others} == set()
+
+
+# Tables that are made from code, or compared with it.
+
+
+def test_the_parts_that_are_made_from_code_are_current() -> None:
+    assert list(reference.problems()) == []
+
+
+def test_a_part_that_is_stale_missing_or_of_another_page_is_found(tmp_path: Path) -> None:
+    for page in {page for page, _ in reference.PARTS.values()}:
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / page).write_text((REPOSITORY / page).read_text())
+    codes_page, cli = tmp_path / "docs/reference/codes.md", tmp_path / "docs/reference/cli.md"
+    codes_page.write_text(codes_page.read_text().replace("| `driver_too_old` | error |", "| `driver_too_old` | warning |"))
+    cli.write_text("# Commands\n")
+    assert [problem.split()[0] for problem in reference.problems(tmp_path)] == ["docs/reference/cli.md", "docs/reference/codes.md"]
+    with pytest.raises(KeyError, match="belongs to"):
+        reference.filled("docs/x.md", "<!-- generated: codes -->\n<!-- /generated -->")
+
+
+def between(page: str, name: str) -> str:
+    """The text between <!-- name: … --> and <!-- /name -->."""
+    text = (REPOSITORY / page).read_text()
+    found = re.search(rf"<!-- {name}: .*? -->(.*?)<!-- /{name} -->", text, re.S)
+    assert found, f"{page} has no part {name}"
+    return found[1]
+
+
+def test_troubleshooting_has_each_code_and_no_other() -> None:
+    written = [code for row in rows(between(faults.PAGE, "codes")) for code in codes(row[0])]
+    assert sorted(written) == sorted(reference.verify_codes())
+    assert all(len(row) == 4 and row[1] and row[3] for row in rows(between(faults.PAGE, "codes")))
+
+
+def test_troubleshooting_has_each_check_and_no_other() -> None:
+    written = [code for row in rows(between(faults.PAGE, "checks")) for code in codes(row[0])]
+    assert sorted(written) == sorted(reference.preflight_checks())
+    named = {check for row in rows((REPOSITORY / "docs/start/requirements.md").read_text()) for check in codes(row[-1])}
+    assert named - VARIABLES <= {*reference.preflight_checks(), "os"}
+
+
+def test_the_readme_of_preflight_has_each_check() -> None:
+    table = (REPOSITORY / "roles/preflight/README.md").read_text().partition("| check |")[2]
+    written = {code for row in rows("|" + table) for code in codes(row[0]) if re.fullmatch(r"[a-z_]+", code)}
+    assert set(reference.preflight_checks()) - written == set()
+
+
+def test_the_readme_of_verify_has_each_code() -> None:
+    text = (REPOSITORY / "roles/verify/README.md").read_text()
+    assert [code for code in reference.verify_codes() if f"`{code}`" not in text] == []
+
+
+def test_the_rows_that_are_marked_are_those_that_a_test_follows() -> None:
+    marked = {code for row in rows(section(faults.PAGE, faults.PENDING)) if row[-1] == "✓" for code in codes(row[0])}
+    assert marked == faults.FOLLOWED
+
+
+def test_the_messages_of_pending_pods_are_those_of_the_code() -> None:
+    sources = "\n".join(path.read_text() for path in (REPOSITORY / "files/gpushare_runtime/gpushare_runtime/core/placement").glob("*.py"))
+    sources = re.sub(r'"\s*\n\s*f?"', "", sources)
+    of_kubernetes = {"Insufficient aliyun.com/gpu-mem", "connection refused", "context deadline exceeded", "certificate", "lease"}
+    words = {code for row in rows(section(faults.PAGE, faults.PENDING)) for code in codes(row[0])} - of_kubernetes
+    # "cards are empty" has a count in the middle.
+    assert [text for text in words if text not in sources and text != "cards are empty"] == []
+    assert "cards are empty" in sources
+
+
+# Numbers and versions.
+
+
+def result(name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((REPOSITORY / f"docs/project/benchmarks/{name}.json").read_text())
+    return found
+
+
+def test_versions_are_the_collections() -> None:
+    version = yaml.safe_load((REPOSITORY / "galaxy.yml").read_text())["version"]
+    for page in ("README.md", "docs/start/quickstart.md"):
+        named = re.findall(r"gpushare-kubernetes-([\d.]+)\.tar\.gz", (REPOSITORY / page).read_text())
+        assert set(named) == {version}
+    assert f'version = "{version}"' in (REPOSITORY / "files/gpushare_runtime/pyproject.toml").read_text()
+
+
+def test_the_figures_of_kubectl_are_those_of_its_result() -> None:
+    page = (REPOSITORY / "docs/reference/kubectl.md").read_text()
+    results = {one["view"]: one["cpu_seconds"] for one in result("kubectl")["results"] if one["source"] == "API server"}  # type: ignore[union-attr,index]
+    shown = [float(found) for found in re.findall(r"took (\d\.\d) s, and the table\s+of pods (\d\.\d) s", page)[0]]
+    assert shown == [pytest.approx(results[view], abs=0.06) for view in ("nodes", "pods -A")]
+
+
+def test_the_samples_are_listed_and_pytorch_has_the_lines_of_its_page() -> None:
+    folder = REPOSITORY / "docs/use/samples"
+    listed = set(re.findall(r"^\| \[([\w.-]+)\]", (folder / "README.md").read_text(), re.M))
+    assert listed == {path.name for path in folder.glob("*.yaml")}
+    script = next(yaml.safe_load_all((folder / "08-pytorch.yaml").read_text()))["data"]["main.py"]
+    (lines,) = [block.body for block in blocks("docs/use/frameworks.md") if "set_per_process_memory_fraction" in block.body]
+    shared = [line for line in lines.splitlines() if line.startswith(("units, card", "context ="))]
+    assert len(shared) == 2
+    assert [line for line in shared if line not in script] == []
+
+
+def test_the_parts_of_the_guide_for_tenants_are_those_of_its_sample() -> None:
+    documents = {one["kind"]: one for one in yaml.safe_load_all((REPOSITORY / "docs/use/samples/09-tenant.yaml").read_text())}
+    shown = [yaml.safe_load(block.body)["spec"] for block in blocks("docs/use/tenants.md") if block.kind == "yaml"]
+    assert shown == [documents["ResourceQuota"]["spec"], documents["LimitRange"]["spec"]]
+
+
+def test_each_cell_of_the_comparison_has_a_source_and_the_page_a_date() -> None:
+    text = (REPOSITORY / "docs/project/comparison.md").read_text()
+    sources = dict(re.findall(r"^\| (\w+) \| \[[^\]]+\]\((https://github\.com/[^)]+/blob/[0-9a-f]{40}/[^)]+)\)", text, re.M))
+    used = set()
+    for row in rows(text.partition("## When")[0]):
+        for cell in row[2:]:
+            named = re.findall(r"\[(\w+)\](?!\()", cell)
+            used |= set(named)
+            assert named or cell in ("–", "not needed", "NVIDIA"), f"no source: {row[0]}: {cell}"
+    assert used == set(sources)
+    assert re.search(r"read on 20\d\d-\d\d-\d\d", text)
