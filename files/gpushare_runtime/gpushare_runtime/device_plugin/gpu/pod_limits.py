@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -62,10 +61,7 @@ def limits_due(node: NodeState, uid: str) -> dict[str, int]:
     inventory = node.devices.inventory
     if inventory is None:
         return {}
-    # Containers of a pod pass ids on (init containers): each id counts once.
-    ids = {i for (pod, _, resource), of in node.usage.snapshot().items() if (pod, resource) == (uid, protocol.RESOURCE_MEMORY) for i in of}
-    units = Counter(card_of_unit(i) for i in ids)
-    return {card: count * inventory.unit.mib * 1024 * 1024 for card, count in units.items()}
+    return {card: count * inventory.unit.mib * 1024 * 1024 for card, count in node.usage.memory_of(uid).items()}
 
 
 def enable_dmem(group: str) -> None:

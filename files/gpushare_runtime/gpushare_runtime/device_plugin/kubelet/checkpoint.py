@@ -9,6 +9,8 @@ pods must mean the current unit of memory.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
 import os
 import time
@@ -18,16 +20,20 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import orjson
+from google.protobuf.message import DecodeError
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.sync import any_after, in_thread
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Processes
 
 log = logging.getLogger(__name__)
 _MOST_CARDS: Final = 100
+_INDEX_DIGITS: Final = 3
 
 
 class CheckpointError(ValueError):
@@ -66,8 +72,30 @@ def parse_reusing(known: Parsed, data: bytes, resources: Iterable[str]) -> Parse
             key = pod, container, resource
             before = known.get(key)
             # Comparing lists costs a tenth of making sets of them.
-            read[key] = before if before is not None and before[0] == ids else (ids, CheckpointEntry(*key, frozenset(_ids(ids))))
+            same = before is not None and before[0] == ids
+            read[key] = before if same and before else (ids, CheckpointEntry(*key, frozenset(_ids(ids)), given_index(entry)))
     return read
+
+
+def given_index(entry: Mapping[str, object]) -> int | None:
+    """The card (NVML index) that the original gpushare's device plugin gave the container; None for any other plugin's.
+
+    That plugin does not read the ids that kubelet chose: it names the card of the pod's annotation by its index, in the response that
+    kubelet keeps for the container's next start. The plugin here names cards by their UUIDs.
+    """
+    response = entry.get("AllocResp")
+    if entry.get("ResourceName") != protocol.RESOURCE_MEMORY or not isinstance(response, str):
+        return None
+    try:
+        envs = pb.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True)).envs
+    except (DecodeError, binascii.Error, ValueError):
+        return None
+    index = envs.get(protocol.ENV_VISIBLE_DEVICES, "")
+    return (
+        int(index)
+        if index.isascii() and index.isdecimal() and len(index) <= _INDEX_DIGITS and envs.get(protocol.ENV_INDEX) == index
+        else None
+    )
 
 
 def registered_cards(data: bytes, resources: Iterable[str]) -> dict[str, list[str]]:

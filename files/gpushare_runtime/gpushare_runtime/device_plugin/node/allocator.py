@@ -242,14 +242,15 @@ class Allocator:
         """Whether kubelet's checkpoint lists these ids, which are in use from now on. AllocationRejected for a start that must not be."""
         given, usage = frozenset(ids), self.usage
         doubtful = usage.terminated_pods()
-        known = self.devices.card_of(resource)
-        if self.devices.inventory and not given <= known.keys():
+        known, owners = self.devices.card_of(resource), usage.containers_with(resource, given)
+        elsewhere = usage.given_index(owners)
+        if elsewhere is None and self.devices.inventory and not given <= known.keys():
             raise AllocationRejected(f"{resource}: {len(given - known.keys())} of its ids are of no card in this node; {_DELETE_POD}")
-        cards = sorted({known[i] for i in given if i in known}, key=lambda c: c.index)
+        named = {known[i] for i in given if i in known}
+        cards = sorted(named if elsewhere is None else {c for c in self.devices.cards if c.index == elsewhere}, key=lambda c: c.index)
         for card in cards:
             if card.health != HEALTHY:
                 raise AllocationRejected(f"{resource}: {card_name(card)} is not usable ({card.health}); {_RETRIES}")
-        owners = usage.containers_with(resource, given)
         recorded = [key for key in owners if not usage.released(key[0])]
         self._check_cards(resource, cards, recorded)
         self._check_share(resource, given, recorded)

@@ -203,6 +203,8 @@ class Candidates:
         taken = frozenset().union(*self.usage.still_in_use(resource).values()).difference(former, must_include)
         reserved = {} if only else self._reserved_for_others(container)
         allowed = None if only else self._allowed(container)
+        # Ids that kubelet has free, of memory that a container has whose ids are another card's.
+        displaced = self.usage.displaced() if resource == protocol.RESOURCE_MEMORY else {}
         candidates = []
         for card in self.devices.cards:
             if (only and card.index not in only) or unavailable(resource, card, users, self.usage.pod_name):
@@ -212,6 +214,7 @@ class Candidates:
             if former:
                 # Its own former ids first: other containers of this size may have lost theirs.
                 ids.sort(key=lambda i: i not in former)
+            ids = ids[: max(0, len(ids) - max(0, displaced.get(card.uuid, 0)))]
             if ids:
                 candidates.append(CandidateCard(card, ids, reserved.get(card.index, 0), allowed is None or card.index in allowed))
         return candidates

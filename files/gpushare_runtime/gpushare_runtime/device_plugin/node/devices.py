@@ -22,6 +22,7 @@ class Devices:
         self.strategy = strategy
         self.cdi = CdiSpecs()
         self._usage = usage
+        usage.cards_by_index = lambda: self.inventory.by_index if self.inventory else {}
         self._read: Inventory | None = None
         self._cordon = ""
         self._isolation = ""

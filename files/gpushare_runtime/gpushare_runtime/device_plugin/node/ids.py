@@ -19,40 +19,50 @@ DeviceKey = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class CheckpointEntry:
-    """The ids of one resource that one container has."""
+    """The ids of one resource that one container has.
+
+    index: NVML index of the card that another device plugin gave the container, whatever its ids; None where the ids name the card.
+    """
 
     pod: str  # UID; kubelet's own for a static pod, not the API server's
     container: str
     resource: str
     ids: frozenset[str]
+    index: int | None = None
 
 
 AllocatedIds = Mapping[tuple[str, str], Collection[str]]
 """(container, resource) → the ids that it has."""
 
 
-def actual_allocation(request: Request, allocated: AllocatedIds, inventory: Inventory) -> Allocation | None:
-    """The allocation of a pod with these ids; None until every requesting container has its ids, all of cards in the inventory."""
+def actual_allocation(
+    request: Request, allocated: AllocatedIds, inventory: Inventory, elsewhere: Mapping[tuple[str, str], int] | None = None
+) -> Allocation | None:
+    """The allocation of a pod with these ids; None until every requesting container has its ids, all of cards in the inventory.
+
+    elsewhere: as `allocated`, the card (NVML index) of containers whose ids do not name it.
+    """
     own: dict[int, dict[int, int]] = {}
     kept: set[str] = set()
-    of_init: dict[str, str] = {}
+    of_init: dict[str, tuple[str, int | None]] = {}
     for container in request.containers:
         for resource in _resources(container):
             ids = allocated.get((container.name, resource))
             if ids is None:
                 return None
+            index = (elsewhere or {}).get((container.name, resource))
             if container.keeps:
-                units = _units_by_card(ids, resource, inventory)
+                units = _units_by_card(ids, resource, inventory, index)
                 if units is None:
                     return None
                 own.setdefault(container.key, {}).update(units)
                 kept.update(ids)
             else:
-                of_init.update(dict.fromkeys(ids, resource))
+                of_init.update(dict.fromkeys(ids, (resource, index)))
     extra: dict[int, int] = {}
-    for device_id, resource in of_init.items():
+    for device_id, (resource, index) in of_init.items():
         if device_id not in kept:
-            units = _units_by_card([device_id], resource, inventory)
+            units = _units_by_card([device_id], resource, inventory, index)
             if units is None:
                 return None
             for index, more in units.items():
@@ -67,7 +77,9 @@ def _resources(container: ContainerRequest) -> Iterable[str]:
         yield protocol.RESOURCE_CARDS
 
 
-def _units_by_card(ids: Iterable[str], resource: str, inventory: Inventory) -> dict[int, int] | None:
+def _units_by_card(ids: Collection[str], resource: str, inventory: Inventory, index: int | None) -> dict[int, int] | None:
+    if index is not None:
+        return {index: len(ids)} if index in inventory.by_index else None
     units: dict[int, int] = {}
     for device_id in ids:
         memory = resource == protocol.RESOURCE_MEMORY

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey, card_of_unit, card_uuids_of
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
 
@@ -53,11 +53,12 @@ class UnconfirmedAllocation:
 
 @dataclass(frozen=True)
 class ContainerUsage:
-    """The ids of one resource that one container has."""
+    """The ids of one resource that one container has. card_uuids: those that the ids name."""
 
     ids: frozenset[str]
     card_uuids: Set[str]
     listed: bool = True  # by kubelet's checkpoint
+    index: int | None = None  # of the card that another device plugin gave it, whatever its ids
 
 
 @dataclass
@@ -92,6 +93,8 @@ class Usage:
     def __init__(self, pods: PodTable, clock: Callable[[], float]) -> None:
         self.entries: tuple[CheckpointEntry, ...] = ()
         self.changes = pods.changes
+        self.cards_by_index: Callable[[], Mapping[int, Card]] = dict
+        """The cards of the node by NVML index; set by whoever has read them."""
         self._pods = pods
         self._clock = clock
         self._table: dict[DeviceKey, ContainerUsage] = {}
@@ -104,22 +107,23 @@ class Usage:
     def set_checkpoint(self, entries: tuple[CheckpointEntry, ...], age: float = 0.0) -> None:
         """Take kubelet's checkpoint. age: seconds since kubelet wrote it; it has had these pods for at least that long."""
         now = self._clock()
-        listed = {(entry.pod, entry.container, entry.resource): entry.ids for entry in entries}
+        listed = {(entry.pod, entry.container, entry.resource): entry for entry in entries}
         counted = {key[0] for key in listed}
         for key, usage in self._table.items():
             if usage.listed and key not in listed:
-                self._table[key] = ContainerUsage(usage.ids, usage.card_uuids, listed=False)
+                self._table[key] = replace(usage, listed=False)
                 # kubelet forgets pods one by one and completely: all at once, or a part of one, is a lost record.
                 state = self._states[key[0]]
                 state.dropped_at, state.record_lost, state.freed = now, not entries or key[0] in counted, False
-        for key, ids in listed.items():
-            before, state = self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
+        for key, entry in listed.items():
+            ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
-                self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids))
+                self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids), index=entry.index)
                 self._set_counted(state)
-            elif not before.listed:
-                self._table[key] = ContainerUsage(ids, before.card_uuids)
+            elif not before.listed or entry.index not in (None, before.index):
+                # Only the checkpoint itself has the index: not the file of the process before, nor podresources.
+                self._table[key] = ContainerUsage(ids, before.card_uuids, index=before.index if entry.index is None else entry.index)
                 self._set_counted(state)
         self._remove(key for key, usage in self._table.items() if not usage.listed and self._states[key[0]].released)
         for uid in {key[0] for key in self._table} - {key[0] for key, usage in self._table.items() if not usage.listed}:
@@ -337,7 +341,7 @@ class Usage:
         """The pods that use each card."""
         memory: dict[str, set[str]] = {}
         whole: dict[str, str] = {}
-        used = [(key[0], key[2], usage.card_uuids) for key, usage in self._in_use()]
+        used = [(key[0], key[2], self._cards_of(usage)) for key, usage in self._in_use()]
         used += [(a.container.pod.uid if a.container else "", a.resource, card_uuids_of(a.resource, a.ids)) for a in self._recent()]
         for uid, resource, card_uuids in used:
             for card in card_uuids:
@@ -346,6 +350,36 @@ class Usage:
                 else:
                     memory.setdefault(card, set()).add(uid)
         return CardUsers(memory, whole)
+
+    def _cards_of(self, usage: ContainerUsage) -> Set[str]:
+        """The cards whose memory or ids it has."""
+        card = None if usage.index is None else self.cards_by_index().get(usage.index)
+        return usage.card_uuids if card is None else {*usage.card_uuids, card.uuid}
+
+    def given_index(self, keys: Iterable[DeviceKey]) -> int | None:
+        """The card (NVML index) that another device plugin gave one of these containers; None if their ids name their cards."""
+        return next((self._table[key].index for key in keys if key in self._table and self._table[key].index is not None), None)
+
+    def keys_of(self, uid: str) -> list[DeviceKey]:
+        """The pod's containers that have ids."""
+        return [key for key in self._table if key[0] == uid]
+
+    def displaced(self, *, orphaned: bool = False) -> dict[str, int]:
+        """Card UUID → units that containers have of it without its ids, less the ids of it that they have without its memory.
+
+        Another device plugin gave them their cards without reading the ids that kubelet chose.
+        """
+        shifts: Counter[str] = Counter()
+        seen: set[tuple[str, str]] = set()
+        for key, usage in self._in_use(orphaned=orphaned):
+            card = None if usage.index is None else self.cards_by_index().get(usage.index)
+            # Init containers pass their ids on.
+            new = [i for i in usage.ids if (key[0], i) not in seen] if card is not None else []
+            seen.update((key[0], i) for i in new)
+            if card is not None:
+                shifts[card.uuid] += len(new)
+                shifts.subtract(card_of_unit(i) for i in new)
+        return {uuid: shift for uuid, shift in shifts.items() if shift}
 
     def still_in_use(self, resource: str) -> dict[DeviceKey, frozenset[str]]:
         """The ids that containers use although kubelet may offer them."""
@@ -387,24 +421,37 @@ class Usage:
     def units_by_card(self, inventory: Inventory | None, *, orphaned: bool = False) -> dict[str, int]:
         """Card UUID → units in use. orphaned: only by pods that are terminated."""
         units: dict[str, int] = {}
+        shifts = self.displaced(orphaned=orphaned)
         for card in inventory.cards if inventory else ():
             whole = self.ids_of(protocol.RESOURCE_CARDS, [card.uuid], orphaned=orphaned)
             memory = self.ids_of(protocol.RESOURCE_MEMORY, [card.uuid], orphaned=orphaned)
-            units[card.uuid] = card.units if card.uuid in whole else sum(card_of_unit(i) == card.uuid for i in memory)
+            named = sum(card_of_unit(i) == card.uuid for i in memory) + shifts.get(card.uuid, 0)
+            units[card.uuid] = card.units if card.uuid in whole else named
         return units
 
     def units_by_pod(self, inventory: Inventory | None) -> dict[tuple[str, str], int]:
         """(pod UID, card UUID) → units in use; all units of a whole card. What several containers of a pod share counts once."""
-        ids: dict[str, set[str]] = {}
+        uids: set[str] = set()
         units: Counter[tuple[str, str]] = Counter()
         of_card = {card.uuid: card.units for card in inventory.cards} if inventory else {}
         for (uid, _, resource), usage in self._in_use():
             if resource == protocol.RESOURCE_CARDS:
                 units.update({(uid, card): of_card[card] for card in usage.card_uuids if card in of_card and (uid, card) not in units})
             else:
-                ids.setdefault(uid, set()).update(usage.ids)
-        for uid, used in ids.items():
-            units.update((uid, card) for card in map(card_of_unit, used) if card in of_card)
+                uids.add(uid)
+        for uid in uids:
+            units.update({(uid, card): count for card, count in self.memory_of(uid).items() if card in of_card})
+        return dict(units)
+
+    def memory_of(self, uid: str) -> dict[str, int]:
+        """Card UUID → units of memory that the containers of this pod have; what they share counts once."""
+        units: Counter[str] = Counter()
+        seen: set[str] = set()
+        for key, usage in self._in_use():
+            if key[0] == uid and key[2] == protocol.RESOURCE_MEMORY:
+                card = None if usage.index is None else self.cards_by_index().get(usage.index)
+                units.update(card.uuid if card is not None else card_of_unit(i) for i in usage.ids if i not in seen)
+                seen |= usage.ids
         return dict(units)
 
     def allocated(self) -> set[DeviceKey]:
@@ -414,7 +461,8 @@ class Usage:
     def entries_of(self, uid: str) -> list[CheckpointEntry]:
         """The ids of this pod's containers, by kubelet's checkpoint or by the record that kubelet lost."""
         lost = self.record_lost(uid)
-        return [CheckpointEntry(*key, usage.ids) for key, usage in self._table.items() if key[0] == uid and (usage.listed or lost)]
+        mine = ((key, usage) for key, usage in self._table.items() if key[0] == uid and (usage.listed or lost))
+        return [CheckpointEntry(*key, usage.ids, usage.index) for key, usage in mine]
 
     def was_allocated(self, uid: str) -> bool:
         """Whether a container of this pod has ids, or had."""

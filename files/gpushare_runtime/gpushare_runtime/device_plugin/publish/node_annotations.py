@@ -29,13 +29,19 @@ def report(node: NodeState) -> Held:
     """What orphaned and unmanaged pods use, and which allocations the plugin rejected; normally empty."""
     if node.devices.inventory is None:
         return Held()
-    entries = [*_orphaned(node.usage, node.devices.inventory), *_unmanaged(node.usage, node.pods, node.devices.inventory)]
+    inventory = node.devices.inventory
+    entries = [*_orphaned(node.usage, inventory), *_unmanaged(node.usage, node.pods, inventory), *_displaced(node.usage, inventory)]
     return Held(tuple(sorted(entries, key=lambda e: (e.card, e.uid))), tuple(node.rejections.current()))
 
 
 def _orphaned(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
     for (uid, resource), ids in usage.orphaned().items():
-        yield from _entries(usage, inventory, uid, resource, ids, "orphaned")
+        if resource == protocol.RESOURCE_MEMORY and usage.given_index(usage.keys_of(uid)) is not None:
+            for uuid, units in usage.memory_of(uid).items():
+                if uuid in inventory.by_uuid:
+                    yield HeldEntry(uuid, uid, usage.name(uid), units, "orphaned")
+        else:
+            yield from _entries(usage, inventory, uid, resource, ids, "orphaned")
 
 
 def _unmanaged(usage: Usage, pods: PodTable, inventory: Inventory) -> Iterator[HeldEntry]:
@@ -47,6 +53,13 @@ def _unmanaged(usage: Usage, pods: PodTable, inventory: Inventory) -> Iterator[H
             for entry in _entries(usage, inventory, pod.uid, resource, usage.recorded_ids(pod.uid, resource), "unmanaged"):
                 # The extender knows only the copy of a static pod, and would count two UIDs twice.
                 yield replace(entry, uid=pod.mirror_uid) if pod.mirror_uid else entry
+
+
+def _displaced(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
+    """Units that no pod can get although no pod has them: kubelet has given their ids to containers with memory of other cards."""
+    for uuid, shift in usage.displaced().items():
+        if shift < 0 and uuid in inventory.by_uuid:
+            yield HeldEntry(uuid, OTHERS_IDS, "(ids of pods that another device plugin started)", -shift, "unmanaged")
 
 
 def _entries(usage: Usage, inventory: Inventory, uid: str, resource: str, ids: Collection[str], why: str) -> Iterator[HeldEntry]:
@@ -65,6 +78,8 @@ def _entries(usage: Usage, inventory: Inventory, uid: str, resource: str, ids: C
             yield HeldEntry(uuid, uid, name, units[uuid], why)
 
 
+OTHERS_IDS: Final = "ids-of-another-device-plugin"
+"""In the place of a pod's UID."""
 log = logging.getLogger(__name__)
 
 # At most one PATCH in this time, even if somebody else keeps writing another value.

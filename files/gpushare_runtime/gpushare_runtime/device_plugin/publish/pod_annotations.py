@@ -31,8 +31,10 @@ def allocation_in(pod: LocalPod, entries: Iterable[CheckpointEntry], inventory: 
     """The pod's allocation by kubelet's record; None until kubelet has recorded all of its containers."""
     if pod.request is None:
         return None
-    allocated = {(entry.container, entry.resource): entry.ids for entry in entries if entry.pod == pod.uid}
-    return actual_allocation(pod.request, allocated, inventory)
+    mine = [entry for entry in entries if entry.pod == pod.uid]
+    allocated = {(entry.container, entry.resource): entry.ids for entry in mine}
+    elsewhere = {(entry.container, entry.resource): entry.index for entry in mine if entry.index is not None}
+    return actual_allocation(pod.request, allocated, inventory, elsewhere)
 
 
 def annotations_due(pod: LocalPod, actual: Allocation, inventory: Inventory, now_ns: int) -> dict[str, str]:
