@@ -21,9 +21,9 @@ from labs import TWO, Labs
 Shell = Callable[..., str]
 
 _KUBECTL = """#!/bin/sh
-# Plugins are where the collection puts them: on a control plane.
+# Plugins are where the collection puts them: on a control plane. The lab keeps its state at the home of who runs the tests.
 case "$1" in
-gpushare | inspect) exec {python} {lab} --name {name} exec {plane} env KUBECONFIG=/etc/kubernetes/admin.conf kubectl "$@" ;;
+gpushare | inspect) HOME={home} exec {python} {lab} --name {name} exec {plane} env KUBECONFIG=/etc/kubernetes/admin.conf kubectl "$@" ;;
 esac
 exec {kubectl} --kubeconfig {kubeconfig} "$@"
 """
@@ -50,6 +50,7 @@ def shell(cluster: Cluster, folder: Path) -> Shell:
     program.parent.mkdir(exist_ok=True)
     program.write_text(
         _KUBECTL.format(
+            home=Path.home(),
             python=sys.executable,
             lab=LAB,
             name=cluster.name,

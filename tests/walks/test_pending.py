@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, CommandError
+from e2e.api import Json
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, MEMORY, Cluster, CommandError
 from e2e.manifests import pod
 from walks.conftest import Shell, shell
 from walks.faults import CODES, FULL, NO_EXTENDER, NO_UNITS, PAGE, PENDING, TOO_LARGE
@@ -39,6 +40,11 @@ def waits(cluster: Cluster, line: Shell, name: str, words: str) -> list[str]:
     """The row of a pod that waits for this reason."""
     cluster.until(f"kubectl describe pod {name} has {words}", lambda: words in described(line, name), 60, name)
     return row_of(described(line, name), words)
+
+
+def units(node: Json) -> int:
+    """Allocatable units of a node."""
+    return int(node["status"]["allocatable"].get(MEMORY, 0))
 
 
 def doctor(cluster: Cluster, host: str) -> str:
@@ -119,6 +125,8 @@ def test_no_device_plugin(installed: Cluster, line: Shell) -> None:
     for node in GPU_NODES:
         installed.on(node, "systemctl", "stop", "gpushare-device-plugin")
     try:
+        # Before that kubelet fails the pods that it admits, which is another row of the page.
+        installed.until("no node has units", lambda: not any(units(node) for node in installed.nodes()), 120)
         installed.create(pod("waiting", memory=2))
         waits(installed, line, "waiting", NO_UNITS)
         told = [text for row in rows(section(PAGE, "A node has too few units")) for text in codes(row[2])]
