@@ -8,6 +8,8 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Of `make docs` and `make release` alone.
+DOCS_VENV := .venv-docs
 RUNTIME := files/gpushare_runtime
 PYTHON ?= python3
 LAB := $(BIN)/python tests/lab/lab
@@ -64,7 +66,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -117,6 +119,17 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 	$(call say,the dashboard: 5000 nodes and 50000 pods)
 	@$(subst bench.scheduling,bench.dashboard,$(BENCH)) --json docs/project/benchmarks/dashboard.json
 
+.PHONY: docs
+docs: $(DOCS_VENV)/.complete ## The documentation as a site in build/docs/html: no warning, nothing from other servers
+	$(call say,the site)
+	@cd tests && PYTHONPATH=. ../$(DOCS_VENV)/bin/python -m pages.build ../build/docs
+
+KEY ?=
+.PHONY: release
+release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them
+	$(call say,the release)
+	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY))
+
 MUTANTS ?= --sample 300
 .PHONY: mutants
 mutants: venv ## Would the unit tests notice one wrong operator or line in the core? A sample (ten minutes); MUTANTS="--file ledger.py" for others
@@ -132,6 +145,7 @@ lock: ## Rewrite the locked requirements with hashes from their .in files
 	$$lock --python-version 3.10 $(RUNTIME)/requirements.in -o $(RUNTIME)/requirements.txt && \
 	$$lock --python-version 3.10 -c $(RUNTIME)/requirements.txt $(RUNTIME)/requirements-kubectl.in -o $(RUNTIME)/requirements-kubectl.txt && \
 	$$lock --python-version 3.11 -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in -o requirements/dev.txt && \
+	$$lock --python-version 3.11 -c requirements/dev.txt requirements/docs.in -o requirements/docs.txt && \
 	$$lock --python-version 3.11 requirements/lock.in -o requirements/lock.txt
 
 .PHONY: venv
@@ -150,4 +164,10 @@ $(VENV)/.complete: requirements/dev.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=…")'
 	@rm -rf $(VENV); $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/dev.txt
+	@touch $@
+
+$(DOCS_VENV)/.complete: requirements/docs.txt
+	$(call say,Python environment in $(DOCS_VENV) (locked with hashes))
+	@rm -rf $(DOCS_VENV); $(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/docs.txt
 	@touch $@

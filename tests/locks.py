@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ROOT / "files/gpushare_runtime/requirements"
 KUBECTL = ROOT / "files/gpushare_runtime/requirements-kubectl"
 DEV = ROOT / "requirements/dev"
+DOCS = ROOT / "requirements/docs"
 LOCK = ROOT / "requirements/lock"
 
 
@@ -38,13 +39,13 @@ def pins(path: Path) -> dict[str, set[str]]:
 def main() -> None:
     problems = []
     locks = {}
-    for base in (RUNTIME, KUBECTL, DEV, LOCK):
+    for base in (RUNTIME, KUBECTL, DEV, DOCS, LOCK):
         lock = base.with_suffix(".txt")
         locks[base] = pins(lock)
         problems += [f"{lock}: {name} is wanted but not locked" for name in wanted(base.with_suffix(".in")) - set(locks[base])]
     if not set(locks[RUNTIME]) < set(locks[KUBECTL]):
         problems.append(f"{KUBECTL}.txt is not {RUNTIME}.txt and more")
-    for one, other in ((RUNTIME, KUBECTL), (KUBECTL, DEV)):
+    for one, other in ((RUNTIME, KUBECTL), (KUBECTL, DEV), (DEV, DOCS)):
         for name, versions in locks[one].items():
             if name in locks[other] and not locks[other][name] <= versions:
                 problems.append(f"{name} is locked to {versions} in {one.name}.txt and to {locks[other][name]} in {other.name}.txt")

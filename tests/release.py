@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The files of a release, as docs/project/release.md lists them: `make release`, or `python tests/release.py FOLDER [--key KEYID]`.
+
+It runs in the environment of requirements/docs.txt. The same commit makes the same files, but for the signature.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+import yaml
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / ".collections"))
+sys.path.insert(0, str(ROOT / "tests"))
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel  # noqa: E402
+
+from quality.tree import copy, files  # noqa: E402
+
+RUNTIME: Final = "files/gpushare_runtime"
+LOCK: Final = f"{RUNTIME}/requirements-kubectl.txt"
+PIN: Final = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)((?:.*\\\n)?(?:\s+--hash=.*\n?)*)", re.MULTILINE)
+BIN: Final = Path(sys.executable).parent
+
+
+def commit_time() -> datetime:
+    """When the commit was made; SOURCE_DATE_EPOCH comes first."""
+    if "SOURCE_DATE_EPOCH" in os.environ:
+        seconds = int(os.environ["SOURCE_DATE_EPOCH"])
+    else:
+        command = ["git", "-c", f"safe.directory={ROOT}", "log", "-1", "--format=%ct"]
+        seconds = int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout)
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def version() -> str:
+    """The collection's, which must be the runtime's as well."""
+    ours = str(yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"])
+    theirs = re.search(r'^version = "(.+)"$', (ROOT / RUNTIME / "pyproject.toml").read_text(), re.MULTILINE)
+    if theirs is None or theirs[1] != ours:
+        sys.exit(f"galaxy.yml has version {ours}, {RUNTIME}/pyproject.toml {theirs and theirs[1]}; expected the same in both")
+    return ours
+
+
+def pins(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(name, version, SHA-256 of each of its files) of a lock."""
+    for found in PIN.finditer(text):
+        yield found[1], found[2], re.findall(r"--hash=sha256:([0-9a-f]{64})", found[3])
+
+
+def component(name: str, number: str, hashes: list[str]) -> Component:
+    """A locked package. A lock has a hash for each file of a release, and an installation takes one of them."""
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=name,
+        version=number,
+        purl=PackageURL("pypi", None, name.lower(), number),
+        bom_ref=f"pkg:pypi/{name.lower()}@{number}",
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=content) for content in hashes],
+    )
+
+
+def bill_of_materials(number: str, when: datetime) -> str:
+    """CycloneDX 1.6 of the runtime with its locked dependencies."""
+    lock = (ROOT / LOCK).read_text()
+    own = Component(type=ComponentType.APPLICATION, name="gpushare.kubernetes", version=number, bom_ref="gpushare.kubernetes")
+    parts = [component(*pin) for pin in pins(lock)]
+    if not parts or any(not part.hashes for part in parts):
+        sys.exit(f"{LOCK} has {len(parts)} pins, and some without a hash; expected one for each; run `make lock`")
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, f"gpushare.kubernetes/{number}/{hashlib.sha256(lock.encode()).hexdigest()}")
+    bom = Bom(components=parts, serial_number=serial, metadata=BomMetaData(component=own, timestamp=when))
+    bom.register_dependency(own, parts)
+    return str(JsonV1Dot6(bom).output_as_string(indent=2)) + "\n"
+
+
+def tarball(tree: Path, folder: Path, when: datetime) -> Path:
+    """The collection, built by ansible-galaxy, with the time of the commit on every member."""
+    command = [str(BIN / "ansible-galaxy"), "collection", "build", "--output-path", str(folder), str(tree)]
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    (path,) = folder.glob("*.tar.gz")
+    packed = io.BytesIO()
+    with tarfile.open(path) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
+        for member in sorted(old.getmembers(), key=lambda one: one.name):
+            member.pax_headers = {}  # they have the time, too
+            member.mtime, member.uid, member.gid, member.uname, member.gname = int(when.timestamp()), 0, 0, "root", "root"
+            new.addfile(member, old.extractfile(member) if member.isfile() else None)
+    path.write_bytes(gzip.compress(packed.getvalue(), mtime=int(when.timestamp())))
+    return path
+
+
+def changelog(tree: Path, number: str, when: datetime) -> str:
+    """CHANGELOG.md as antsibull-changelog makes it from the fragments, in a copy of the tree."""
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(tree / "none"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    command = [str(BIN / "antsibull-changelog"), "release", "--version", number, "--date", when.strftime("%Y-%m-%d")]
+    # It sees a collection by its folders.
+    place = tree / "of/ansible_collections/gpushare/kubernetes"
+    copy(files(), place)
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        sys.exit(f"antsibull-changelog failed:\n{done.stdout}{done.stderr}")
+    return (place / "CHANGELOG.md").read_text()
+
+
+def release(folder: Path, key: str = "") -> list[Path]:
+    """Write all files; those that are named in SHA256SUMS and that file itself."""
+    number, when = version(), commit_time()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch) / "tree"
+        copy(files(), tree)
+        tarball(tree, folder, when)
+        (folder / "CHANGELOG.md").write_text(changelog(Path(scratch) / "changes", number, when))
+    wheel = build_wheel(ROOT / RUNTIME)
+    (folder / wheel.filename).write_bytes(wheel.content)
+    (folder / "sbom.cdx.json").write_text(bill_of_materials(number, when))
+    made = sorted(folder.iterdir())
+    sums = folder / "SHA256SUMS"
+    sums.write_text("".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made))
+    if key:
+        subprocess.run(["gpg", "--batch", "--yes", "--local-user", key, "--armor", "--detach-sign", str(sums)], check=True, timeout=120)
+    return [*made, sums]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the files of a release.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--key", default="", help="sign SHA256SUMS with this key of gpg")
+    given = parser.parse_args()
+    for path in release(given.folder, given.key):
+        print(f"{path.stat().st_size:9} {path.name}")
+    json.loads((given.folder / "sbom.cdx.json").read_text())
+
+
+if __name__ == "__main__":
+    main()
