@@ -318,7 +318,7 @@ def rules() -> str:
         "__gpushare_node_names": ["NODE"],
     }
     rows = []
-    for name in ("extender", "device_plugin"):
+    for name in ("extender", "dashboard", "device_plugin"):
         text = (ROOT / f"roles/cluster_objects/templates/{name}.yml.j2").read_text()
         environment = jinja2.Environment(trim_blocks=True)
         environment.filters["to_json"] = json.dumps

@@ -11,7 +11,7 @@ module: gpushare_identity
 short_description: Create the credentials of gpushare's daemons
 version_added: 0.1.0
 description:
-  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
+  - The roles C(device_plugin), C(extender) and C(dashboard) use this module. Its options may change in any release.
   - Returns the daemons' kubeconfig, which has no secret. For each daemon without a usable token it also returns a seed. A seed is a
     token that is valid for an hour, with which the daemon requests its own.
   - A token is not usable if it is missing or expired, or the API server rejects it. The same applies if it belongs to another or a

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_pki
-short_description: Make the certificates between kube-scheduler and the extender
+short_description: Make the certificates of the extender and of the dashboard
 version_added: 0.1.0
 description:
-  - The role C(extender) uses this module. Its options may change in any release.
+  - The roles C(extender) and C(dashboard) use this module. Its options may change in any release.
   - Runs the runtime's C(gpushare-pki). It creates a certificate authority of this host, a server certificate for the extender and a
     client certificate for kube-scheduler. It renews certificates that are due, and never changes a valid file.
+  - With O(server=dashboard) it creates an authority and a server certificate for the dashboard.
   - In check mode on a host that does not have the runtime yet, every missing file is predicted.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -28,6 +29,16 @@ options:
     description: The runtime's C(gpushare-pki).
     type: path
     default: /opt/gpushare/current/bin/gpushare-pki
+  server:
+    description: The server whose certificates are created.
+    type: str
+    choices: [extender, dashboard]
+    default: extender
+  names:
+    description: Host names and addresses in the certificate of the dashboard, beside those of the loopback interface.
+    type: list
+    elements: str
+    default: []
   reload:
     description: Service to reload if it exists and its certificate is new.
     type: str
@@ -66,6 +77,8 @@ def main() -> None:
         argument_spec={
             "path": {"type": "path", "default": "/etc/gpushare/pki"},
             "program": {"type": "path", "default": "/opt/gpushare/current/bin/gpushare-pki"},
+            "server": {"type": "str", "choices": ["extender", "dashboard"], "default": "extender"},
+            "names": {"type": "list", "elements": "str", "default": []},
             "reload": {"type": "str", "default": "gpushare-extender.service"},
         },
         supports_check_mode=True,
@@ -77,9 +90,10 @@ def main() -> None:
     with lock.for_module(module):
         # A unit that does not exist yet cannot be reloaded; it reads the files when it starts.
         unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
-        argv = pki.command(params["program"], params["path"], "plan" if module.check_mode else "ensure", unit)
+        verb, dashboard = "plan" if module.check_mode else "ensure", params["server"] == "dashboard"
+        argv = pki.command(params["program"], params["path"], verb, unit, params["names"] if dashboard else None)
         try:
-            found = pki.ask(module.run_command, argv) if installed else pki.missing(params["path"])
+            found = pki.ask(module.run_command, argv) if installed else pki.missing(params["path"], dashboard)
         except pki.PkiError as error:
             module.fail_json(msg=str(error))
         module.exit_json(changed=bool(found.changed), files=found.changed, not_after=found.not_after, diff=found.diff())

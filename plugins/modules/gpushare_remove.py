@@ -28,10 +28,11 @@ options:
   what:
     description:
       - V(services) stops the daemons and removes their units, credentials, certificates, state and sockets.
+      - V(dashboard) does that for the dashboard alone. The role C(dashboard) uses it.
       - V(leftovers), after the container runtime has been restored, removes kubectl's plugin, the runtime's environments and at last the
         journal.
     type: str
-    choices: [services, leftovers]
+    choices: [services, dashboard, leftovers]
     required: true
   install_dir:
     description: Folder of the runtime's environments.
@@ -106,14 +107,19 @@ from dataclasses import fields
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_scheduler, plan_leftovers, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
+    check_scheduler,
+    plan_dashboard,
+    plan_leftovers,
+    plan_services,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemoveError
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "what": {"type": "str", "choices": ["services", "leftovers"], "required": True},
+            "what": {"type": "str", "choices": ["services", "dashboard", "leftovers"], "required": True},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "config_dir": {"type": "path", "default": "/etc/gpushare"},
             "pki_dir": {"type": "path", "default": "/etc/gpushare/pki"},
@@ -126,7 +132,7 @@ def main() -> None:
     )
     with lock.for_module(module, module.params["root"]):
         layout = Layout(**{key: value for key, value in module.params.items() if key in {one.name for one in fields(Layout)}})
-        services = module.params["what"] == "services"
+        what = module.params["what"]
 
         def run(argv):
             # A folder that stands for a host has no systemd; that of this host is none of its business.
@@ -134,9 +140,13 @@ def main() -> None:
 
         try:
             # In check mode the scheduler still calls the extender, because the step before has only been predicted.
-            if services and not module.check_mode:
+            if what == "services" and not module.check_mode:
                 check_scheduler(layout)
-            plan = plan_services(layout, run) if services else plan_leftovers(layout, module.check_mode)
+            plan = {
+                "services": lambda: plan_services(layout, run),
+                "dashboard": lambda: plan_dashboard(layout, run),
+                "leftovers": lambda: plan_leftovers(layout, module.check_mode),
+            }[what]()
             if not module.check_mode:
                 plan.apply()
         except (RemoveError, JournalError, OSError) as error:

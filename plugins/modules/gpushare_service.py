@@ -11,7 +11,7 @@ module: gpushare_service
 short_description: Run one of gpushare's daemons as a systemd service
 version_added: 0.1.0
 description:
-  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
+  - The roles C(device_plugin), C(extender) and C(dashboard) use this module. Its options may change in any release.
   - Writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is healthy.
   - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk. If only files
     differ that the unit copies, the module reloads it. A seed alone restarts nothing.

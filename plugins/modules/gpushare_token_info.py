@@ -11,7 +11,7 @@ module: gpushare_token_info
 short_description: Read the token of one of gpushare's daemons
 version_added: 0.1.0
 description:
-  - The roles C(device_plugin) and C(extender) use this module. Its options may change in any release.
+  - The roles C(device_plugin), C(extender) and C(dashboard) use this module. Its options may change in any release.
   - Reads the claims of a daemon's own token, and checks whether the API server of the daemon's kubeconfig accepts it.
   - Never returns the token.
 author: gpushare.kubernetes contributors (@gpushare)

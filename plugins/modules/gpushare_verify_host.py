@@ -29,6 +29,10 @@ options:
     description: Whether the host's kube-scheduler calls the extender.
     type: bool
     required: true
+  dashboard:
+    description: Whether the host serves the dashboard.
+    type: bool
+    default: false
   node_name:
     description:
       - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
@@ -136,6 +140,7 @@ def main() -> None:
         argument_spec={
             "gpu_node": {"type": "bool", "required": True},
             "control_plane": {"type": "bool", "required": True},
+            "dashboard": {"type": "bool", "default": False},
             "node_name": {"type": "str", "default": ""},
             "only": {"type": "list", "elements": "str", "choices": ["containers", "extender"]},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},

@@ -1,27 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The dashboard on a real cluster: pods that the scheduler places appear in an open page, and the service has the rights of its page."""
+"""The dashboard on a real cluster: pods that the scheduler places appear in an open page."""
 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import yaml
 
 from dashboard.browser import Browser, Loop, Page
 from dashboard.programs import kubectl_dashboard
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
+from e2e.cluster import GPU_NODES, Cluster
 from e2e.fake_nodes import fake_nodes, fake_pod, placed, remove
 from e2e.manifests import pod
 from quality.tree import REPOSITORY
 
 Say = Callable[[str, float], None]
-Json = dict[str, Any]
 
 NODE: Final = "seen"
 CARDS: Final = 12
@@ -29,9 +26,6 @@ PODS: Final = 40
 APPEARS_SECONDS: Final = 10.0
 """Five times what people are promised."""
 PICTURES: Final = REPOSITORY / "build" / "dashboard"
-SERVICE: Final = "gpushare-dashboard-under-test"
-FOLDER: Final = "/run/gpushare-dashboard-test"
-TOKEN: Final = "0123456789abcdef-of-the-lab"
 
 
 @pytest.fixture(scope="module")
@@ -101,66 +95,3 @@ def test_a_pod_that_waits_has_the_schedulers_reason_and_starts_when_there_is_roo
     page.picture(PICTURES / "lab-pod.png")
     remove(filled, *(f"seen-{number}" for number in range(PODS)))
     page.until("it has its card", "document.querySelector('.page').innerText.includes('39 of 40')", 60)
-
-
-def test_the_service_needs_no_more_than_the_rights_of_its_page(filled: Cluster) -> None:
-    text = (REPOSITORY / "docs/use/dashboard.md").read_text()
-    found = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert found
-    role = yaml.safe_load(found[1])
-    account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE, "namespace": "default"}}
-    binding: Json = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": SERVICE},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]},
-        "subjects": [{"kind": "ServiceAccount", "name": SERVICE, "namespace": "default"}],
-    }
-    objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": [role, account, binding]})
-    filled.kubectl("apply", "-f", "-", stdin=objects)
-    try:
-        admin = yaml.safe_load(filled.on(CONTROL_PLANE, "cat", "/etc/kubernetes/admin.conf"))
-        cluster = admin["clusters"][0]["cluster"]
-        token = filled.kubectl("create", "token", SERVICE).strip()
-        config = {**admin, "users": [{"name": admin["users"][0]["name"], "user": {"token": token}}], "clusters": admin["clusters"]}
-        assert cluster["server"].startswith("https://")
-        write(filled, "kubeconfig", json.dumps(config))
-        write(filled, "token", TOKEN)
-        filled.on(CONTROL_PLANE, "systemd-run", f"--unit={SERVICE}", "--property=Type=notify", "--property=DynamicUser=no",
-                  "/opt/gpushare/current/bin/gpushare-dashboard", "--kubeconfig", f"{FOLDER}/kubeconfig",
-                  "--viewer-token-file", f"{FOLDER}/token", seconds=120)  # fmt: skip
-        # Type=notify: it was started when the cluster was read.
-        assert get(filled, "/healthz", "") == (200, "ok\n")
-        assert get(filled, "/api/state", "")[0] == 401
-        assert get(filled, "/api/state", "wrong")[0] == 401
-        status, body = get(filled, "/api/state", TOKEN)
-        assert (status, json.loads(body)["sums"]["nodes"], json.loads(body)["complete"]) == (200, 3, True)
-        rights = filled.kubectl("auth", "can-i", "--list", f"--as=system:serviceaccount:default:{SERVICE}")
-        assert re.search(r"^pods\s+\[\]\s+\[\]\s+\[list watch\]", rights, re.MULTILINE)
-    finally:
-        filled.on(CONTROL_PLANE, "sh", "-c", f"systemctl stop {SERVICE}; systemctl reset-failed {SERVICE}; rm -rf {FOLDER}; true")
-        filled.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=objects)
-
-
-def write(cluster: Cluster, name: str, text: str) -> None:
-    """A file that only root of the control plane may read."""
-    command = f"mkdir -p -m 700 {FOLDER} && umask 077 && cat > {FOLDER}/{name}"
-    cluster.lab("exec", CONTROL_PLANE, "sh", "-c", command, stdin=text)
-
-
-GET: Final = """
-import sys, urllib.request, urllib.error
-request = urllib.request.Request(f"http://127.0.0.1:9442{sys.argv[1]}", headers={"Authorization": f"Bearer {sys.argv[2]}"})
-try:
-    answer = urllib.request.urlopen(request, timeout=30)
-except urllib.error.HTTPError as error:
-    answer = error
-print(answer.status)
-sys.stdout.write(answer.read().decode())
-"""
-
-
-def get(cluster: Cluster, path: str, token: str) -> tuple[int, str]:
-    """Status and body of a request on the control plane itself."""
-    status, _, body = cluster.on(CONTROL_PLANE, "python3", "-c", GET, path, token).partition("\n")
-    return int(status), body

@@ -31,6 +31,8 @@ ON_LAB = (
     "scheduler",
     "kubectl_inspect",
     "verify",
+    # After verify, which finds a dashboard that the inventory does not have.
+    "dashboard",
 )
 ANYWHERE = ("fake-root",)
 # The first belongs to admission, extender and device_plugin. For mps it matters what pods get: tests/e2e/test_mps.py. Packages need

@@ -32,6 +32,8 @@ ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 # Labels of nodes: that ours serves it, and how its cards are filled.
 LABEL_NODE = "gpushare.kubernetes/node"
 LABEL_PLACEMENT = "ack.node.gpu.placement"
+#: What keeps pods to their memory there, in ACK's words: pods written for ACK select nodes by it.
+LABEL_SCHEDULE = "ack.node.gpu.schedule"
 # The label of verify's probe pods, and its value.
 LABEL_PROBE = "gpushare.kubernetes/probe"
 PROBE = "verify"
@@ -42,7 +44,7 @@ PREFIX = "gpushare-"
 #: The name under which the API server remembers which fields we have applied.
 FIELD_MANAGER = "gpushare.kubernetes"
 #: The daemons: their units, and as the device plugin calls itself at the API server.
-PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
+PLUGIN, EXTENDER, DASHBOARD = "gpushare-device-plugin", "gpushare-extender", "gpushare-dashboard"
 #: A device plugin's account, in front of its node's name.
 PLUGIN_ACCOUNT_PREFIX = "gpushare-device-plugin-"
 #: The ConfigMap of a node that its device plugin makes, in front of the node's name.
@@ -55,3 +57,6 @@ SOCKETS = {MEMORY: "aliyungpushare.sock", CARDS: "aliyungpushare-cards.sock"}
 SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 #: All that gpushare-pki makes in its folder.
 CERTIFICATES = ("ca.crt", "ca.key", "extender.crt", "extender.key", *(f"scheduler/{name}" for name in SCHEDULER_TLS_FILES))
+#: The same for the dashboard: the folder beside its credentials, and what is in it.
+DASHBOARD_PKI = "dashboard-pki"
+DASHBOARD_CERTIFICATES = ("ca.crt", "ca.key", "dashboard.crt", "dashboard.key")

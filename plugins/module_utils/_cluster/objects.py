@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     FIELD_MANAGER,
     LABEL_NODE,
     LABEL_PLACEMENT,
+    LABEL_SCHEDULE,
     NAMESPACE,
 )
 
@@ -40,7 +41,7 @@ _OWN = {
     "ValidatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
 _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT)
+_NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE)
 
 
 class ForeignError(RuntimeError):

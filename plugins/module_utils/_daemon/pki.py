@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The certificates between kube-scheduler and the extender of a host, as the runtime's gpushare-pki makes and reports them.
+"""The certificates between kube-scheduler and the extender of a host, or of its dashboard, as gpushare-pki makes and reports them.
 
 Private to this collection.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Dict, List
+from typing import Dict, List, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CERTIFICATES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CERTIFICATES, DASHBOARD_CERTIFICATES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 
 
@@ -34,9 +34,10 @@ class Pki:
         return {"before": "", "after": "".join(f"made anew: {name}\n" for name in self.changed)}
 
 
-def command(program: str, folder: str, verb: str, reload_unit: str) -> List[str]:
-    """The call of gpushare-pki. verb: "plan" or "ensure"."""
-    return [program, verb, "--dir", folder, *(["--reload", reload_unit] if verb == "ensure" and reload_unit else [])]
+def command(program: str, folder: str, verb: str, reload_unit: str, names: Optional[Sequence[str]] = None) -> List[str]:
+    """The call of gpushare-pki. verb: "plan" or "ensure"; names: of the dashboard, None for the certificates of the extender."""
+    purpose = [] if names is None else ["--for", "dashboard", *(word for name in names for word in ("--name", name))]
+    return [program, verb, "--dir", folder, *purpose, *(["--reload", reload_unit] if verb == "ensure" and reload_unit else [])]
 
 
 def ask(run: Run, argv: List[str]) -> Pki:
@@ -51,6 +52,8 @@ def ask(run: Run, argv: List[str]) -> Pki:
         raise PkiError(f"{' '.join(argv)} must print JSON with `changed` and `certificates`; it printed {out[:200]!r}") from error
 
 
-def missing(folder: str) -> Pki:
+def missing(folder: str, dashboard: bool = False) -> Pki:
     """What would be made where the program is not installed yet: every file that is not there."""
-    return Pki([name for name in CERTIFICATES if not os.path.exists(os.path.join(folder, name))], {})
+    return Pki(
+        [name for name in (DASHBOARD_CERTIFICATES if dashboard else CERTIFICATES) if not os.path.exists(os.path.join(folder, name))], {}
+    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import EXTENDER, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD, EXTENDER, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import gpu_node as evidence_gpu_node
@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
 
 PARTS = ("containers", "extender")
@@ -33,6 +34,7 @@ class Places:
 
     gpu_node: bool
     control_plane: bool
+    dashboard: bool = False
     install_dir: str = "/opt/gpushare"
     pki_dir: str = ""
     extender_port: int = 32766
@@ -59,7 +61,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
         seen["node_name"] = facts.kubelet.node_name
         seen["kubelet"] = {"running": facts.kubelet.running, "root": facts.kubelet.root}
         seen["runtime"] = daemons.runtime(host, places.install_dir)
-        seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(places))
+        seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(host, places))
         if places.gpu_node:
             seen["gpu"] = _gpu(host, places, facts)
         if places.control_plane:
@@ -73,8 +75,11 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
     return seen
 
 
-def _daemons(places: Places) -> List[str]:
-    return [*([PLUGIN] if places.gpu_node else []), *([EXTENDER] if places.control_plane else [])]
+def _daemons(host: Host, places: Places) -> List[str]:
+    """Those that the host must have, and a dashboard that it has anyway."""
+    dashboard = places.dashboard or host.text(f"{UNITS}/{DASHBOARD}.service") is not None
+    wanted = {PLUGIN: places.gpu_node, EXTENDER: places.control_plane, DASHBOARD: dashboard}
+    return [name for name, there in wanted.items() if there]
 
 
 def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:

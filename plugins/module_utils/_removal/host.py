@@ -20,6 +20,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
     CERTIFICATES,
+    DASHBOARD,
+    DASHBOARD_CERTIFICATES,
+    DASHBOARD_PKI,
     EXTENDER,
     PLUGIN,
 )
@@ -41,8 +44,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest
 
 PLUGIN_UNIT = PLUGIN + ".service"
-# The timer first: it would start the service.
-OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", PLUGIN_UNIT)
+# The timers first: they would start the services.
+DASHBOARD_UNITS = ("gpushare-dashboard-pki.timer", "gpushare-dashboard-pki.service", DASHBOARD + ".service")
+OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", *DASHBOARD_UNITS, PLUGIN_UNIT)
 # Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
 PROVEN_ELSEWHERE = (
     "scheduler",
@@ -53,11 +57,17 @@ PROVEN_ELSEWHERE = (
     "nvidia_driver",
     "nvidia_container_toolkit",
 )
-SETTINGS = tuple(unit.replace(".service", ".env") for unit in OUR_UNITS if unit.endswith(".service"))
+DASHBOARD_CREDENTIALS = tuple(unit.replace(".service", ".env") for unit in DASHBOARD_UNITS if unit.endswith(".service")) + (
+    "dashboard.kubeconfig",
+    "dashboard.token",
+    "dashboard-viewer.token",
+)
+SETTINGS = tuple(unit.replace(".service", ".env") for unit in OUR_UNITS if unit.endswith(".service") and unit not in DASHBOARD_UNITS)
 CREDENTIALS = SETTINGS + tuple(
     daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token")
 )
-STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "gpushare-mps", "systemd/timers/stamp-gpushare-pki.timer")
+DASHBOARD_STATE = (DASHBOARD, f"private/{DASHBOARD}", "systemd/timers/stamp-gpushare-dashboard-pki.timer")
+STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "gpushare-mps", "systemd/timers/stamp-gpushare-pki.timer", *DASHBOARD_STATE)
 # Pipes and shared memory of MPS control daemons.
 MPS_RUN = "/run/gpushare-mps"
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
@@ -118,6 +128,26 @@ def plan_services(layout: Layout, run: Run) -> Plan:
                 plan.remove_file(path)
             else:
                 plan.leave(path, "another process listens on it")
+    return plan
+
+
+def plan_dashboard(layout: Layout, run: Run) -> Plan:
+    """What stops and goes of the dashboard, while the other daemons run on."""
+    plan, journal = Plan(layout), Journal(layout.root)
+    units = {unit: _Unit(unit, layout, run, journal) for unit in DASHBOARD_UNITS}
+    for unit in units.values():
+        unit.plan_stop(plan)
+    paths = {unit.path for unit in units.values()} | {os.path.join(layout.config_dir, name) for name in DASHBOARD_CREDENTIALS}
+    for entry in journal.entries():
+        if entry.path in paths:
+            _plan_entry(plan, journal, entry)
+    for unit in units.values():
+        unit.plan_file(plan)
+    _plan_reload(plan, units, run)
+    _plan_dashboard_credentials(plan)
+    if not units[DASHBOARD + ".service"].foreign:
+        for name in DASHBOARD_STATE:
+            plan.remove_tree(os.path.join(layout.state, name))
     return plan
 
 
@@ -286,12 +316,25 @@ def _plan_credentials(plan: Plan) -> None:
         folder, name = os.path.split(os.path.join(layout.pki_dir, name))
         for one in (name, f".{name}.new"):  # the second: gpushare-pki was killed while it wrote
             plan.remove_file(os.path.join(folder, one))
+    _plan_dashboard_credentials(plan)
     folders = [os.path.join(layout.pki_dir, "scheduler"), layout.pki_dir, layout.config_dir]
     entries = Journal(layout.root).entries()
     near = [*folders, *_NEAR, *(os.path.dirname(entry.path) for entry in entries if entry.is_file)]
     plan.remove_staged(near + [os.path.dirname(folder) for folder in near])
     for folder in folders:
         plan.remove_folder_if_empty(folder)
+
+
+def _plan_dashboard_credentials(plan: Plan) -> None:
+    """Also its certificates, which are in a folder of their own."""
+    config = plan.layout.config_dir
+    for name in DASHBOARD_CREDENTIALS:
+        plan.remove_file(os.path.join(config, name))
+    folder = os.path.join(config, DASHBOARD_PKI)
+    for name in DASHBOARD_CERTIFICATES + (".reload",):
+        for one in (name, f".{name}.new"):
+            plan.remove_file(os.path.join(folder, one))
+    plan.remove_folder_if_empty(folder)
 
 
 def _sockets(layout: Layout) -> List[str]:

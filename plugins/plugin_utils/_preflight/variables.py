@@ -174,6 +174,11 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
         found.append(Reason(host, "variables", ERROR, found_, expected, cure))
 
     found: list[Reason] = []
+    _dashboard(values, refuse)
+    mode, isolation = str(values.get("gpushare_node_schedule") or ""), str(values.get("gpushare_isolation") or "auto")
+    if mode in _MODES and isolation not in _MODES[mode]:
+        seen = f"gpushare_node_schedule: {mode} with gpushare_isolation: {isolation}"
+        refuse(seen, f"gpushare_isolation: {' or '.join(_MODES[mode])}", "correct one of the two: pods select the node by what it says")
     address = str(values.get("gpushare_metrics_address") or "")
     extender, plugin = values.get("gpushare_metrics_extender_port", 9441), values.get("gpushare_metrics_plugin_port", 9440)
     if not address or _ip(address) is not None:
@@ -186,6 +191,48 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
     if extender and extender == values.get("gpushare_extender_port", 32766):
         refuse(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
     return found
+
+
+def _dashboard(values: Mapping[str, Any], refuse: Callable[[str, str, str], None]) -> None:
+    """What the dashboard needs, on a host that serves it."""
+    if values.get("gpushare_dashboard_state", "absent") != "present":
+        return
+    address, tls = str(values.get("gpushare_dashboard_address") or "127.0.0.1"), values.get("gpushare_dashboard_tls", True)
+    files = [str(values.get(f"gpushare_dashboard_tls_{what}") or "") for what in ("cert", "key")]
+    if not values.get("gpushare_dashboard_token"):
+        seen = "gpushare_dashboard_state: present without gpushare_dashboard_token"
+        refuse(seen, "the token that people enter on the page", "set gpushare_dashboard_token (in a vault)")
+    if not tls and _ip(address) is None and not ipaddress.ip_address(address).is_loopback:
+        seen = f"gpushare_dashboard_address: {address!r} with gpushare_dashboard_tls: false"
+        refuse(seen, "TLS where the token goes over a network", "leave gpushare_dashboard_tls out, or listen on 127.0.0.1 behind a proxy")
+    if any(files) and not (tls and all(files)):
+        seen = (
+            "one of gpushare_dashboard_tls_cert and gpushare_dashboard_tls_key"
+            if tls
+            else "a certificate with gpushare_dashboard_tls: false"
+        )
+        refuse(seen, "certificate and key, or none of both", "set both, or remove them")
+    if all(files) and files[0] != files[1] and files[0].rsplit("/", 1)[-1] == files[1].rsplit("/", 1)[-1]:
+        refuse(f"{files[0]} and {files[1]}, two files of one name", "different names", "rename one of them")
+    if _ip(address) is None and ipaddress.ip_address(address).is_unspecified and not values.get("gpushare_dashboard_host_names"):
+        seen = f"gpushare_dashboard_address: {address!r} without gpushare_dashboard_host_names"
+        refuse(seen, "the names of the server, because requests for others are rejected", "set gpushare_dashboard_host_names")
+    ports = {"gpushare_extender_port": 32766}
+    if values.get("gpushare_metrics_address"):
+        ports.update(gpushare_metrics_extender_port=9441, gpushare_metrics_plugin_port=9440)
+    port = values.get("gpushare_dashboard_port", 9442)
+    for name, default in ports.items():
+        if values.get(name, default) == port:
+            refuse(f"port {port} in gpushare_dashboard_port and {name}", "two ports", f"correct gpushare_dashboard_port or {name}")
+
+
+#: ACK's words for a node to the isolations that keep their promise.
+_MODES: Mapping[str, tuple[str, ...]] = {
+    "mps": ("mps",),
+    "core_mem": ("mps",),
+    "cgpu": ("driver",),
+    "share": ("auto", "watch", "none"),
+}
 
 
 def shown(value: Any, spec: Mapping[str, Any]) -> str:
@@ -260,12 +307,45 @@ def _token(value: Any) -> tuple[str, str] | None:
     return None if good else ("16 to 1024 characters of ASCII without white space", ERROR)
 
 
+def _address(value: Any) -> tuple[str, str] | None:
+    return _ip(value) if value else ("an IP address such as 127.0.0.1", ERROR)
+
+
+def _host_names(value: Any) -> tuple[str, str] | None:
+    name = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([-A-Za-z0-9]{0,62})(\.[A-Za-z0-9][-A-Za-z0-9]{0,62})*")
+    good = len(value) <= 50 and all(name.fullmatch(str(one)) for one in value)
+    return None if good else ("at most 50 host names without a port, such as gpushare.example.org", ERROR)
+
+
+def _http_url(value: Any) -> tuple[str, str] | None:
+    good = value == "" or re.fullmatch(r"https?://[\w.:\[\]-]+(?:/[\w@+=:,./~-]*)?", str(value), re.ASCII)
+    return None if good else ("a URL such as http://prometheus.monitoring:9090, without a query", ERROR)
+
+
+def _title(value: Any) -> tuple[str, str] | None:
+    # One word of the service's command line.
+    good = re.fullmatch(r"[\w@+=:,./~-]{0,80}", str(value), re.ASCII)
+    return None if good else ("at most 80 letters, digits and _@+=:,./~-, such as gpu-cluster-1", ERROR)
+
+
+def _file_or_none(value: Any) -> tuple[str, str] | None:
+    return _absolute(value) if value else None
+
+
 def _version(value: Any) -> tuple[str, str] | None:
     good = re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}", str(value))
     return None if good else ("a version such as 535.104 (quote it in YAML)", ERROR)
 
 
 _RULES: dict[str, Rule] = {
+    "gpushare_dashboard_address": _address,
+    "gpushare_dashboard_host_names": _host_names,
+    "gpushare_dashboard_port": _between(1024, 65535),
+    "gpushare_dashboard_prometheus": _http_url,
+    "gpushare_dashboard_title": _title,
+    "gpushare_dashboard_tls_cert": _file_or_none,
+    "gpushare_dashboard_tls_key": _file_or_none,
+    "gpushare_dashboard_token": _token,
     "gpushare_expect_cards": _between(0, 128),
     "gpushare_expect_memory_mib": _between(0, 2**24),
     "gpushare_minimum_driver": _version,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
@@ -52,6 +53,13 @@ def judge_doctor(found: Findings, doctor: Doctor, environment: str) -> None:
     if doctor.problem and environment:
         cure = f"remove {environment} and {SITE}: the runtime is built anew; then run verify again"
         found.error("not_checked", f"nothing of the daemons, because {doctor.problem}", "the findings of gpushare-doctor", cure)
+
+
+def judge_dashboard(found: Findings, doctor: Doctor, *, wanted: bool) -> None:
+    """Whether a host without the dashboard has none; the doctor judges one that shall be there."""
+    if DASHBOARD in doctor.daemons and not wanted:
+        cure = "set gpushare_dashboard_state: absent for this host and run site.yml, or present to keep it"
+        found.warn("dashboard_unexpected", f"the unit {DASHBOARD}.service", "none, because gpushare_dashboard_state is not present", cure)
 
 
 def judge_metrics(found: Findings, doctor: Doctor, name: str, wanted: str) -> None:

@@ -19,7 +19,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, Artifact, judge_doctor, judge_runtime
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
+    SITE,
+    Artifact,
+    judge_dashboard,
+    judge_doctor,
+    judge_runtime,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Health, read
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding, Findings, Verdict, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
@@ -65,6 +71,7 @@ def judge(evidence: Evidence) -> Verdict:
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         doctor = read(seen["doctor"], host)
         judge_doctor(found, doctor, seen["runtime"]["environment"])
+        judge_dashboard(found, doctor, wanted=seen["places"].get("dashboard", False))
         if seen["gpu"] is not None:
             judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None)
             containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))

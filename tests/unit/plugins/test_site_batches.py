@@ -49,7 +49,7 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     assert list(found) == [
         *("admission", "python_environment", "extender", "scheduler"),
         *("nvidia_driver", "nvidia_container_toolkit", "container_runtime", "kubelet", "mps", "device_plugin"),
-        *("python_environment:switch", "verify:prove", "admission:report", "kubectl_inspect", "verify"),
+        *("python_environment:switch", "verify:prove", "admission:report", "kubectl_inspect", "dashboard", "verify"),
     ]
 
 

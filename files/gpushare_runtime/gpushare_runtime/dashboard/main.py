@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -165,10 +166,12 @@ class Certificate:
         self.context.load_cert_chain(*self._files)
         return state
 
-    async def follow(self) -> NoReturn:
-        """Load the files again when they have changed."""
+    async def follow(self, reload: asyncio.Event) -> NoReturn:
+        """Load the files again when they have changed: within a minute, and at once after a reload."""
         while True:
-            await asyncio.sleep(_CERTIFICATE_SECONDS)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(reload.wait(), _CERTIFICATE_SECONDS)
+            reload.clear()
             try:
                 if self._state != [(file.stat().st_mtime_ns, file.stat().st_ino) for file in self._files]:
                     self._state = self._load()
@@ -226,7 +229,7 @@ async def _serve(settings: Settings, client: KubeClient, renewer: TokenRenewer |
                 _report(feed, status),
                 *([feed.follow_used(partial(read_used, settings.prometheus.url))] if settings.prometheus else []),
                 *([renewer.run(client, partial(status.set, "token"))] if renewer else []),
-                *([certificate.follow()] if certificate else []),
+                *([certificate.follow(signals.reload)] if certificate else []),
                 keep_alive(lambda: status.ready),
             ],
             signals.stop,

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import EXTENDER, Host, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, Host, Unit
 from gpushare_runtime.doctor.units import judge_unit
 
 _ATTEMPTS: Final = 3
@@ -24,6 +24,10 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
         identity.judge_certificates(found, host, unit, time.time())
         if runs:
             found.health = asdict(endpoints.judge_health(found, host, unit))
+        return
+    if unit.name == DASHBOARD:
+        if _common(found, host, unit, environment) and identity.judge_served_certificate(found, host, unit, time.time()):
+            endpoints.judge_dashboard(found, host, unit)
         return
     listening = kubelet.listeners(host, unit, kubelet.listener)
     for _ in range(_ATTEMPTS):

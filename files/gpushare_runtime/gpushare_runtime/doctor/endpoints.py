@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the daemons answer over HTTP: the extender's health report, and both daemons' metrics."""
+"""What the daemons answer over HTTP: the extender's health report, metrics, and the pages of the dashboard."""
 
 from __future__ import annotations
 
@@ -65,6 +65,45 @@ def judge_metrics(found: Findings, host: Host, unit: Unit) -> None:
         found.error("metrics_open", seen, "HTTP 401", f"{SITE}, or: systemctl restart {unit.name}")
 
 
+def judge_dashboard(found: Findings, host: Host, unit: Unit) -> None:
+    """Whether the dashboard has read the cluster, and serves it to those who send the token of its file, and to nobody else."""
+    address, log = unit.option("listen"), f"journalctl -u {unit.name} -n 50"
+    name = unit.option("host-name") or address
+    tls = _of_certificate(host, unit.file("tls-cert"))
+    token = (host.read(unit.file("viewer-token-file")) or b"").decode("ascii", "replace").strip()
+
+    def status(path: str, token: str = "") -> str:
+        try:
+            return f"HTTP {_get(address, path, token=token, tls=tls, name=name)[0]}"
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            return shown(str(error)) or type(error).__name__
+
+    health = status("/healthz")
+    if health == "HTTP 503":
+        found.error("dashboard_not_synced", f"{health} from {address}", "a dashboard that has read the cluster", log)
+    elif health != "HTTP 200":
+        found.error("dashboard_down", f"{health} from {address}", "HTTP 200", f"systemctl restart {unit.name}; {log}")
+    else:
+        viewer, stranger = status("/api/state", token), status("/api/state")
+        if stranger != "HTTP 401":
+            seen = f"{stranger} from {address} for requests without a token"
+            found.error("dashboard_open", seen, "HTTP 401", f"{SITE}, or: systemctl restart {unit.name}")
+        if viewer != "HTTP 200":
+            seen = f"{viewer} from {address} for requests with the token of its file"
+            found.error("dashboard_down", seen, "HTTP 200", f"{SITE}; {log}")
+
+
+def _of_certificate(host: Host, path: str) -> ssl.SSLContext | None:
+    """Accepts this certificate alone, by whatever name; None for plain http. The names are for people's browsers."""
+    if not path:
+        return None
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=(host.read(path) or b"").decode("ascii", "replace"))
+    return context
+
+
 def _status(address: str, token: str) -> str:
     """ "HTTP 200", or why there is no answer."""
     try:
@@ -73,17 +112,21 @@ def _status(address: str, token: str) -> str:
         return shown(str(error)) or type(error).__name__
 
 
-def _get(address: str, path: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
-    """(status, the first bytes of the body). OSError, HTTPException; ValueError for an address without a port."""
-    name, _, port = address.rpartition(":")
-    name = name.strip("[]")
-    name = _EVERYWHERE.get(name, name)
+def _get(address: str, path: str, *, token: str = "", tls: ssl.SSLContext | None = None, name: str = "") -> tuple[int, bytes]:
+    """(status, the first bytes of the body). OSError, HTTPException; ValueError for an address without a port.
+
+    name: for the header Host.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    host = _EVERYWHERE.get(host, host)
     if tls:
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(name, int(port), timeout=_SECONDS, context=tls)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(host, int(port), timeout=_SECONDS, context=tls)
     else:
-        connection = http.client.HTTPConnection(name, int(port), timeout=_SECONDS)
+        connection = http.client.HTTPConnection(host, int(port), timeout=_SECONDS)
+    headers = {**({"Authorization": f"Bearer {token}"} if token else {}), **({"Host": name} if name else {})}
     try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read(_MOST_BYTES)
     finally:

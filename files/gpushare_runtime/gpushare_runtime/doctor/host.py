@@ -22,7 +22,8 @@ from typing import Final
 
 PLUGIN: Final = "gpushare-device-plugin"
 EXTENDER: Final = "gpushare-extender"
-DAEMONS: Final = (PLUGIN, EXTENDER)
+DASHBOARD: Final = "gpushare-dashboard"
+DAEMONS: Final = (PLUGIN, EXTENDER, DASHBOARD)
 
 UNITS: Final = "/etc/systemd/system"
 GENERATION: Final = "GPUSHARE_GENERATION"

@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from typing import Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import Host, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, Host, Unit
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError, load
 from gpushare_runtime.kube.service_account import Token, TokenError, parse_token
+from gpushare_runtime.pki.certificates import Broken, read_certificate, stamp
 from gpushare_runtime.pki.folder import Folder
 
 _LEAST_LEFT: Final = 0.25
@@ -88,6 +89,23 @@ def judge_certificates(found: Findings, host: Host, unit: Unit, now: float) -> N
             found.error("certificate_expired", f"{path}: {problem} ({state['not_after']})", "a valid certificate", renew)
         elif problem:
             found.error("certificate_wrong", f"{path}: {problem}", "a certificate as gpushare-pki makes it", renew)
+
+
+def judge_served_certificate(found: Findings, host: Host, unit: Unit, now: float) -> bool:
+    """Whether the certificate of the dashboard has not expired, whoever has issued it. now: seconds since 1970."""
+    path = unit.file("tls-cert")
+    if not path:
+        return True
+    renew = "run systemctl start gpushare-dashboard-pki.service, or replace a certificate of your own and run systemctl reload " + DASHBOARD
+    try:
+        end = read_certificate(host.read(path) or b"").not_valid_after_utc
+    except Broken as error:
+        found.error("dashboard_down", f"{path} {error}", "the certificate of the dashboard", f"{SITE}, or {renew}")
+        return False
+    if end.timestamp() <= now:
+        found.error("certificate_expired", f"{path}: has expired at {stamp(end)}", "a valid certificate", renew)
+        return False
+    return True
 
 
 def _token(host: Host, path: str) -> Token | None:

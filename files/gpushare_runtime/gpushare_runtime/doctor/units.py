@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import EXTENDER, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, PLUGIN, Unit
 
+# How the codes of a daemon begin, and the code for one that does not run.
+_CODES: Final = {PLUGIN: ("plugin", "plugin_stopped"), EXTENDER: ("extender", "extender_down"), DASHBOARD: ("dashboard", "dashboard_down")}
 # Of a damaged installation so many files are named.
 _NAMED: Final = 5
 
 
 def judge_unit(found: Findings, unit: Unit, environment: str) -> bool:
     """Whether the daemon runs. environment: the folder of the runtime in use."""
-    short, down = ("extender", "extender_down") if unit.name == EXTENDER else ("plugin", "plugin_stopped")
+    short, down = _CODES[unit.name]
     name, log = f"{unit.name}.service", f"journalctl -u {unit.name} -n 50"
     if unit.text is None:
         found.error(f"{short}_missing", f"no unit {name}", "it, as site.yml writes it", SITE)

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The certificates between kube-scheduler and the extender on one host. Not for the daemons: it loads `cryptography`."""
+"""The certificates of a host: between kube-scheduler and the extender, and of the dashboard. It loads `cryptography`: not for daemons."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Make and judge the certificates of a host's own CA: its own, the extender's, kube-scheduler's. No files, no clock."""
+"""Make and judge the certificates of a host's own CA: its own, a server's, kube-scheduler's. No files, no clock."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Final, Literal
 
 from cryptography import x509
@@ -20,14 +21,11 @@ Role = Literal["ca", "server", "client"]
 
 LIFE: Final[dict[Role, timedelta]] = {"ca": timedelta(days=3650), "server": timedelta(days=90), "client": timedelta(days=90)}
 CLIENT_NAME: Final = "gpushare-scheduler"
-_NAMES: Final[dict[Role, str]] = {"ca": "gpushare", "server": "gpushare-extender", "client": CLIENT_NAME}
 _USAGES: Final[dict[Role, x509.ObjectIdentifier]] = {
     "server": ExtendedKeyUsageOID.SERVER_AUTH,
     "client": ExtendedKeyUsageOID.CLIENT_AUTH,
 }
-_LOOPBACK: Final = x509.SubjectAlternativeName(
-    [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")), x509.IPAddress(ip_address("::1"))]
-)
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 # A clock that is set back by a little after the certificate was made does no harm.
 _BEFORE: Final = timedelta(hours=1)
 
@@ -52,13 +50,46 @@ class Pair:
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def issue(role: Role, ca: Pair | None, now: datetime, key: ec.EllipticCurvePrivateKey | None = None) -> Pair:
+@dataclass(frozen=True)
+class Server:
+    """A server and its authority. name, authority: common names; names: host names and addresses by which clients call the server.
+
+    constrained: whether the authority can sign for these names only. So it must be where people add it to their browsers.
+    """
+
+    name: str
+    authority: str
+    names: tuple[str, ...] = _LOOPBACK
+    constrained: bool = False
+
+    def common_name(self, role: Role) -> str:
+        """Of one of the certificates."""
+        return {"ca": self.authority, "server": self.name, "client": CLIENT_NAME}[role]
+
+    def alternative_names(self) -> x509.SubjectAlternativeName:
+        return x509.SubjectAlternativeName([x509.IPAddress(ip_address(one)) if _is_ip(one) else x509.DNSName(one) for one in self.names])
+
+    def constraints(self) -> x509.NameConstraints:
+        return x509.NameConstraints(
+            [x509.IPAddress(ip_network(one)) if _is_ip(one) else x509.DNSName(one) for one in self.names], excluded_subtrees=None
+        )
+
+
+EXTENDER: Final = Server("gpushare-extender", "gpushare")
+
+
+def dashboard(names: Iterable[str]) -> Server:
+    """The dashboard, which people call by these names and addresses, and by those of the loopback interface."""
+    return Server("gpushare-dashboard", "gpushare dashboard", tuple(dict.fromkeys((*_LOOPBACK, *names))), constrained=True)
+
+
+def issue(role: Role, ca: Pair | None, now: datetime, key: ec.EllipticCurvePrivateKey | None = None, server: Server = EXTENDER) -> Pair:
     """A new certificate, signed by ca, or by itself when that is None. key: to keep, None for a new one.
 
     A CA issued again with its key replaces the old one without a gap: each verifies what the other has signed.
     """
     key = key or ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAMES[role])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, server.common_name(role))])
     signing = ca.key if ca else key
     builder = (
         x509.CertificateBuilder()
@@ -76,7 +107,9 @@ def issue(role: Role, ca: Pair | None, now: datetime, key: ec.EllipticCurvePriva
     if role != "ca":
         builder = builder.add_extension(x509.ExtendedKeyUsage([_USAGES[role]]), critical=False)
     if role == "server":
-        builder = builder.add_extension(_LOOPBACK, critical=False)
+        builder = builder.add_extension(server.alternative_names(), critical=False)
+    if role == "ca" and server.constrained:
+        builder = builder.add_extension(server.constraints(), critical=True)
     return Pair(builder.sign(signing, SHA256()), key)
 
 
@@ -104,7 +137,7 @@ def belongs(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> b
     return _public(certificate.public_key()) == _public(key.public_key())
 
 
-def fault(role: Role, certificate: x509.Certificate, ca: x509.Certificate, now: datetime) -> str:
+def fault(role: Role, certificate: x509.Certificate, ca: x509.Certificate, now: datetime, server: Server = EXTENDER) -> str:
     """Why nobody would take the certificate, in words after its name; "" when it is good. ca: for a CA, itself."""
     try:
         certificate.verify_directly_issued_by(ca)
@@ -114,7 +147,7 @@ def fault(role: Role, certificate: x509.Certificate, ca: x509.Certificate, now: 
         return f"is not valid before {stamp(certificate.not_valid_before_utc)}, and it is {stamp(now)}"
     if certificate.not_valid_after_utc <= now:
         return f"has expired at {stamp(certificate.not_valid_after_utc)}"
-    if _purpose(certificate) != _purpose_of(role):
+    if _purpose(certificate) != _purpose_of(role, server):
         return f"is not made for the purpose ({role})"
     return ""
 
@@ -135,15 +168,24 @@ def _public(key: object) -> bytes:
 
 
 def _purpose(certificate: x509.Certificate) -> list[x509.ExtensionType]:
-    kinds = (x509.BasicConstraints, x509.ExtendedKeyUsage, x509.SubjectAlternativeName)
+    kinds = (x509.BasicConstraints, x509.ExtendedKeyUsage, x509.SubjectAlternativeName, x509.NameConstraints)
     return [extension.value for extension in certificate.extensions if isinstance(extension.value, kinds)]
 
 
-def _purpose_of(role: Role) -> list[x509.ExtensionType]:
+def _purpose_of(role: Role, server: Server) -> list[x509.ExtensionType]:
     if role == "ca":
-        return [x509.BasicConstraints(ca=True, path_length=0)]
+        authority: list[x509.ExtensionType] = [x509.BasicConstraints(ca=True, path_length=0)]
+        return [*authority, server.constraints()] if server.constrained else authority
     usage: list[x509.ExtensionType] = [x509.BasicConstraints(ca=False, path_length=None), x509.ExtendedKeyUsage([_USAGES[role]])]
-    return [*usage, _LOOPBACK] if role == "server" else usage
+    return [*usage, server.alternative_names()] if role == "server" else usage
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _key_usage(role: Role) -> x509.KeyUsage:

@@ -17,7 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from gpushare_runtime.daemon.files import replace_files
-from gpushare_runtime.pki.certificates import Broken, Pair, Role, belongs, fault, issue, left, read_certificate, read_key, stamp
+from gpushare_runtime.pki import certificates
+from gpushare_runtime.pki.certificates import Broken, Pair, Role, Server, belongs, fault, issue, left, read_certificate, read_key, stamp
 
 RENEW_BELOW: Final = 1 / 3
 """The part of its life that a certificate has left when it is renewed."""
@@ -25,7 +26,7 @@ LATE_BELOW: Final = 1 / 6
 """With less left, nothing renews it."""
 
 CA_COPY: Final = "scheduler/ca.crt"
-_FOLDERS: Final = {"": 0o700, "scheduler": 0o700}
+_FOLDER_MODE, _KEY_MODE, _CERTIFICATE_MODE = 0o700, 0o600, 0o644
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,40 @@ class Files:
 CA: Final = Files("ca", "ca.crt", "ca.key")
 SERVER: Final = Files("server", "extender.crt", "extender.key")
 CLIENT: Final = Files("client", "scheduler/tls.crt", "scheduler/tls.key")
-_MODES: Final = {
-    **{files.key: 0o600 for files in (CA, SERVER, CLIENT)},
-    **dict.fromkeys((CA.certificate, CA_COPY, SERVER.certificate, CLIENT.certificate), 0o644),
-}
+DASHBOARD: Final = Files("server", "dashboard.crt", "dashboard.key")
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a folder of certificates is for. leaves: what its CA signs, the server's first; copy: of the CA's certificate, for others.
+
+    timer: the systemd unit that renews them.
+    """
+
+    server: Server
+    leaves: tuple[Files, ...]
+    timer: str
+    copy: str = ""
+
+    @property
+    def folders(self) -> dict[str, int]:
+        """Modes by name."""
+        return dict.fromkeys(("", *(os.path.dirname(files.certificate) for files in self.leaves)), _FOLDER_MODE)
+
+    @property
+    def modes(self) -> dict[str, int]:
+        """Of the files, by name."""
+        every = (CA, *self.leaves)
+        public = [files.certificate for files in every] + [self.copy] * bool(self.copy)
+        return {**dict.fromkeys((files.key for files in every), _KEY_MODE), **dict.fromkeys(public, _CERTIFICATE_MODE)}
+
+
+EXTENDER: Final = Purpose(certificates.EXTENDER, (SERVER, CLIENT), "gpushare-pki.timer", CA_COPY)
+
+
+def dashboard(names: Iterable[str]) -> Purpose:
+    """The certificate of the dashboard, which people call by these names and addresses."""
+    return Purpose(certificates.dashboard(names), (DASHBOARD,), "gpushare-dashboard-pki.timer")
 
 
 class State(TypedDict):
@@ -84,29 +115,30 @@ class Unreadable(OSError, Broken):
 class Folder:
     """The certificates under one path. Times are UTC and given; OSError for what the disk refuses."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, purpose: Purpose = EXTENDER) -> None:
         self.path = path
+        self.purpose = purpose
 
     def due(self, now: datetime) -> Due:
         """What `ensure` would do; changes nothing."""
         due = Due(modes=self._open_modes())
         ca = self._ca(due, now)
-        pem = due.contents.get(CA.certificate) or self._read(CA.certificate)
-        if self._bytes(CA_COPY) != pem:
-            due.contents[CA_COPY] = pem
-        for files in (SERVER, CLIENT):
+        pem, copy = due.contents.get(CA.certificate) or self._read(CA.certificate), self.purpose.copy
+        if copy and self._bytes(copy) != pem:
+            due.contents[copy] = pem
+        for files in self.purpose.leaves:
             if self._renewal(files, ca.certificate, now):
-                due.add(files, issue(files.role, ca, now))
+                due.add(files, issue(files.role, ca, now, server=self.purpose.server))
         return due
 
     def write(self, due: Due) -> None:
         """Do it, each file atomically."""
         for name, mode in due.modes.items():
             os.chmod(self.path / name, mode)
-        for name, mode in _FOLDERS.items():
+        for name, mode in self.purpose.folders.items():
             (self.path / name).mkdir(mode=mode, parents=True, exist_ok=True)
         paths = {self.path / name: data for name, data in due.contents.items()}
-        replace_files(paths, {path: _MODES[name] for path, name in zip(paths, due.contents, strict=True)})
+        replace_files(paths, {path: self.purpose.modes[name] for path, name in zip(paths, due.contents, strict=True)})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -122,13 +154,16 @@ class Folder:
     def status(self, now: datetime) -> list[State]:
         """Every certificate, with what is wrong with it."""
         open_modes = self._open_modes()
-        states = [self._state(files, now, open_modes) for files in (CA, SERVER, CLIENT)]
-        copy = State(**{**states[0], "path": CA_COPY, "problem": self._too_open([CA_COPY], open_modes)})
+        states = [self._state(files, now, open_modes) for files in (CA, *self.purpose.leaves)]
+        name = self.purpose.copy
+        if not name:
+            return states
+        copy = State(**{**states[0], "path": name, "problem": self._too_open([name], open_modes)})
         try:
-            if self._read(CA_COPY) != self._bytes(CA.certificate):
-                copy["problem"] = f"{CA_COPY} is not the same as {CA.certificate}"
+            if self._read(name) != self._bytes(CA.certificate):
+                copy["problem"] = f"{name} is not the same as {CA.certificate}"
         except Broken as broken:
-            copy = State(path=CA_COPY, role="ca", not_after="", days_left=0.0, problem=f"{CA_COPY} {broken}")
+            copy = State(path=name, role="ca", not_after="", days_left=0.0, problem=f"{name} {broken}")
         return [*states, copy]
 
     def _state(self, files: Files, now: datetime, open_modes: dict[str, int]) -> State:
@@ -148,7 +183,7 @@ class Folder:
             ca = self._certificate(CA)
         except Broken as broken:
             return f"{CA.certificate}, which should have signed it, {broken}"
-        problem = fault(files.role, certificate, ca, now)
+        problem = fault(files.role, certificate, ca, now, self.purpose.server)
         if problem:
             return f"{files.certificate} {problem}"
         try:
@@ -158,8 +193,8 @@ class Folder:
             return f"{files.key} {broken}"
         if left(certificate, now) < LATE_BELOW:
             end = stamp(certificate.not_valid_after_utc)
-            return f"{files.certificate} ends at {end} and should have been renewed by now: gpushare-pki.timer does not run, or fails"
-        return self._too_open((*(name for name in _FOLDERS if files is CA), files.key, files.certificate), open_modes)
+            return f"{files.certificate} ends at {end} and should have been renewed by now: {self.purpose.timer} does not run, or fails"
+        return self._too_open((*(name for name in self.purpose.folders if files is CA), files.key, files.certificate), open_modes)
 
     def _too_open(self, names: Iterable[str], open_modes: dict[str, int]) -> str:
         return next(
@@ -173,11 +208,11 @@ class Folder:
         except Unreadable:
             raise
         except Broken:
-            ca = issue("ca", None, now)
+            ca = issue("ca", None, now, server=self.purpose.server)
             due.add(CA, ca)
             return ca
         if self._renewal(CA, None, now):
-            ca = issue("ca", None, now, key)
+            ca = issue("ca", None, now, key, self.purpose.server)
             due.add(CA, ca, key=False)
             return ca
         return Pair(self._certificate(CA), key)
@@ -190,7 +225,7 @@ class Folder:
             raise
         except Broken:
             return True
-        bad = fault(files.role, certificate, ca or certificate, now)
+        bad = fault(files.role, certificate, ca or certificate, now, self.purpose.server)
         return bool(bad) or not belongs(certificate, key) or left(certificate, now) < RENEW_BELOW
 
     def _certificate(self, files: Files) -> x509.Certificate:
@@ -216,7 +251,7 @@ class Folder:
     def _open_modes(self) -> dict[str, int]:
         """Of what is there and gives others more than it should: its name → the mode that it should have."""
         found = {}
-        for name, mode in {**_FOLDERS, **_MODES}.items():
+        for name, mode in {**self.purpose.folders, **self.purpose.modes}.items():
             try:
                 if os.stat(self.path / name).st_mode & 0o777 & ~mode & 0o077:
                     found[name] = mode

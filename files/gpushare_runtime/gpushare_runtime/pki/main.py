@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare-pki: make, renew and judge the certificates between kube-scheduler and the extender of this host."""
+"""gpushare-pki: make, renew and judge the certificates between kube-scheduler and the extender of this host, or of its dashboard."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 from gpushare_runtime import __version__
-from gpushare_runtime.pki.folder import CA, SERVER, Folder
+from gpushare_runtime.pki.folder import CA, EXTENDER, Folder, Purpose, dashboard
 
 NAME: Final = "gpushare-pki"
 _RELOAD_DUE: Final = ".reload"
+_NAME: Final = re.compile(r"(?=.{1,253}\Z)(?=.*[A-Za-z])[A-Za-z0-9]([-A-Za-z0-9]{0,62})(\.[A-Za-z0-9][-A-Za-z0-9]{0,62})*", re.ASCII)
 
 
 class Failed(Exception):
@@ -25,11 +28,11 @@ class Failed(Exception):
 
 
 def ensure(folder: Folder, now: datetime, unit: str, systemctl: Callable[[str], None]) -> list[str]:
-    """Make and renew what is due; the names of what changed. unit: to reload when the extender has something new to read, or ""."""
+    """Make and renew what is due; the names of what changed. unit: to reload when the server has something new to read, or ""."""
     with folder.locked():
         due = folder.due(now)
         marker = folder.path / _RELOAD_DUE
-        if unit and {CA.certificate, SERVER.certificate} & set(due.contents):
+        if unit and {CA.certificate, folder.purpose.leaves[0].certificate} & set(due.contents):
             # Kept until the reload has happened: a crash or a failure in between must not leave the old certificate in use.
             marker.touch(mode=0o600)
         folder.write(due)
@@ -58,7 +61,7 @@ def try_reload(unit: str) -> None:
 def main(argv: Sequence[str] | None = None, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> int:
     """The command; its exit status."""
     options = _parser().parse_args(argv)
-    folder = Folder(options.dir)
+    folder = Folder(options.dir, _purpose(options))
     time = now()
     try:
         if options.command == "status":
@@ -80,9 +83,26 @@ def main(argv: Sequence[str] | None = None, now: Callable[[], datetime] = lambda
     return 0
 
 
+def _purpose(options: argparse.Namespace) -> Purpose:
+    return dashboard(options.name) if options.server == "dashboard" else EXTENDER
+
+
+def _name(text: str) -> str:
+    """A host name or an address of a certificate."""
+    if _NAME.fullmatch(text):
+        return text.lower()
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"found {text[:80]!r}; expected a host name or an IP address, such as gpushare.example.org"
+        ) from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=NAME, description="Certificates between kube-scheduler and the gpushare extender of this host, from a CA of this host."
+        prog=NAME,
+        description="Certificates between kube-scheduler and the extender of this host, or of its dashboard, from a CA of this host.",
     )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -93,6 +113,14 @@ def _parser() -> argparse.ArgumentParser:
     }.items():
         sub = commands.add_parser(command, help=text, description=text)
         sub.add_argument("--dir", type=Path, required=True, help="the folder of the certificates, such as /etc/gpushare/pki")
+        sub.add_argument("--for", dest="server", choices=("extender", "dashboard"), default="extender", help="default: %(default)s")
+        sub.add_argument(
+            "--name",
+            action="append",
+            default=[],
+            type=_name,
+            help="host name or address of the dashboard beside localhost; may be repeated",
+        )
         if command == "ensure":
             sub.add_argument("--reload", default="", metavar="UNIT", help="systemd unit to reload when its certificate or the CA is new")
     return parser

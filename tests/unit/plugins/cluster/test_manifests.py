@@ -70,13 +70,17 @@ def test_a_writers_name_cannot_end_the_expression() -> None:
 
 
 def test_a_node_is_called_as_it_is_whatever_it_looks_like() -> None:
-    labels = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(name, "") for name in NAMES])
+    labels = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(name, "", "") for name in NAMES])
     assert [item["metadata"] for item in labels] == [{"name": name, "labels": {"gpushare.kubernetes/node": "true"}} for name in NAMES]
 
 
 def test_a_node_is_labelled_with_its_placement_where_it_has_one() -> None:
-    one, other = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("a", "spread"), ("b", "")])
-    assert one["metadata"]["labels"] == {"gpushare.kubernetes/node": "true", protocol.LABEL_PLACEMENT: "spread"}
+    one, other = objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("a", "spread", "mps"), ("b", "", "")])
+    assert one["metadata"]["labels"] == {
+        "gpushare.kubernetes/node": "true",
+        protocol.LABEL_PLACEMENT: "spread",
+        "ack.node.gpu.schedule": "mps",
+    }
     assert other["metadata"]["labels"] == {"gpushare.kubernetes/node": "true"}
 
 
@@ -95,7 +99,7 @@ HOSTILE = [
 def test_whatever_a_node_is_called_its_objects_are_the_same_but_for_the_name(name: str) -> None:
     def made(which: str) -> str:
         accounts = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=[which])
-        return json.dumps(accounts + objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(which, "")]))
+        return json.dumps(accounts + objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(which, "", "")]))
 
     assert made(name) == made("gpu1").replace("gpu1", json.dumps(name)[1:-1])
 
@@ -106,8 +110,9 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
     ours = [
         *objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=nodes),
         *objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="infra/mine", gpushare_overuse="evict"),
+        *objects("cluster_objects/templates/dashboard.yml.j2"),
         *objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800),
-        *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread"), ("gpu2", "")]),
+        *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread", ""), ("gpu2", "", "share")]),
     ]
     assert foreign(ours) is None
     rbac = "rbac.authorization.k8s.io/v1"

@@ -20,8 +20,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.enviro
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, apart
 
+from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
+from gpushare_runtime.pki import main as pki
 from unit.plugins.daemon.test_service import Systemd
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -44,7 +46,18 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_most_nodes": "100",
         "gpushare_preemption": "no",
         "gpushare_scheduler_lease": "infra/mine",
+        "gpushare_dashboard_address": "0.0.0.0",
+        "gpushare_dashboard_port": "9500",
+        "gpushare_dashboard_host_names": ["gpus.example.org", "gpus"],
+        "gpushare_dashboard_prometheus": "http://prometheus:9090/x/",
+        "gpushare_dashboard_title": "gpus-1",
     },
+    "certificate": {
+        "gpushare_dashboard_address": "::1",
+        "gpushare_dashboard_tls_cert": "/etc/ssl/a.crt",
+        "gpushare_dashboard_tls_key": "/etc/ssl/a.key",
+    },
+    "proxy": {"gpushare_dashboard_tls": False, "gpushare_dashboard_host_names": ["gpus.example.org"]},
     "limits": {"driver": "615.71.09"},
     "without": {"driver": "615.71.09", "gpushare_isolation": "none"},
     "six": {"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 9501, "gpushare_extender_tls": False},
@@ -59,6 +72,8 @@ PLAY = """
     - {roles}/extender/vars/main.yml
     - {roles}/device_plugin/defaults/main.yml
     - {roles}/device_plugin/vars/main.yml
+    - {roles}/dashboard/defaults/main.yml
+    - {roles}/dashboard/vars/main.yml
   vars:
     __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
     __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
@@ -69,7 +84,12 @@ PLAY = """
         content: "{{{{ lookup('ansible.builtin.template', '{roles}/' ~ item ~ '.service.j2') }}}}"
         dest: "{folder}/{{{{ inventory_hostname }}}}.{{{{ item | basename }}}}"
         mode: "0600"
-      loop: [extender/templates/gpushare-extender, extender/templates/gpushare-pki, device_plugin/templates/gpushare-device-plugin]
+      loop:
+        - extender/templates/gpushare-extender
+        - extender/templates/gpushare-pki
+        - device_plugin/templates/gpushare-device-plugin
+        - dashboard/templates/gpushare-dashboard
+        - dashboard/templates/gpushare-dashboard-pki
 """
 
 
@@ -114,6 +134,7 @@ def arguments(units: Path, host: str, name: str) -> list[str]:
     [
         ("device-plugin", "+/bin/mkdir -p -m 0750 /var/lib/kubelet/device-plugins", ["65536", "512M", "-900"]),
         ("extender", "+/bin/sh -ec ", ["65536", "1G", "500"]),
+        ("dashboard", "+/bin/sh -ec ", ["65536", "512M", "900"]),
     ],
 )
 def test_what_a_unit_runs_before_it_and_how_much_it_may_take_is_said_once(units: Path, name: str, before: str, lines: list[str]) -> None:
@@ -294,3 +315,45 @@ def test_no_word_is_lost_on_the_way_to_the_settings(units: Path, host: str, name
     _text, settings = apart(unit(units, host, name), "/x.env", [])
     command = settings.partition("GPUSHARE_COMMAND=")[2].strip().strip('"').split()
     assert command[1:] == arguments(units, host, name)
+
+
+COPIES = "/run/gpushare-dashboard-copies"
+
+
+@pytest.mark.parametrize(
+    ("host", "listens", "names", "certificate"),
+    [
+        ("plain", ("127.0.0.1", 9442), (), "dashboard"),
+        ("open", ("0.0.0.0", 9500), ("gpus.example.org", "gpus"), "dashboard"),
+        ("certificate", ("::1", 9442), (), "a"),
+        ("proxy", ("127.0.0.1", 9442), ("gpus.example.org",), None),
+    ],
+)
+def test_the_dashboard_reads_its_options(
+    units: Path, monkeypatch: pytest.MonkeyPatch, host: str, listens: tuple[str, int], names: tuple[str, ...], certificate: str | None
+) -> None:
+    monkeypatch.setattr(dashboard.TokenFile, "current", lambda _self: "x" * 16)
+    settings = dashboard.parse_arguments(arguments(units, host, "dashboard"))
+    assert ((settings.host, settings.port), settings.host_names) == (listens, names)
+    files = None if certificate is None else (Path(f"{COPIES}/{certificate}.crt"), Path(f"{COPIES}/{certificate}.key"))
+    assert (settings.certificate, settings.key) == (files or (None, None))
+    assert settings.kubeconfig == f"{COPIES}/dashboard.kubeconfig"
+    assert settings.tokens is not None
+    assert str(settings.tokens.own) == "/var/lib/gpushare-dashboard/token"
+    assert (settings.title, settings.prometheus is not None) == (("gpus-1", True) if host == "open" else ("", False))
+    copied = unit(units, host, "dashboard")
+    assert "/etc/gpushare/dashboard-viewer.token" in copied
+    assert ("/etc/ssl/a.key" in copied) == (certificate == "a")
+    assert ("/etc/gpushare/dashboard-pki/dashboard.key" in copied) == (certificate == "dashboard")
+
+
+def test_the_certificate_of_the_dashboard_has_the_names_that_people_use(units: Path) -> None:
+    for host, names in (("plain", ["127.0.0.1"]), ("open", ["gpus.example.org", "gpus"])):
+        options = pki._parser().parse_args(arguments(units, host, "dashboard-pki"))
+        assert (options.command, options.server, options.name, options.reload) == (
+            "ensure",
+            "dashboard",
+            names,
+            "gpushare-dashboard.service",
+        )
+        assert str(options.dir) == "/etc/gpushare/dashboard-pki"

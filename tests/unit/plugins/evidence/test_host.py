@@ -122,6 +122,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 PLACES: dict[str, Any] = {
+    "dashboard": True,
     "install_dir": "/i",
     "pki_dir": "/p",
     "extender_port": 1,
@@ -155,7 +156,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "node_name": "node-7",
         "kubelet": {"running": True, "root": ROOT},
         "runtime": ("runtime", "/i"),
-        "doctor": ("doctor", "/i", [PLUGIN, EXTENDER]),
+        "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
         "now": 5.0,
     }
     assert (len(smi["cards"]), driver["loaded"], driver["library"]) == (2, "535.261.03", "535.261.03")
@@ -444,3 +445,11 @@ def test_everything_in_one_go_is_json_and_writes_nothing(root: FakeRoot, tmp_pat
     again = see(Host(str(root)), Places(gpu_node=True, control_plane=True, extender_port=1), ["containers", "extender"])
     assert set(again["gpu"]) == {"containers"}
     assert set(again["doctor"]) == {"problem", "answer"}
+
+
+def test_a_dashboard_that_is_there_is_looked_at_whether_it_shall_be_or_not(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched(monkeypatch)
+    places = Places(gpu_node=False, control_plane=True)
+    assert see(Host(str(root)), places)["doctor"][2] == [EXTENDER]
+    root.file("/etc/systemd/system/gpushare-dashboard.service", "[Service]\n")
+    assert see(Host(str(root)), places)["doctor"][2] == [EXTENDER, "gpushare-dashboard"]

@@ -41,6 +41,7 @@ from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, 
 
 GPU_NODE = Wanted(gpu_node=True, control_plane=False)
 CONTROL_PLANE = Wanted(gpu_node=False, control_plane=True)
+SERVED = {"gpushare_dashboard_state": "present", "gpushare_dashboard_token": "x" * 16}
 
 
 @pytest.fixture
@@ -325,6 +326,23 @@ INT = {"type": "int", "default": 60}
         ("gpushare_metrics_address", {"type": "str"}, ["", "127.0.0.1", "fd00::5", "0.0.0.0"], ["gpu1", "10.0.0.1:9440", "[::1]", " "]),
         ("gpushare_metrics_plugin_port", {"type": "int"}, [0, 1024, 65535], [-1, 80, 65536]),
         ("gpushare_metrics_token", {"type": "str"}, ["", "x" * 16, "~!" * 8], ["short", "x" * 16 + " y", "ä" * 16, "x" * 16 + "\n"]),
+        ("gpushare_dashboard_address", {"type": "str"}, ["127.0.0.1", "::", "fd00::5"], ["", "gpu1", "10.0.0.1:9442"]),
+        ("gpushare_dashboard_port", {"type": "int"}, [1024, 65535], [0, 443, 65536]),
+        ("gpushare_dashboard_token", {"type": "str"}, ["", "x" * 16], ["short", "x" * 16 + " y"]),
+        (
+            "gpushare_dashboard_host_names",
+            {"type": "list"},
+            [[], ["gpus.example.org", "G1"]],
+            [["a b"], ["a:1"], ["-a"], ["a/b"], ["x" * 254], ["a"] * 51, ["$(id)"], ["a\n"]],
+        ),
+        (
+            "gpushare_dashboard_prometheus",
+            {"type": "str"},
+            ["", "http://prometheus.monitoring:9090", "https://[fd00::1]:9090/sub/"],
+            ["prometheus:9090", "http://a/?x=1", "http://a b/", "http://a;id", "file:///etc/passwd"],
+        ),
+        ("gpushare_dashboard_title", {"type": "str"}, ["", "gpu-1", "a.b/c"], ["two words", "x" * 81, "a;b", "$HOME", "'a'"]),
+        ("gpushare_dashboard_tls_cert", {"type": "path", "default": ""}, ["", "/etc/ssl/a.crt"], ["a.crt", "/etc/../a", "/a b"]),
         (
             "gpushare_scheduler_lease",
             {"type": "str"},
@@ -358,6 +376,38 @@ def test_a_secret_is_not_repeated() -> None:
         ({"gpushare_metrics_address": "::1", "gpushare_metrics_plugin_port": 9441}, "port 9441 for the metrics of both daemons"),
         ({"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 32766}, "port 32766 for the extender and for its metrics"),
         ({"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_plugin_port": 0}, ""),
+        ({"gpushare_dashboard_state": "absent", "gpushare_dashboard_tls": False, "gpushare_dashboard_address": "10.0.0.5"}, ""),
+        ({"gpushare_dashboard_state": "present"}, "present without gpushare_dashboard_token"),
+        ({"gpushare_node_schedule": "mps", "gpushare_isolation": "mps"}, ""),
+        ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "mps"}, ""),
+        ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "driver"}, ""),
+        ({"gpushare_node_schedule": "share"}, ""),
+        ({"gpushare_node_schedule": ""}, ""),
+        ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),
+        ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "driver"}, "core_mem with gpushare_isolation: driver"),
+        ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "mps"}, "cgpu with gpushare_isolation: mps"),
+        ({"gpushare_node_schedule": "share", "gpushare_isolation": "mps"}, "share with gpushare_isolation: mps"),
+        (SERVED, ""),
+        ({**SERVED, "gpushare_dashboard_address": "10.0.0.5"}, ""),
+        ({**SERVED, "gpushare_dashboard_address": "nonsense"}, ""),
+        ({**SERVED, "gpushare_dashboard_address": "127.0.0.9", "gpushare_dashboard_tls": False}, ""),
+        ({**SERVED, "gpushare_dashboard_address": "10.0.0.5", "gpushare_dashboard_tls": False}, "with gpushare_dashboard_tls: false"),
+        ({**SERVED, "gpushare_dashboard_address": "::"}, "'::' without gpushare_dashboard_host_names"),
+        ({**SERVED, "gpushare_dashboard_address": "::", "gpushare_dashboard_host_names": ["a"]}, ""),
+        ({**SERVED, "gpushare_dashboard_tls_cert": "/a.crt"}, "one of gpushare_dashboard_tls_cert and"),
+        ({**SERVED, "gpushare_dashboard_tls_cert": "/a.crt", "gpushare_dashboard_tls_key": "/a.key"}, ""),
+        ({**SERVED, "gpushare_dashboard_tls_cert": "/a.pem", "gpushare_dashboard_tls_key": "/a.pem"}, ""),
+        ({**SERVED, "gpushare_dashboard_tls_cert": "/c/a", "gpushare_dashboard_tls_key": "/k/a"}, "two files of one name"),
+        (
+            {**SERVED, "gpushare_dashboard_tls": False, "gpushare_dashboard_tls_cert": "/a", "gpushare_dashboard_tls_key": "/b"},
+            "a certificate with gpushare_dashboard_tls: false",
+        ),
+        ({**SERVED, "gpushare_dashboard_port": 32766}, "port 32766 in gpushare_dashboard_port and gpushare_extender_port"),
+        ({**SERVED, "gpushare_dashboard_port": 9441}, ""),
+        (
+            {**SERVED, "gpushare_dashboard_port": 9441, "gpushare_metrics_address": "::1"},
+            "port 9441 in gpushare_dashboard_port and gpushare_metrics_extender_port",
+        ),
     ],
 )
 def test_values_that_cannot_be_together(values: dict[str, Any], words: str) -> None:

@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_scheduler, plan_leftovers, plan_services
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
+    check_scheduler,
+    plan_dashboard,
+    plan_leftovers,
+    plan_services,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, Plan, RemoveError, fate, shown
 
 from unit.plugins.fake_root import FakeRoot
@@ -718,7 +723,7 @@ def test_a_file_elsewhere_with_the_name_of_a_unit_is_no_unit(tmp_path: Path) -> 
         return systemd(argv)
 
     plan_services(layout, run)
-    units = ["gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.service", "gpushare-device-plugin.service"]
+    units = ["gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.service", *DASHBOARD_UNITS, "gpushare-device-plugin.service"]
     assert asked == units
     transaction = Transaction("gpushare-more", str(root))
     for name in ("gpushare-more.timer", "gpushare-extender.service", "gpushare-more.conf"):
@@ -756,3 +761,67 @@ def test_what_belongs_to_others_in_the_journal_does_not_keep_it_in_check_mode(ho
     transaction.apply()
     host.root.file("/etc/containerd/config.toml", "theirs")
     assert "/var/lib/gpushare/journal" in what(host.leftovers(check=True), "removed")
+
+
+def with_dashboard(folder: Path) -> Host:
+    """The same host after the role dashboard."""
+    host = Host(folder)
+    transaction = Transaction("gpushare-dashboard", str(host.root))
+    for path in (
+        "dashboard.kubeconfig",
+        "dashboard.token",
+        "dashboard-viewer.token",
+        "gpushare-dashboard.env",
+        "gpushare-dashboard-pki.env",
+    ):
+        transaction.write(f"/etc/gpushare/{path}", b"x\n", 0o600)
+    for name in DASHBOARD_UNITS:
+        transaction.write(f"{UNITS}/{name}", b"# Copyright: gpushare.kubernetes contributors\n[Service]\n", 0o644)
+    transaction.apply()
+    for name in DASHBOARD_UNITS:
+        if not name.endswith("pki.service"):
+            host.systemd.start(name)
+    for path in ("dashboard-pki/ca.crt", "dashboard-pki/ca.key", "dashboard-pki/dashboard.crt", "dashboard-pki/.dashboard.key.new"):
+        host.root.file(f"/etc/gpushare/{path}", "ours")
+    host.root.file("/var/lib/private/gpushare-dashboard/token", "ours")
+    host.root.link("/var/lib/gpushare-dashboard", "private/gpushare-dashboard")
+    host.root.file("/var/lib/systemd/timers/stamp-gpushare-dashboard-pki.timer", "")
+    return host
+
+
+DASHBOARD_UNITS = ("gpushare-dashboard-pki.timer", "gpushare-dashboard-pki.service", "gpushare-dashboard.service")
+
+
+def test_the_dashboard_goes_alone(tmp_path: Path) -> None:
+    without = Host(tmp_path / "a").tree()
+    host = with_dashboard(tmp_path / "b")
+    plan = plan_dashboard(host.layout, host.systemd)
+    plan.apply()
+    assert host.tree() == without
+    assert plan.left == []
+    assert plan.result()["stopped"] == ["gpushare-dashboard-pki.timer", "gpushare-dashboard.service"]
+    assert {name for name, state in host.systemd.active.items() if state == "active"} == {
+        "gpushare-pki.timer",
+        "gpushare-extender.service",
+        "gpushare-device-plugin.service",
+    }
+    assert not plan_dashboard(host.layout, host.systemd).result()["changed"]
+
+
+def test_uninstall_takes_the_dashboard_too(tmp_path: Path) -> None:
+    host = with_dashboard(tmp_path)
+    plan_services(host.layout, host.systemd).apply()
+    plan_leftovers(host.layout, False).apply()
+    assert host.tree() == host.before
+
+
+def test_a_dashboard_of_somebody_else_stays(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.root.file(f"{UNITS}/gpushare-dashboard.service", "[Service]\nExecStart=/theirs\n")
+    host.root.file("/var/lib/gpushare-dashboard/x", "theirs")
+    host.systemd.start("gpushare-dashboard.service")
+    before = host.tree()
+    plan = plan_dashboard(host.layout, host.systemd)
+    plan.apply()
+    assert host.tree() == before
+    assert [one["what"] for one in plan.left] == [f"{UNITS}/gpushare-dashboard.service"]

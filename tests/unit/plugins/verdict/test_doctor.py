@@ -98,5 +98,5 @@ def test_words_of_a_host_are_short_and_printable() -> None:
 def test_the_codes_are_those_of_the_doctor() -> None:
     source = "".join(path.read_text() for path in Path(doctor.__file__).parent.glob("*.py"))
     named = re.findall(r'found\.(?:error|warn)\(\s*f?"([a-z_{}]+)"', source)
-    of_daemons = {name.replace("{short}", short) for name in named for short in ("plugin", "extender")}
+    of_daemons = {name.replace("{short}", short) for name in named for short in ("plugin", "extender", "dashboard")}
     assert of_daemons | {"plugin_stopped", "extender_down"} == CODES

@@ -267,6 +267,14 @@ def test_what_may_be_wanted_is_no_error(world: World) -> None:
     ]
 
 
+def test_a_dashboard_that_the_inventory_does_not_have_is_a_warning(world: World) -> None:
+    for daemon in ("gpushare-extender", "gpushare-dashboard"):
+        world.cp["doctor"]["daemons"][daemon] = dict(world.cp["doctor"]["daemons"]["gpushare-extender"])
+    assert (causes(world), softer(world)) == (set(), [("cp1", "dashboard_unexpected", "warning")])
+    world.cp["places"]["dashboard"] = True
+    assert (causes(world), softer(world)) == (set(), [])
+
+
 def test_containers_that_are_young_privileged_or_going_are_not_judged(world: World) -> None:
     (only,) = world.cluster["pods"]
     world.gpu["gpu"]["containers"] = {}

@@ -105,13 +105,23 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=certificate.context)
         port = server.sockets[0].getsockname()[1]
         assert "first" in await asyncio.to_thread(served, port)
-        following = asyncio.ensure_future(certificate.follow())
+        reload = asyncio.Event()
+        following = asyncio.ensure_future(certificate.follow(reload))
         cert.write_text("broken")
         await asyncio.sleep(0.05)
         assert "first" in await asyncio.to_thread(served, port)
         issue("second")
         deadline = asyncio.get_running_loop().time() + 60
         while "second" not in await asyncio.to_thread(served, port):
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.05)
+        # `systemctl reload` does not wait for the next look at the files.
+        monkeypatch.setattr(main, "_CERTIFICATE_SECONDS", 3600.0)
+        await asyncio.sleep(0.1)
+        issue("third")
+        assert "second" in await asyncio.to_thread(served, port)
+        reload.set()
+        while "third" not in await asyncio.to_thread(served, port):
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.05)
         following.cancel()

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, Host
+from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, PLUGIN, Host
 
 ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 STAMP = "0123456789abcdef"
 COPIES = "/run/gpushare-extender-copies"
+DASHBOARD_COPIES = "/run/gpushare-dashboard-copies"
 
 UNITS = {
     PLUGIN: """\
@@ -33,6 +34,14 @@ ExecStartPre=+/bin/sh -ec 'owner=$(stat -c %%u "$RUNTIME_DIRECTORY"); install -d
   done'
 ExecStart=/usr/bin/env $GPUSHARE_COMMAND
 """,
+    DASHBOARD: f"""\
+[Service]
+EnvironmentFile=/etc/gpushare/gpushare-dashboard.env
+ExecStartPre=+/bin/sh -ec 'for file in /etc/gpushare/dashboard-viewer.token /etc/gpushare/dashboard-pki/dashboard.crt; do \\
+  copy="{DASHBOARD_COPIES}/$(basename "$file")"; \\
+  done'
+ExecStart=/usr/bin/env $GPUSHARE_COMMAND
+""",
 }
 COMMANDS = {
     PLUGIN: f"{ENVIRONMENT}/bin/gpushare-device-plugin --kubeconfig /etc/gpushare/device-plugin.kubeconfig"
@@ -41,6 +50,9 @@ COMMANDS = {
     EXTENDER: f"{ENVIRONMENT}/bin/gpushare-extender --kubeconfig {COPIES}/extender.kubeconfig"
     f" --seed-token-file {COPIES}/extender.token --token-file /var/lib/gpushare-extender/token --tls-cert {COPIES}/extender.crt"
     f" --tls-key {COPIES}/extender.key --client-ca {COPIES}/ca.crt --listen 127.0.0.1:32766",
+    DASHBOARD: f"{ENVIRONMENT}/bin/gpushare-dashboard --token-file /var/lib/gpushare-dashboard/token"
+    f" --viewer-token-file {DASHBOARD_COPIES}/dashboard-viewer.token --tls-cert {DASHBOARD_COPIES}/dashboard.crt"
+    " --host-name gpus.example.org --listen 127.0.0.1:9442",
 }
 
 

@@ -88,7 +88,7 @@ def test_the_daemons_that_are_looked_at(host: FakeHost) -> None:
     assert [code for code, _ in said(found)] == ["plugin_missing"]
     assert found.daemons == {}
     host.at(f"/etc/systemd/system/{EXTENDER}.service").unlink()
-    with pytest.raises(CannotLook, match="no unit of gpushare-device-plugin or gpushare-extender; expected one"):
+    with pytest.raises(CannotLook, match="no unit of gpushare-device-plugin or gpushare-extender or gpushare-dashboard; expected one"):
         of(host)
 
 
