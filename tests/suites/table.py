@@ -115,10 +115,24 @@ SUITES = (
     Suite(
         "pods",
         "every shape of request, every verb, and that the checks themselves find faults",
-        tests=("tests/e2e/test_shapes.py", "tests/e2e/test_verbs.py", "tests/e2e/test_whole_cards.py", "tests/e2e/test_faults.py"),
+        tests=(
+            "tests/e2e/test_shapes.py",
+            "tests/e2e/test_verbs.py",
+            "tests/e2e/test_whole_cards.py",
+            "tests/e2e/test_explain.py",
+            "tests/e2e/test_faults.py",
+        ),
         lab="two",
-        paths=(CORE, f"{RUNTIME}/extender/*", f"{RUNTIME}/device_plugin/*", "tests/e2e/test_[!cdilnru]*", *CLUSTER_TESTS),
-        seconds=240,
+        full={"GPUSHARE_FULL": "1"},
+        paths=(
+            CORE,
+            f"{RUNTIME}/extender/*",
+            f"{RUNTIME}/device_plugin/*",
+            f"{RUNTIME}/kubectl_gpushare/explain.py",
+            "tests/e2e/test_[!cdilnru]*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=320,
     ),
     Suite(
         "cards",
@@ -140,6 +154,14 @@ SUITES = (
             *CLUSTER_TESTS,
         ),
         seconds=400,
+    ),
+    Suite(
+        "alerts",
+        "a real Prometheus on a cluster: the dashboard has data, and alerts fire with their cause and clear after it",
+        tests=("tests/e2e/test_monitoring.py",),
+        lab="two",
+        paths=("docs/monitoring/*", f"{RUNTIME}/*/metrics*.py", "tests/monitoring/*", "tests/e2e/test_mon*", "tests/e2e/test_overuse.py"),
+        seconds=300,
     ),
     Suite(
         "nodes",

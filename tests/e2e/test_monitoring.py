@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A real Prometheus scrapes the daemons of an installed cluster: the dashboard has data, and alerts fire and clear with their causes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, allocation
+from e2e.manifests import pod
+from e2e.running import NODE
+from e2e.test_card_health import card
+from e2e.test_overuse import uses
+from gpushare_lab import state as lab_state
+from monitoring import dashboard
+from monitoring.prometheus import EXTENDER, PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
+from unit.runtime.extender.test_main import free_port
+
+TOKEN = secrets.token_hex(16)
+
+
+@pytest.fixture(scope="module")
+def monitored(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with metrics on; afterwards as it was."""
+    cluster.clear()
+    cluster.playbook("-e", json.dumps({"gpushare_metrics_address": "{{ ansible_host }}", "gpushare_metrics_token": TOKEN}))
+    yield cluster
+    card(cluster, "driver", "ok")
+    cluster.clear()
+    cluster.playbook()
+
+
+def addresses(cluster: Cluster) -> dict[str, list[str]]:
+    """Of each job."""
+    found = {node.name: node.address for node in lab_state.existing(cluster.name).nodes}
+    return {EXTENDER: [f"{found[CONTROL_PLANE]}:9441"], PLUGIN: [f"{found[name]}:9440" for name in GPU_NODES]}
+
+
+async def exactly(server: Prometheus, *names: str) -> None:
+    """These alerts fire, and no other."""
+
+    async def holds() -> bool:
+        return set(await server.firing()) == set(names)
+
+    await server.until(f"exactly {names} fire", holds, 240)
+
+
+async def in_thread(call: object, *arguments: object) -> None:
+    """The lab's commands block."""
+    await asyncio.get_running_loop().run_in_executor(None, lambda: call(*arguments))  # type: ignore[operator]
+
+
+def test_alerts_and_dashboard_on_a_real_cluster(monitored: Cluster, tmp_path: Path) -> None:
+    used: list[tuple[int, str]] = []
+    queries = dashboard.expressions(json.loads(dashboard.FILE.read_text()))
+    (tmp_path / "token").write_text(TOKEN)
+
+    async def run() -> None:
+        text = rules_that_fire_at_once(RULES.read_text())
+        async with serving(tmp_path, addresses(monitored), free_port(), text, tmp_path / "token") as server:
+
+            async def scraped() -> bool:
+                return [value for _, value in await server.query("sum(up) * (sum(cluster:gpushare_memory_bytes:sum) > bool 0)")] == [3]
+
+            await server.until("both jobs are scraped and recorded", scraped)
+            await exactly(server)
+            monitored.create(pod("some", memory=4, node=NODE))
+            await in_thread(monitored.until_running, "some")
+            ((index),) = allocation(monitored.pod("some"))
+            uses(monitored, used, "some", 2048)
+            card(monitored, "xid", index, 31)
+            await exactly(server)
+
+            missing: dict[str, str] = {}
+            for _ in range(120):
+                missing = {}
+                for name, expression in queries.items():
+                    values = [value for _, value in await server.query(expression)]
+                    if all(map(math.isnan, values)):
+                        missing[name] = expression
+                if not missing:
+                    break
+                await asyncio.sleep(0.5)
+            assert missing == {}
+
+            uses(monitored, used, "some", 5000)
+            await exactly(server, "GPUShareMemoryExceeded")
+            monitored.delete("some")
+            for on, pid in used:
+                card(monitored, "process", on, pid, 0, "trainer")
+            await exactly(server)
+
+            # So much of each card that 7 units are left on it, the largest card of a node first.
+            for node in GPU_NODES:
+                for number, card_ in enumerate(sorted((one.mib // 1024 for one in monitored.cards(node)), reverse=True)):
+                    monitored.create(pod(f"large-{node}-{number}", memory=card_ - 7, node=node))
+                    await in_thread(monitored.until_running, f"large-{node}-{number}")
+            monitored.create(pod("waits", memory=10))
+            await exactly(server, "GPUShareMemoryFragmented")
+            monitored.clear()
+            await exactly(server)
+
+            card(monitored, "lost", index)
+            await exactly(server, "GPUShareCardUnhealthy", "GPUShareDevicePluginDegraded")
+            card(monitored, "back", index)
+            await exactly(server)
+
+            monitored.on(CONTROL_PLANE, "systemctl", "stop", "gpushare-extender")
+            await exactly(server, "GPUShareExtenderDown", "GPUShareNoActiveExtender")
+            monitored.on(CONTROL_PLANE, "systemctl", "start", "gpushare-extender")
+            await exactly(server)
+
+            monitored.on(NODE, "systemctl", "stop", PLUGIN)
+            await exactly(server, "GPUShareDevicePluginDown")
+            monitored.on(NODE, "systemctl", "start", PLUGIN)
+            await exactly(server)
+
+    asyncio.run(run())
