@@ -50,6 +50,12 @@ def mps(cluster: Cluster) -> Iterator[Cluster]:
     assert modes(cluster, NODE) == {"Default"}
 
 
+def default_limit(cluster: Cluster, uuid: str) -> str:
+    """What NVIDIA's control daemon of the card answers."""
+    ask = f"echo get_default_device_pinned_mem_limit 0 | CUDA_MPS_PIPE_DIRECTORY=/run/gpushare-mps/{uuid}/pipe nvidia-cuda-mps-control"
+    return cluster.on(NODE, "sh", "-c", ask).strip()
+
+
 def sharing(name: str, memory: int, core: int) -> Json:
     made = pod(name, memory=memory, node=NODE)
     made["spec"]["containers"][0]["resources"]["limits"][CORE] = str(core)
@@ -74,11 +80,18 @@ def test_a_pod_gets_its_own_limits_and_the_socket_of_its_cards_daemon(mps: Clust
     assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
     assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
     assert mps.kubectl("exec", "share", "--", "sh", "-c", 'test -S "$CUDA_MPS_PIPE_DIRECTORY/control" && echo there').strip() == "there"
+    # A client that unsets its limit gets no more than the largest container of the card has.
+    uuid = cards_of(mps, NODE)["cards"][next(iter(allocation(mps.pod("share"))))]["uuid"]
+    mps.until("the daemon's default is that of the container", lambda: default_limit(mps, uuid) == "4G", 30)
     # The rest of this card's compute is not enough for the next one, whatever memory is free.
     (index,) = allocation(mps.pod("share"))
     mps.create(sharing("other", 1, 80))
     mps.until_running("other")
     assert list(allocation(mps.pod("other"))) != [index]
+    mps.create(pod("larger", memory=6, node=NODE))
+    mps.until_running("larger")
+    uuid = cards_of(mps, NODE)["cards"][next(iter(allocation(mps.pod("larger"))))]["uuid"]
+    assert default_limit(mps, uuid) == "6G"
     mps.create(sharing("third", 1, 75))
     assert "of compute" in mps.until_unschedulable("third")
     mps.clear()

@@ -8,11 +8,14 @@ gpushare-mps runs the daemon of a card and writes the state; the device plugin r
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_TEXT, as_text, natural, read_versioned, typed
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import MOST_TEXT, MOST_UNITS, as_text, natural, read_versioned, typed
+from gpushare_runtime.core.quantity import parse_unit, parse_unit_id
 
 VERSION: Final = 1
 RUN_FOLDER: Final = "/run/gpushare-mps"
@@ -36,6 +39,10 @@ LOWEST_CAPABILITY: Final = (7, 0)
 FRESH_SECONDS: Final = 20.0
 """A state that is older does not count: its writer hangs or is gone."""
 _LATEST: Final = 2**40
+USAGE_FILE: Final = "/var/lib/gpushare-device-plugin/held.json"
+"""Where the device plugin records which container has which ids."""
+MOST_USAGE_BYTES: Final = 32 * 1024 * 1024
+_USAGE_VERSION: Final = 1
 
 
 class MpsStateError(ValueError):
@@ -44,21 +51,27 @@ class MpsStateError(ValueError):
 
 @dataclass(frozen=True)
 class MpsState:
-    """at: seconds on the host's monotonic clock; problem: why the daemon does not answer, "" if it does; servers: of how many users."""
+    """at: seconds on the host's monotonic clock; problem: why the daemon does not answer, "" if it does; servers: of how many users.
+
+    limit: MiB that a client gets at most, whatever its environment says. 0: not known, as of the release before; no less than the card.
+    """
 
     at: int
     problem: str = ""
     servers: int = 0
+    limit: int = 0
 
     def to_json(self) -> str:
-        return json.dumps({"v": VERSION, "at": self.at, "problem": as_text(self.problem), "servers": self.servers})
+        said = {"v": VERSION, "at": self.at, "problem": as_text(self.problem), "servers": self.servers, "limit": self.limit}
+        return json.dumps(said)
 
     @classmethod
     def from_json(cls, text: str) -> MpsState:
         """MpsStateError."""
         data = read_versioned(text, VERSION, MpsStateError)
         number = partial(natural, data, error=MpsStateError)
-        return cls(number("at", most=_LATEST), typed(data, "problem", str, error=MpsStateError), number("servers"))
+        limit = number("limit") if "limit" in data else 0
+        return cls(number("at", most=_LATEST), typed(data, "problem", str, error=MpsStateError), number("servers"), limit)
 
     def unusable(self, now: float) -> str:
         """Why no container may start on this card at this time of the same clock; "" if one may."""
@@ -68,6 +81,31 @@ class MpsState:
         if not self.at <= now + 1 < self.at + 1 + FRESH_SECONDS:
             return "its MPS control daemon has not answered: see `systemctl status 'gpushare-mps@*'`"
         return ""
+
+
+def largest_share(usage: bytes, boot: str, uuid: str, card_mib: int) -> int:
+    """MiB of the container with the most memory of this card, by the device plugin's record; 0 if none has any. All of a whole card.
+
+    boot: ID of this boot, because no container survives one. MpsStateError for a record of another form.
+    """
+    try:
+        data = json.loads(usage)
+        if data["v"] != _USAGE_VERSION:
+            raise ValueError(f"its version is {data['v']!r}"[:MOST_TEXT])
+        if data["boot"] != boot:
+            return 0
+        unit, most = parse_unit(data["unit"]).mib, 0
+        for pod in data["pods"].values():
+            for resources in pod["containers"].values():
+                if uuid in resources.get(protocol.RESOURCE_CARDS, ()):
+                    return card_mib
+                units = Counter(parse_unit_id(one)[0] for one in resources.get(protocol.RESOURCE_MEMORY, ()))
+                most = max(most, units[uuid] * unit)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise MpsStateError(
+            f"found no record of the device plugin ({as_text(repr(error), 80)}); expected its version {_USAGE_VERSION}"
+        ) from None
+    return min(most, card_mib, MOST_UNITS)
 
 
 @dataclass(frozen=True)

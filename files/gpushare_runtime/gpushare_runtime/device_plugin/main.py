@@ -110,6 +110,7 @@ class DevicePlugin:
             # From the first reading of the cards on: no id is healthy before its control daemon answers.
             self.node.devices.set_isolation(protocol.ISOLATION_MPS)
         self._limits = PodLimits(self.node, nvml, host, self.status, settings.isolation, running=settings.limit_running_pods)
+        self._mps = MpsStates(self.node, self.status, settings.mps_folder) if settings.isolation == pod_limits.MPS else None
         self._events = EventRecorder(client, NAME, settings.node)
         self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded)
         self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
@@ -148,11 +149,7 @@ class DevicePlugin:
                     self._memory.run(),
                     self._state.run(),
                     *([specs.run()] if specs else []),
-                    *(
-                        [MpsStates(self.node, self.status, self._settings.mps_folder).run()]
-                        if self._settings.isolation == pod_limits.MPS
-                        else []
-                    ),
+                    *([self._mps.run()] if self._mps else []),
                     unhealthy.run(),
                     self._reader.run(watch),
                     cross_check.run(),
@@ -191,7 +188,12 @@ class DevicePlugin:
         return metrics.render(values)
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
-        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._limits.before_start)
+        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._before_start)
+
+    async def _before_start(self, resource: str, ids: Sequence[str]) -> None:
+        await self._limits.before_start(resource, ids)
+        if self._mps:
+            await self._mps.before_start(resource, ids)
 
     async def _report_api(self) -> NoReturn:
         with contextlib.suppress(asyncio.TimeoutError):

@@ -35,6 +35,12 @@ class ControlError(Exception):
     """The daemon does not run, does not answer, or answers something else; the message says what and what to do."""
 
 
+def _mib(answer: str) -> int | None:
+    """The size that an answer states; None if it is none."""
+    found = _SIZE.fullmatch(answer)
+    return None if found is None else int(found[1]) * (1024 if found[2] == "G" else 1)
+
+
 class ControlDaemon:
     """The daemon of one card. program: its path; uuid: of the card; folder, logs: of this card's files."""
 
@@ -120,12 +126,27 @@ class ControlDaemon:
         return [int(word) for word in answer.split()]
 
     async def bound_clients(self, mib: int) -> None:
-        """No client gets more than this of the card, whatever its own environment says. Read back. ControlError."""
+        """No client that starts from now on gets more than this of the card, whatever its own environment says. Read back. ControlError.
+
+        The daemon's default is that of servers to come. One that runs has its own, for its clients to come.
+        """
         await self.ask(f"set_default_device_pinned_mem_limit 0 {mib}M")
         answer = await self.ask("get_default_device_pinned_mem_limit 0")
-        found = _SIZE.fullmatch(answer)
-        if found is None or int(found[1]) * (1024 if found[2] == "G" else 1) != mib:
+        if _mib(answer) != mib:
             raise ControlError(f"the daemon's memory limit is {answer[:80]!r} after {mib}M was set")
+        for server in await self.servers():
+            await self._bound_clients_of(server, mib)
+
+    async def _bound_clients_of(self, server: int, mib: int) -> None:
+        answer = ""
+        try:
+            await self.ask(f"set_device_pinned_mem_limit {server} 0 {mib}M")
+            answer = await self.ask(f"get_device_pinned_mem_limit {server} 0")
+        except ControlError as error:
+            answer = str(error)
+        # One that has ended meanwhile has no clients any more.
+        if _mib(answer) != mib and server in await self.servers():
+            raise ControlError(f"the memory limit of server {server} is {answer[:80]!r} after {mib}M was set")
 
     async def stop(self) -> None:
         """End it and its servers. Never raises."""

@@ -28,24 +28,32 @@ from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_ali
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.mps.card import CardError, ExclusiveMode, Nvml
 from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
+from gpushare_runtime.mps.shares import Shares
 
 log = logging.getLogger(__name__)
 
 NAME: Final = "gpushare-mps"
 INTERVAL_SECONDS: Final = 5.0
+SHARES_SECONDS: Final = 0.2
+"""A container waits for the limit that it needs."""
 _PART: Final = "control daemon"
+_LIMIT: Final = "memory limit"
 _CARD: Final = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """uuid: of the card; run, logs: folders for those of all cards; state: a folder that a reboot keeps; program: path or name."""
+    """uuid: of the card; run, logs: folders for those of all cards; state: a folder that a reboot keeps; program: path or name.
+
+    usage: the record of the device plugin.
+    """
 
     uuid: str
     run: Path
     logs: Path
     state: Path
     program: str
+    usage: Path = Path(mps.USAGE_FILE)
     log_level: str = "info"
 
 
@@ -58,9 +66,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     state = Path(os.environ.get("STATE_DIRECTORY", "/var/lib/gpushare-mps").split(":")[0])
     parser.add_argument("--state-dir", type=Path, default=state, help="(or STATE_DIRECTORY) default %(default)s")
     parser.add_argument("--control", default=PROGRAM, metavar="PROGRAM", help="default %(default)s")
+    parser.add_argument(
+        "--usage-file",
+        type=Path,
+        default=Path(mps.USAGE_FILE),
+        metavar="FILE",
+        help="record of the device plugin; default: the one in its state folder",
+    )
     runner.add_options(parser)
     given = parser.parse_args(arguments)
-    return Settings(given.card, given.run_dir, given.log_dir, given.state_dir, given.control, given.log_level)
+    return Settings(given.card, given.run_dir, given.log_dir, given.state_dir, given.control, given.usage_file, given.log_level)
 
 
 def _card(text: str) -> str:
@@ -79,7 +94,11 @@ class MpsOfCard:
         self._state = folder / mps.STATE_NAME
         self._mode = ExclusiveMode(nvml, settings.uuid, settings.state / f"{settings.uuid}.mode")
         self._daemon = ControlDaemon(settings.program, settings.uuid, folder, settings.logs / settings.uuid)
+        self._usage = settings.usage
         self._interval = interval
+        self._limit = 0
+        self._servers = 0
+        self._writing = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set. FatalError if the card cannot have MPS, or the daemon ends."""
@@ -92,7 +111,8 @@ class MpsOfCard:
             raise FatalError(f"the compute mode of before cannot be stored: {error}", restart=True) from None
         try:
             await self._start(card.mib)
-            await run_all([self._watch(), self._answer(), keep_alive(lambda: self.status.ready)], stop)
+            shares = await in_thread(partial(Shares, self._usage, self._uuid, card.mib))
+            await run_all([self._watch(), self._answer(), self._follow(shares), keep_alive(lambda: self.status.ready)], stop)
         finally:
             await self._daemon.stop()
             await self._write("it was stopped")
@@ -108,6 +128,7 @@ class MpsOfCard:
         except (ControlError, OSError) as error:
             await self._write(str(error))
             raise FatalError(str(error), restart=True) from None
+        self._limit = mib
         log.info("card %s: the MPS control daemon answers; no client gets more than %d MiB", self._uuid, mib)
 
     async def _watch(self) -> NoReturn:
@@ -123,13 +144,35 @@ class MpsOfCard:
                 await self._write(str(error))
             else:
                 self.status.ok(_PART, f"answers, {servers} servers")
+                self._servers = servers
                 await self._write("", servers)
             await asyncio.sleep(self._interval)
 
+    async def _follow(self, shares: Shares) -> NoReturn:
+        """Keep the limit of clients that unset their own at the largest share that a container of this card has."""
+        while True:
+            wanted = await in_thread(shares.largest)
+            problem = shares.problem
+            if wanted != self._limit:
+                try:
+                    await self._daemon.bound_clients(wanted)
+                except (ControlError, OSError) as error:
+                    problem = str(error)
+                else:
+                    self._limit = wanted
+                    log.info("card %s: no new client gets more than %d MiB, the largest share of a container", self._uuid, wanted)
+                    await self._write("", self._servers)
+            if problem:
+                self.status.degraded(_LIMIT, problem)
+            else:
+                self.status.ok(_LIMIT, f"{self._limit} MiB")
+            await asyncio.sleep(SHARES_SECONDS)
+
     async def _write(self, problem: str, servers: int = 0) -> None:
-        text = MpsState(int(time.monotonic()), problem, servers).to_json()
+        text = MpsState(int(time.monotonic()), problem, servers, self._limit).to_json()
         try:
-            await in_thread(partial(_replace, self._state, text))
+            async with self._writing:
+                await in_thread(partial(_replace, self._state, text))
         except OSError as error:
             log.error("%s cannot be written: %s", self._state, error)
 

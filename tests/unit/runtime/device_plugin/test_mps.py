@@ -30,11 +30,11 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps_states, "INTERVAL_SECONDS", 0.02)
 
 
-def answers(folder: Path, index: int, problem: str = "", age: int = 0) -> None:
+def answers(folder: Path, index: int, problem: str = "", age: int = 0, limit: int = 0) -> None:
     """The control daemon of the card has written its state."""
     path = folder / f"GPU-{index:08d}-0000-0000-0000-000000000000" / "state.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(MpsState(int(time.monotonic()) - age, problem).to_json())
+    path.write_text(MpsState(int(time.monotonic()) - age, problem, 0, limit).to_json())
 
 
 @asynccontextmanager
@@ -90,6 +90,40 @@ def test_a_whole_card_has_the_pipes_and_no_limit(tmp_path: Path) -> None:
             answer = given(it)
             assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"]
             assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in answer.envs
+
+    run(body())
+
+
+@pytest.mark.parametrize("cards", [0, 1])
+def test_a_container_waits_until_its_clients_may_have_its_memory(tmp_path: Path, cards: int) -> None:
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB) as it:
+            pod = whole(it.inventory, 0) if cards else memory(it.inventory, 0, 4)
+            most = 16 * GIB if cards else 4 * GIB
+            await admitted(it, pod)
+            answers(tmp_path, 0, limit=most - 1)
+            starting = asyncio.ensure_future(start(it, pod))
+            await asyncio.sleep(0.3)
+            assert not starting.done()
+            answers(tmp_path, 0, limit=most)
+            await asyncio.wait_for(starting, 10)
+
+    run(body())
+
+
+def test_a_container_whose_clients_would_get_less_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps_states, "_LIMIT_SECONDS", 0.2)
+
+    async def body() -> None:
+        async with with_mps(tmp_path, 16 * GIB) as it:
+            pod = memory(it.inventory, 0, 4)
+            await admitted(it, pod)
+            answers(tmp_path, 0, limit=3072)
+            with pytest.raises(Exception, match="gives clients 3072 MiB, and the container has 4096 MiB; kubelet will retry the start"):
+                await start(it, pod)
+            # As the release before, which knew no limit but the card's.
+            answers(tmp_path, 0)
+            await start(it, pod)
 
     run(body())
 

@@ -4,7 +4,8 @@
 """A stand-in for nvidia-cuda-mps-control: its dialogue as the program of driver 535 was heard to lead it, on a socket of its own.
 
 -f: the daemon. Otherwise the commands of standard input, one a line. Faults, by MPS_STAND_IN: mute (never answers), dies (after its first
-answer), deaf (ignores quit and SIGTERM), forgets (does not keep the memory limit), refuses (does not start).
+answer), deaf (ignores quit and SIGTERM), forgets (does not keep the memory limit), refuses (does not start), stubborn (its servers do
+not). The file `servers` beside the folder has the process numbers of its servers, which it keeps the limits of.
 """
 
 import os
@@ -30,7 +31,7 @@ def daemon() -> int:
     if FAULT == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (FOLDER / "environment").write_text("\n".join(sorted(f"{key}={value}" for key, value in os.environ.items())))
-    limit, servers = 0, []
+    limit, own = 0, {}
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(FOLDER / "control"))
         listener.listen()
@@ -41,10 +42,19 @@ def daemon() -> int:
                 answer = f'Unknown command "{" ".join(words)}"'
                 if FAULT == "mute":
                     time.sleep(60)
+                listed = FOLDER.parent / "servers"
+                servers = listed.read_text().split() if listed.exists() else []
                 if words == ["get_server_list"]:
                     answer = "\n".join(map(str, servers))
                 elif words[:2] == ["set_default_device_pinned_mem_limit", "0"] and (found := re.fullmatch(r"(\d+)M", words[2])):
                     limit, answer = 0 if FAULT == "forgets" else int(found[1]), ""
+                    (FOLDER / "limit").write_text(str(limit))
+                elif words[0].endswith("et_device_pinned_mem_limit") and words[1] not in servers:
+                    answer = f"Server {words[1]} not found"
+                elif words[0] == "set_device_pinned_mem_limit" and words[2] == "0" and (found := re.fullmatch(r"(\d+)M", words[3])):
+                    own[words[1]], answer = 0 if FAULT == "stubborn" else int(found[1]), ""
+                elif words[0] == "get_device_pinned_mem_limit":
+                    answer = said(own.get(words[1], limit))
                 elif words == ["get_default_device_pinned_mem_limit", "0"]:
                     answer = said(limit)
                 elif words == ["quit"]:
@@ -52,7 +62,8 @@ def daemon() -> int:
                         time.sleep(60)
                     return 0
                 connection.sendall(answer.encode() + b"\n" if answer else b"\0")
-                if FAULT == "dies" and words[0].startswith("get_default"):
+                # Once it has its limit.
+                if FAULT == "dies" and limit and words == ["get_server_list"]:
                     return 3
 
 

@@ -67,7 +67,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(root: Path, program: str = str(STAND_IN)) -> Settings:
-    return Settings(UUID, root / "r", root / "l", root / "s", program)
+    return Settings(UUID, root / "r", root / "l", root / "s", program, root / "u/held.json")
 
 
 def state(root: Path) -> MpsState:

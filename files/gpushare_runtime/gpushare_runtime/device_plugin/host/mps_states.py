@@ -6,28 +6,39 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gpushare_runtime.core import mps
+from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.mps import MpsState, MpsStateError
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 INTERVAL_SECONDS: Final = 1.0
 _PART: Final = "MPS"
+# gpushare-mps reads the record of the new container five times a second. kubelet waits for other containers of the node meanwhile.
+_LIMIT_SECONDS: Final = 3.0
+_POLL_SECONDS: Final = 0.05
+_NO_LIMIT: Final = 2**62
 _MOST_BYTES: Final = 16 * 1024
+
+
+def _state_of(folder: Path, uuid: str) -> MpsState:
+    """OSError, MpsStateError. Blocks."""
+    with (folder / uuid / mps.STATE_NAME).open(encoding="utf-8", errors="replace") as file:
+        return MpsState.from_json(file.read(_MOST_BYTES))
 
 
 def problem_of(folder: Path, uuid: str, now: float) -> str:
     """Why no container may start on this card; "" if one may. now: seconds on the host's monotonic clock. Blocks."""
     path = folder / uuid / mps.STATE_NAME
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return MpsState.from_json(file.read(_MOST_BYTES)).unusable(now)
+        return _state_of(folder, uuid).unusable(now)
     except OSError as error:
         return f"its MPS control daemon has not run: {path} cannot be read ({error.strerror}); run site.yml with gpushare_isolation: mps"
     except MpsStateError as error:
@@ -58,3 +69,35 @@ class MpsStates:
 
     def _read(self, uuids: list[str]) -> dict[str, str]:
         return {uuid: problem_of(self._folder, uuid, self._clock()) for uuid in uuids}
+
+    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
+        """Wait until the control daemon of each card permits what a container with these ids has. AllocationRejected if it does not.
+
+        Its clients get at most the largest share that a container had before this one.
+        """
+        for uuid, mib in self._shares(resource, ids).items():
+            deadline = self._clock() + _LIMIT_SECONDS
+            while (limit := await in_thread(partial(self._limit, uuid))) < mib:
+                if self._clock() > deadline:
+                    raise AllocationRejected(
+                        f"{resource}: the MPS control daemon of card {uuid} gives clients {limit} MiB, and the container has {mib} MiB; "
+                        "kubelet will retry the start"
+                    )
+                await asyncio.sleep(_POLL_SECONDS)
+
+    def _shares(self, resource: str, ids: Sequence[str]) -> dict[str, int]:
+        """MiB by card. Ids of no known card were rejected before."""
+        known, inventory = self._node.devices.card_of(resource), self._node.devices.inventory
+        if inventory is None:
+            return {}
+        if resource == protocol.RESOURCE_CARDS:
+            return {known[one].uuid: known[one].mib for one in ids if one in known}
+        return {uuid: units * inventory.unit.mib for uuid, units in Counter(known[one].uuid for one in ids if one in known).items()}
+
+    def _limit(self, uuid: str) -> int:
+        try:
+            # A release before had no other limit than the card.
+            return _state_of(self._folder, uuid).limit or _NO_LIMIT
+        except (OSError, MpsStateError):
+            # Why the card has no usable control daemon is judged elsewhere.
+            return _NO_LIMIT

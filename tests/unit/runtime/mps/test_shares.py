@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The limit of clients that unset their own: the largest share that a container of the card has, kept current."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.mps import MpsState, MpsStateError, largest_share
+from gpushare_runtime.mps.control import ControlDaemon
+from gpushare_runtime.mps.main import MpsOfCard
+from gpushare_runtime.mps.shares import Shares
+from unit.runtime.kube.fake_api import until
+from unit.runtime.mps.test_mps import STAND_IN, UUID, Cards, fault, root, settings, state
+
+__all__ = ["root"]
+OTHER = "GPU-00000000-0000-0000-0000-000000000001"
+BOOT = "b"
+
+
+def memory(uuid: str, count: int, first: int = 0) -> list[str]:
+    return [f"{uuid}-_-{slot}" for slot in range(first, first + count)]
+
+
+def record(*containers: dict[str, list[str]], unit: str = "GiB", boot: str = BOOT) -> bytes:
+    """One pod for each."""
+    pods = {f"uid-{number}": {"name": "", "containers": {"main": one}} for number, one in enumerate(containers)}
+    return json.dumps({"v": 1, "boot": boot, "unit": unit, "cards": None, "pods": pods}).encode()
+
+
+def of_memory(uuid: str, count: int) -> dict[str, list[str]]:
+    return {"aliyun.com/gpu-mem": memory(uuid, count)}
+
+
+@pytest.mark.parametrize(
+    ("usage", "mib"),
+    [
+        (record(), 0),
+        (record(of_memory(UUID, 3), of_memory(UUID, 5), of_memory(OTHER, 9)), 5120),
+        (record(of_memory(UUID, 5), unit="64MiB"), 320),
+        (record(of_memory(OTHER, 9)), 0),
+        (record({"aliyun.com/gpu-mem": [*memory(UUID, 2), *memory(OTHER, 2)]}), 2048),
+        (record({"aliyun.com/gpu-count": [UUID]}, of_memory(UUID, 1)), 16384),
+        (record({"aliyun.com/gpu-count": [OTHER]}), 0),
+        (record(of_memory(UUID, 99)), 16384),
+        (record(of_memory(UUID, 3), boot="another"), 0),
+    ],
+)
+def test_the_largest_share(usage: bytes, mib: int) -> None:
+    assert largest_share(usage, BOOT, UUID, 16384) == mib
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        b"",
+        b"[]",
+        b'{"v": 2}',
+        b"[" * 100_000,
+        record(unit="parsec"),
+        record({"aliyun.com/gpu-mem": ["x"]}),
+        json.dumps({"v": 1, "boot": BOOT, "unit": "GiB", "pods": [1]}).encode(),
+        json.dumps({"v": 1, "boot": BOOT, "unit": "GiB", "pods": {"a": {"containers": {"c": 7}}}}).encode(),
+    ],
+)
+def test_a_record_of_another_form_is_an_error(usage: bytes) -> None:
+    with pytest.raises(MpsStateError, match="found no record of the device plugin"):
+        largest_share(usage, BOOT, UUID, 16384)
+
+
+def test_the_record_is_followed_and_without_it_the_card_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "held.json"
+    shares = Shares(file, UUID, 16384, lambda: BOOT)
+    assert (shares.largest(), shares.problem) == (16384, "")
+    for usage, mib in ((record(of_memory(UUID, 3)), 3072), (record(of_memory(UUID, 5)), 5120), (record(of_memory(UUID, 2)), 2048)):
+        put(file, usage)
+        assert (shares.largest(), shares.problem) == (mib, "")
+    # No container: the next one sets it.
+    put(file, record())
+    assert shares.largest() == 2048
+    put(file, b"broken")
+    assert shares.largest() == 16384
+    assert str(file) in shares.problem
+    put(file, record(of_memory(UUID, 4)))
+    assert (shares.largest(), shares.problem) == (4096, "")
+    file.unlink()
+    assert (shares.largest(), shares.problem) == (16384, "")
+
+
+def put(file: Path, usage: bytes) -> None:
+    """As the device plugin does."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(".new")
+    temporary.write_bytes(usage)
+    temporary.rename(file)
+
+
+def running(folder: Path, body: Any) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+    async def go() -> None:
+        stop = asyncio.Event()
+        made = MpsOfCard(settings(folder), Cards(), interval=0.05)
+        task = asyncio.ensure_future(made.run(stop))
+        try:
+            await body(made, ControlDaemon(str(STAND_IN), UUID, folder / "r" / UUID, folder / "l" / UUID), boot)
+            assert not task.done()
+        finally:
+            stop.set()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(go())
+
+
+def test_the_daemon_and_its_servers_follow_the_largest_share(root: Path) -> None:
+    async def body(_made: MpsOfCard, daemon: ControlDaemon, boot: str) -> None:
+        await until(lambda: state(root).limit == 16384)
+        (root / "r" / UUID / "servers").write_text("4711 4712")
+        put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
+        await until(lambda: state(root).limit == 4096)
+        assert await daemon.ask("get_default_device_pinned_mem_limit 0") == "4G"
+        assert await daemon.ask("get_device_pinned_mem_limit 4712 0") == "4G"
+        put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(UUID, 7), boot=boot))
+        await until(lambda: state(root).limit == 7168)
+        assert await daemon.ask("get_device_pinned_mem_limit 4711 0") == "7G"
+        assert state(root).problem == ""
+
+    running(root, body)
+
+
+def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(root: Path) -> None:
+    fault(root, "stubborn")
+
+    async def body(made: MpsOfCard, _daemon: ControlDaemon, boot: str) -> None:
+        await until(lambda: state(root).limit == 16384)
+        (root / "r" / UUID / "servers").write_text("4711")
+        put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
+        await until(lambda: "the memory limit of server 4711 is '0G' after 4096M was set" in made.status.report()[1])
+        # A container with more than the former limit still waits for it; with less it is as it was.
+        assert state(root).limit == 16384
+        (root / "r" / UUID / "servers").write_text("")
+        await until(lambda: state(root).limit == 4096)
+        assert "degraded" not in made.status.report()[1]
+
+    running(root, body)
+
+
+def test_a_state_of_the_release_before_has_no_limit() -> None:
+    assert MpsState.from_json('{"v": 1, "at": 5, "problem": "", "servers": 1}').limit == 0
+    assert MpsState.from_json(MpsState(5, "", 1, 4096).to_json()) == MpsState(5, "", 1, 4096)
+    with pytest.raises(MpsStateError):
+        MpsState.from_json('{"v": 1, "at": 5, "problem": "", "servers": 1, "limit": "x"}')
