@@ -19,7 +19,7 @@ SUITES := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m suites
 # What `make test` runs: quick, or changed (CI: also what belongs to the changed paths).
 MODE ?= quick
 # These goals install what the machine lacks; the others only name it.
-INSTALLS := $(filter demo test test-full,$(MAKECMDGOALS))
+INSTALLS := $(filter demo test test-full pictures,$(MAKECMDGOALS))
 # Python programs without the suffix.
 SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu tests/lab/node/docker/usr/local/sbin/runc
 STARTED := $(shell date +%s)
@@ -66,7 +66,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -129,6 +129,11 @@ KEY ?=
 release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them
 	$(call say,the release)
 	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY))
+
+.PHONY: pictures
+pictures: demo ## The pictures below docs/pictures, from the demo's cluster: the terminal as SVG, the dashboard by Chromium (root)
+	$(call say,pictures of lab $(LAB_NAME))
+	@PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m pictures --name $(LAB_NAME)
 
 MUTANTS ?= --sample 300
 .PHONY: mutants
