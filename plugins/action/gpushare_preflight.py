@@ -31,6 +31,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
     "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
     "target_kubernetes": {"type": "str", "default": ""},
+    "take_over": {"type": "bool", "default": False},
     "root": {"type": "path", "default": "/"},
 }
 _UID_SHOWN = 20
@@ -77,6 +78,7 @@ class ActionModule(ActionBase):
             "scheduler_manifest",
             "memory_unit",
             "target_kubernetes",
+            "take_over",
             "expected",
             "driver_managed",
             "device_strategy",

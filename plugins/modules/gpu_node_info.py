@@ -196,6 +196,11 @@ managers:
     name: {description: Its project., type: str, sample: NVIDIA device plugin}
     active: {description: Whether it has the cards now., type: bool}
     evidence: {description: Observations., type: list, elements: str}
+    pods: {description: Running pods that have its devices., type: list, elements: str, sample: [default/train-0]}
+    holders:
+      description: UIDs of all pods that have its devices by kubelet's record. Some of them may have ended.
+      type: list
+      elements: str
 registered:
   description: Number of healthy devices by extended resource, from kubelet's record.
   returned: when V(managers) is gathered

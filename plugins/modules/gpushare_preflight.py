@@ -59,6 +59,10 @@ options:
     description: Version of Kubernetes for the next upgrade. Reports the feature gates of kubelet that this version no longer takes.
     type: str
     default: ""
+  take_over:
+    description: Whether this run moves other device plugins aside. Then an active one is a warning.
+    type: bool
+    default: false
   root:
     description: Folder that stands for the host's V(/), for tests.
     type: path
@@ -115,6 +119,7 @@ def main() -> None:
             "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
             "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
             "target_kubernetes": {"type": "str", "default": ""},
+            "take_over": {"type": "bool", "default": False},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,

@@ -494,6 +494,23 @@ SUITES = (
         seconds=800,
     ),
     Suite(
+        "take-over",
+        "nodes of NVIDIA's device plugin are taken over one at a time, and given back",
+        tests=("tests/hosts/test_take_over.py",),
+        lab="two",
+        paths=(
+            "playbooks/take_over.yml",
+            "roles/take_over/*",
+            f"{UTILS}/_takeover/*",
+            f"{UTILS}/_facts/device_managers.py",
+            f"{PLUGIN_UTILS}/_takeover/*",
+            "plugins/*/gpushare_takeover*.py",
+            "tests/hosts/test_take_over.py",
+            "tests/hosts/stand_in*",
+        ),
+        seconds=700,
+    ),
+    Suite(
         "scale",
         "the worst pods on 5000 nodes, binds in virtual time, and kubectl gpushare on 50,000 pods",
         tests=("tests/scale",),

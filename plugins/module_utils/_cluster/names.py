@@ -38,6 +38,12 @@ LABEL_SCHEDULE = "ack.node.gpu.schedule"
 LABEL_PROBE = "gpushare.kubernetes/probe"
 PROBE = "verify"
 
+# Of take_over.yml: the label of nodes from which another device plugin was moved aside by its affinity; the annotations that say what
+# nodes and DaemonSets were before.
+LABEL_TAKEN_OVER = "gpushare.kubernetes/taken-over"
+ANNOTATION_TAKEN_OVER = "gpushare.kubernetes/taken-over"
+ANNOTATION_MOVED_ASIDE = "gpushare.kubernetes/moved-aside"
+
 NAMESPACE = "kube-system"
 #: How the names of all our objects begin.
 PREFIX = "gpushare-"

@@ -10,11 +10,12 @@ Private to this collection. Read-only.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, SOCKETS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import registered
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import holding, registered
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess
 
 
@@ -23,32 +24,42 @@ class Manager:
     """Another manager of the cards.
 
     name: its project; active: whether it has the cards now (a process, or devices that kubelet holds for it), not only left
-    traces; evidence: what was seen, in words.
+    traces; evidence: what was seen, in words; pods: those with its devices and a process that runs, by name where it is known;
+    holders: UIDs of all pods that have its devices by kubelet's record, of which some may have ended.
     """
 
     name: str
     active: bool
     evidence: Tuple[str, ...]
+    pods: Tuple[str, ...] = ()
+    holders: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """How a manager is known. Patterns of its processes' names, its resources, its sockets; folders that only it makes."""
+    """How a manager is known. Patterns of its processes' names, its resources, its sockets; folders that only it makes.
+
+    allots: the resource that pods have of it, where that does not show whose it is.
+    """
 
     name: str
     process: str
     resource: str = ""
     socket: str = ""
     folder: str = ""
+    allots: str = ""
 
 
+#: The managers that take_over.yml moves aside.
+NVIDIA, OPERATOR, HAMI, ORIGINAL = "NVIDIA device plugin", "NVIDIA GPU Operator", "HAMi", "original gpushare device plugin"
+_NVIDIA_RESOURCE = r"nvidia\.com/(gpu|mig-.*)"
 _KINDS = (
-    _Kind("NVIDIA device plugin", "nvidia-device-plugin", resource=r"nvidia\.com/(gpu|mig-.*)", socket="nvidia.*"),
-    _Kind("NVIDIA GPU Operator", "gpu-operator|nvidia-operator-validator|nvidia-validator", folder="/run/nvidia/validations"),
-    _Kind("HAMi", "vGPUmonitor|hami-device-plugin", resource=r"nvidia\.com/gpu(mem|cores).*", folder="/usr/local/vgpu"),
+    _Kind(NVIDIA, "nvidia-device-plugin", resource=_NVIDIA_RESOURCE, socket="nvidia.*"),
+    _Kind(OPERATOR, "gpu-operator|nvidia-operator-validator|nvidia-validator", folder="/run/nvidia/validations", allots=_NVIDIA_RESOURCE),
+    _Kind(HAMI, "vGPUmonitor|hami-device-plugin", resource=r"nvidia\.com/gpu(mem|cores).*", folder="/usr/local/vgpu"),
     _Kind("GPU Manager", "gpu-manager", resource=r"tencent\.com/.*", socket="vcore.*|vmemory.*", folder="/etc/gpu-manager"),
     _Kind("elastic-gpu-agent", "elastic-gpu-agent", resource=r"elasticgpu\.io/.*", socket="elastic.*"),
-    _Kind("original gpushare device plugin", "gpushare-device-plugin.*", socket=re.escape(SOCKETS[MEMORY])),
+    _Kind(ORIGINAL, "gpushare-device-plugin.*", socket=re.escape(SOCKETS[MEMORY]), allots=re.escape(MEMORY)),
 )
 
 
@@ -60,8 +71,28 @@ def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> 
     if SOCKETS[CARDS] in sockets:
         sockets = [name for name in sockets if name != SOCKETS[MEMORY]]
     others = [process for process in host.processes if not any(word.startswith(own_root + "/") for word in process.argv[:2])]
-    found = (_manager(kind, host, others, sockets, resources) for kind in _KINDS)
-    return tuple(manager for manager in found if manager is not None)
+    found = [manager for manager in (_manager(kind, host, others, sockets, resources) for kind in _KINDS) if manager is not None]
+    if not found:
+        return ()
+    devices = holding(host, kubelet_root)
+    kinds = {kind.name: kind.resource or kind.allots for kind in _KINDS}
+    holders = {one.name: {uid for name, uids in devices.items() if re.fullmatch(kinds[one.name], name) for uid in uids} for one in found}
+    pods = _running(host) if any(holders.values()) else {}
+    return tuple(
+        replace(one, pods=tuple(sorted(pods[uid] for uid in holders[one.name] if uid in pods)), holders=tuple(sorted(holders[one.name])))
+        for one in found
+    )
+
+
+def _running(host: Host) -> Dict[str, str]:
+    """UID to name of the pods that have a process."""
+    table = Pods(host)
+    found = {}
+    for process in host.processes:
+        pod = table.of(process.pid)
+        if pod is not None:
+            found[pod.uid] = f"{pod.namespace}/{pod.name}" if pod.name else pod.uid
+    return found
 
 
 def _manager(kind: _Kind, host: Host, processes: List[RunningProcess], sockets: List[str], resources: Dict[str, int]) -> Optional[Manager]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import uids_in
@@ -67,10 +67,22 @@ def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
     return {str(name): len(ids) if isinstance(ids, (list, dict)) else 0 for name, ids in devices.items()}
 
 
+def holding(host: Host, kubelet_root: str) -> Dict[str, Tuple[str, ...]]:
+    """Extended resource to the UIDs of the pods that have devices of it by kubelet's record, also of some that have ended."""
+    found: Dict[str, Set[str]] = {}
+    for entry in _entries(host, kubelet_root):
+        found.setdefault(str(entry.get("ResourceName")), set()).add(str(entry.get("PodUID")))
+    return {resource: tuple(sorted(uids)) for resource, uids in found.items()}
+
+
+def _entries(host: Host, kubelet_root: str) -> List[Mapping[str, Any]]:
+    entries = recorded(host, kubelet_root).get("PodDeviceEntries")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
 def _pods(host: Host, kubelet_root: str) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
     """(those with memory, those with memory or whole cards)."""
-    entries = recorded(host, kubelet_root).get("PodDeviceEntries")
-    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    known = _entries(host, kubelet_root)
     memory, cards = ({str(entry.get("PodUID")) for entry in known if entry.get("ResourceName") == name} for name in (MEMORY, CARDS))
     if not memory | cards:
         return (), ()

@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
     STRATEGIES,
@@ -62,6 +63,9 @@ MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
 DISTRIBUTIONS = ("kubeadm",)
 MINIMUM_FREE_MIB = 500
+#: Other managers of the cards that the playbook take_over moves aside.
+MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
+_PODS_SHOWN = 8
 # Problems of the driver that end where the role nvidia_driver installs one.
 _INSTALLED_BY_ROLE = (
     "not_installed",
@@ -94,6 +98,7 @@ class Wanted:
     toolkit_managed: bool = False
     runtime_configured: bool = False
     target_kubernetes: str = ""
+    take_over: bool = False
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
@@ -109,7 +114,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
         _runtime(found, facts)
         _strategy(found, facts, wanted)
-        _managers(found, facts)
+        _managers(found, facts, wanted.take_over)
     if wanted.control_plane:
         _control_plane(found, facts, wanted)
     return Judgement(host, facts.kubelet.node_name, tuple(found.list))
@@ -308,17 +313,30 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has cards")
 
 
-def _managers(found: Reasons, facts: NodeFacts) -> None:
+def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
     for manager in facts.managers or ():
-        seen, evidence = f"{manager.name} on the host", f" ({'; '.join(manager.evidence)})"
-        if manager.active:
+        evidence = f" ({'; '.join(manager.evidence)})"
+        if not manager.active:
+            cure = "it seems to be gone and to have left this behind: clean up once you are sure"
+            found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
+            continue
+        pods = manager.pods
+        more = f" and {len(pods) - _PODS_SHOWN} more" if len(pods) > _PODS_SHOWN else ""
+        held = f"; pods that have its devices: {', '.join(pods[:_PODS_SHOWN])}{more}" if pods else ""
+        seen = f"{manager.name} on the host{evidence}{held}"
+        if manager.name == OPERATOR and not any(other.active and other.name == NVIDIA for other in facts.managers or ()):
+            # Its other parts, such as the driver's, may stay: only its device plugin gives cards away.
+            found.warn("managers", seen, "no other manager of the cards", "leave its device plugin switched off on this node")
+        elif manager.name not in MOVABLE:
             cure = (
                 "remove it from this node first (its DaemonSet, or the label that selects this node): both would give away the same cards"
             )
-            found.error("managers", seen + evidence, "no other manager of the cards", cure)
+            found.error("managers", seen, "no other manager of the cards", cure)
+        elif take_over:
+            found.warn("managers", seen, "no other manager of the cards", "nothing to do: this playbook moves it aside on this node")
         else:
-            cure = "it seems to be gone and to have left this behind: clean up once you are sure"
-            found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
+            cure = "run the playbook take_over instead, which moves it aside on this node first: both would give away the same cards"
+            found.error("managers", seen, "no other manager of the cards", cure)
 
 
 def _distribution_of(found: Reasons, facts: NodeFacts, cure: str) -> bool:

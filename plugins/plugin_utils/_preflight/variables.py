@@ -59,6 +59,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_scheduler_config": CONTROL_PLANES,
     "gpushare_scheduler_lease": CLUSTER,
     "gpushare_serial": GPU_NODES,
+    "gpushare_take_over_retire": CLUSTER,
     "gpushare_target_kubernetes": CLUSTER,
     "gpushare_token_seconds": CLUSTER,
     "gpushare_uninstall_force": CLUSTER,

@@ -48,6 +48,11 @@ CONTRACTS = {
     "module_utils._daemon": ("module_utils._host", "module_utils._change", "module_utils._cluster.names", "module_utils._identity.token"),
     "module_utils._scheduler": ("module_utils._host", "module_utils._change", "module_utils._cluster", "module_utils._daemon.health"),
     "module_utils._removal": tuple(f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")),
+    "module_utils._takeover": (
+        "module_utils._cluster.names",
+        "module_utils._cluster.kubectl",
+        "module_utils._facts.device_managers",
+    ),
     "module_utils._evidence": tuple(
         f"module_utils.{name}" for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_daemon.environment", "_scheduler")
     ),
@@ -55,6 +60,7 @@ CONTRACTS = {
     "plugin_utils._wheel": (),
     "plugin_utils._preflight": ("module_utils._facts", "module_utils._formats", "module_utils._kubelet.gates"),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
+    "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
     "plugin_utils._scheduler": (
         "module_utils._change.journal",

@@ -27,12 +27,27 @@ TASKS = [
 
 
 def plays(playbook: str) -> list[dict[str, Any]]:
-    return [play for play in yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text()) if "hosts" in play]
+    """The plays of a playbook, and those of the playbooks that it imports and that only it and take_over.yml are made of."""
+    found: list[dict[str, Any]] = []
+    for play in yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text()):
+        imported = play.get("ansible.builtin.import_playbook")
+        found += plays("control_planes") if imported == "control_planes.yml" else [play] if "hosts" in play else []
+    return found
+
+
+def tasks_of(play: dict[str, Any]) -> list[dict[str, Any]]:
+    """Its tasks, also those of files and blocks."""
+    found: list[dict[str, Any]] = []
+    for task in play["tasks"]:
+        file = task.get("ansible.builtin.import_tasks")
+        tasks = yaml.safe_load((ROOT / "playbooks" / file).read_text()) if file else [task]
+        found += [one for each in tasks for one in each.get("block", [each])]
+    return found
 
 
 def roles_of(play: dict[str, Any]) -> list[str]:
     """The roles that it includes, in their order, each with its entry point if it is not main."""
-    tasks = [one for task in play["tasks"] for one in task.get("block", [task])]
+    tasks = tasks_of(play)
     included = [task["ansible.builtin.include_role"] for task in tasks if "ansible.builtin.include_role" in task]
     return [":".join([role["name"].rpartition(".")[2], *([role["tasks_from"]] if "tasks_from" in role else [])]) for role in included]
 
@@ -107,8 +122,7 @@ def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[st
 
 def test_there_are_policies_before_there_is_an_account() -> None:
     """Also where only new GPU nodes are installed; and schedulers know the extender before a node offers units."""
-    plays = yaml.safe_load((ROOT / "playbooks/site.yml").read_text())
-    tasks = [(play["hosts"], one) for play in plays if "hosts" in play for task in play["tasks"] for one in task.get("block", [task])]
+    tasks = [(play["hosts"], one) for play in plays("site") for one in tasks_of(play)]
     roles = [(hosts, task["ansible.builtin.include_role"]) for hosts, task in tasks if "ansible.builtin.include_role" in task]
     names = [(role["name"].split(".")[-1], role.get("tasks_from", "main")) for _hosts, role in roles]
     wanted = ["admission", "extender", "scheduler", "device_plugin"]

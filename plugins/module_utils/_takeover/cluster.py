@@ -1,0 +1,205 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Moves other device plugins away from nodes and gives them back, through kubectl: looks at everything first, then writes.
+
+Private to this collection. Nothing of theirs is deleted here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_TAKEN_OVER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import OtherPlugin, Switch, other_plugins
+
+_ENDED = ("Succeeded", "Failed")
+# A controller has written the status of a DaemonSet within milliseconds.
+_ATTEMPTS = 6
+_PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class PluginPod:
+    """A pod of another device plugin. terminating: it goes already."""
+
+    node: str
+    name: str
+    plugin: str
+    terminating: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """changes: made, or to be made in check mode; left: pods of theirs that are still on the nodes; kept: what others have changed."""
+
+    changes: Tuple[Change, ...]
+    left: Tuple[PluginPod, ...]
+    kept: Tuple[str, ...] = ()
+
+
+class _ConflictError(RuntimeError):
+    """The object of this title was changed between reading and writing it."""
+
+
+class Cluster:
+    """What the API server has of other device plugins, read once; and again where others write at the same moment."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._kubectl = kubectl
+        self._read()
+
+    def _read(self) -> None:
+        self.daemon_sets = self._items("/apis/apps/v1/daemonsets")
+        self.plugins = other_plugins(self.daemon_sets)
+        self.nodes: Dict[str, Mapping[str, Any]] = {str(one["metadata"]["name"]): one for one in self._items("/api/v1/nodes")}
+        self._pods: Optional[List[PluginPod]] = None
+
+    @property
+    def pods(self) -> List[PluginPod]:
+        """The pods of these plugins that have not ended."""
+        if self._pods is None:
+            self._pods = [pod for plugin in self.plugins for pod in self._pods_of(plugin)]
+        return self._pods
+
+    def plugins_on(self, nodes: Set[str]) -> List[OtherPlugin]:
+        """Those with a pod on one of these nodes, or whose label one of them has."""
+        here = {pod.plugin for pod in self.pods if pod.node in nodes}
+        return [plugin for plugin in self.plugins if plugin.title in here or any(self._selects(plugin, node) for node in nodes)]
+
+    def nodes_of(self, plugin: OtherPlugin) -> Set[str]:
+        """The nodes that it serves, or whose label it selects."""
+        return {pod.node for pod in self.pods if pod.plugin == plugin.title} | {node for node in self.nodes if self._selects(plugin, node)}
+
+    def move_aside(self, names: Sequence[str], dry: bool) -> Outcome:
+        """Move every plugin away that runs on these nodes. TakeOverError, before anything is changed, where that cannot be."""
+        self._known(names)
+        refusals = [plugin.refusal for plugin in self.plugins_on(set(names)) if plugin.refusal]
+        if refusals:
+            raise TakeOverError(" ".join(refusals) + " Nothing was changed.")
+        # A plugin that has left a node already is still to get its affinity, if the attempt before was cut short.
+        concerned = {plugin.title for plugin in self.plugins_on(set(names))}
+        changes = self._converge(lambda: self._moves(names, concerned), dry)
+        return Outcome(changes, tuple(self._left(names) if not dry else [pod for pod in self.pods if pod.node in names]))
+
+    def _moves(self, names: Sequence[str], concerned: Set[str]) -> List[Change]:
+        # The labels before the DaemonSets: in the other order these would make new pods on the nodes first.
+        nodes = (aside.node_aside(node, self._switches(node)) for node in self._known(names))
+        changes = [change for change in nodes if change is not None]
+        for plugin in self.plugins:
+            change = aside.daemon_set_aside(self._daemon_set(plugin)) if plugin.by_affinity and plugin.title in concerned else None
+            changes += [change] if change is not None else []
+        return changes
+
+    def give_back(self, names: Sequence[str], dry: bool) -> Outcome:
+        """The nodes as they were; and each DaemonSet as it was, once no node needs its change any more."""
+        kept: Dict[str, None] = {}
+        changes = self._converge(lambda: self._returns(names, kept), dry)
+        return Outcome(changes, (), tuple(kept))
+
+    def _returns(self, names: Sequence[str], kept: Dict[str, None]) -> List[Change]:
+        changes: List[Change] = []
+        for name in names:
+            node = self.nodes.get(name)
+            if node is None:
+                continue
+            change, others = aside.node_returned(node)
+            changes += [change] if change is not None else []
+            kept.update({f"label {label} of node {name}, which was changed since": None for label in others})
+        labelled = {name for name, node in self.nodes.items() if LABEL_TAKEN_OVER in (node["metadata"].get("labels") or {})}
+        if not labelled - set(names):
+            back = [aside.daemon_set_returned(self._daemon_set(plugin)) for plugin in self.plugins]
+            changes += [change for change in back if change is not None]
+        return changes
+
+    def _switches(self, node: Mapping[str, Any]) -> List[Switch]:
+        return [plugin.switch for plugin in self.plugins_on({str(node["metadata"]["name"])})]
+
+    def _selects(self, plugin: OtherPlugin, node: str) -> bool:
+        labels = (self.nodes.get(node) or {"metadata": {}})["metadata"].get("labels") or {}
+        return not plugin.by_affinity and labels.get(plugin.switch.label) == plugin.switch.stays
+
+    def _known(self, names: Sequence[str]) -> List[Mapping[str, Any]]:
+        missing = [name for name in names if name not in self.nodes]
+        if missing:
+            raise TakeOverError(
+                f"the cluster has no node {', '.join(missing[:8])[:200]}; expected the nodes of these hosts; set gpushare_node_name. "
+                "Nothing was changed."
+            )
+        return [self.nodes[name] for name in names]
+
+    def _converge(self, plan: Callable[[], List[Change]], dry: bool) -> Tuple[Change, ...]:
+        """Make what is planned; plan again where another client has changed an object since it was read. The changes made."""
+        made: List[Change] = []
+        title = ""
+        for _attempt in range(_ATTEMPTS):
+            changes = plan()
+            if dry:
+                return tuple(changes)
+            try:
+                for change in changes:
+                    self._write(change)
+                    made.append(change)
+                return tuple(made)
+            except _ConflictError as error:
+                title = str(error)
+                time.sleep(_PAUSE_SECONDS)
+                self._read()
+        raise TakeOverError(
+            f"{title} is changed by other clients all the time ({_ATTEMPTS} attempts); expected a moment without a change; run again"
+        )
+
+    def _write(self, change: Change) -> None:
+        where = ["--namespace", change.namespace] if change.namespace else []
+        patch = f"--patch={json.dumps(change.patch)}"
+        try:
+            self._kubectl.text([*where, "patch", change.kind.lower(), change.name, "--type=merge", patch])
+        except KubectlError as error:
+            if "Conflict" in str(error) or "the object has been modified" in str(error):
+                raise _ConflictError(change.title) from None
+            raise
+
+    def _left(self, names: Sequence[str]) -> List[PluginPod]:
+        self._pods = None
+        return [pod for pod in self.pods if pod.node in names]
+
+    def _daemon_set(self, plugin: OtherPlugin) -> Mapping[str, Any]:
+        key = (plugin.namespace, plugin.name)
+        return next(one for one in self.daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) == key)
+
+    def _pods_of(self, plugin: OtherPlugin) -> List[PluginPod]:
+        uid = self._daemon_set(plugin)["metadata"].get("uid")
+        command = ["--namespace", plugin.namespace, "get", "pods"]
+        found = self._kubectl.items([*command, *([f"--selector={plugin.selector}"] if plugin.selector else [])])
+        return [
+            PluginPod(
+                str(pod["spec"]["nodeName"]),
+                f"{plugin.namespace}/{pod['metadata']['name']}",
+                plugin.title,
+                bool(pod["metadata"].get("deletionTimestamp")),
+            )
+            for pod in found
+            if pod["spec"].get("nodeName")
+            and any(one.get("uid") == uid for one in pod["metadata"].get("ownerReferences") or ())
+            and (pod.get("status") or {}).get("phase") not in _ENDED
+        ]
+
+    def _items(self, path: str) -> List[Dict[str, Any]]:
+        # Raw, because kubectl prints lists of nothing in several ways.
+        return list(json.loads(self._kubectl.text(["get", "--raw", path]))["items"])
+
+
+def active_pods(kubectl: Kubectl, nodes: Set[str]) -> Dict[str, str]:
+    """UID to namespace/name of the pods on these nodes that have not ended."""
+    columns = '{.metadata.uid}{" "}{.spec.nodeName}{" "}{.metadata.namespace}/{.metadata.name}{"\\n"}'
+    selector = "--field-selector=spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+    lines = kubectl.text(["get", "pods", "--all-namespaces", selector, f"--output=jsonpath={{range .items[*]}}{columns}{{end}}"])
+    words = (line.split(" ") for line in lines.splitlines())
+    return {word[0]: word[2] for word in words if len(word) == 3 and word[1] in nodes}

@@ -1,0 +1,149 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The parts of the original gpushare in a cluster, and their end: after everything else, and only once nothing of it is in use.
+
+Private to this collection. Until then its accounts and rights stay as they are, so that there is a way back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import FIELD_MANAGER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
+    COMPONENT,
+    ORIGINAL_EXTENDER,
+    ORIGINAL_PLUGIN,
+    owner_of,
+)
+
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+#: Names of its accounts, roles and bindings.
+NAMES = (ORIGINAL_EXTENDER, ORIGINAL_PLUGIN)
+# What the API server writes by itself, and would not take back.
+_OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The objects of the original, as the API has them, in the order in which they go: what runs first, its accounts last."""
+
+    daemon_sets: Tuple[Mapping[str, Any], ...]
+    deployments: Tuple[Mapping[str, Any], ...]
+    services: Tuple[Mapping[str, Any], ...]
+    rights: Tuple[Mapping[str, Any], ...]
+
+    @property
+    def all(self) -> List[Mapping[str, Any]]:
+        return [*self.daemon_sets, *self.deployments, *self.services, *self.rights]
+
+    @property
+    def writers(self) -> List[str]:
+        """User names of its accounts, which write the annotations of pods as long as it runs."""
+        found = set()
+        for one in (*self.daemon_sets, *self.deployments):
+            pod = one["spec"]["template"]["spec"]
+            account = pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
+            found.add(f"system:serviceaccount:{one['metadata']['namespace']}:{account}")
+        return sorted(found)
+
+    @property
+    def node_ports(self) -> List[int]:
+        """Where kube-proxy takes connections for its extender, on every address of every node."""
+        ports = {port.get("nodePort") for one in self.services for port in one["spec"].get("ports") or ()}
+        return sorted(port for port in ports if isinstance(port, int))
+
+
+def parts(kubectl: Kubectl, cluster: Cluster) -> Parts:
+    """The parts that there are. Objects that this collection has applied are not among them."""
+    originals = {(plugin.namespace, plugin.name) for plugin in cluster.plugins if plugin.is_original}
+    daemon_sets = [one for one in cluster.daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) in originals]
+    deployments = [one for one in _items(kubectl, "/apis/apps/v1/deployments", "apps/v1", "Deployment") if _is_extender(one)]
+    services = [
+        one
+        for one in _items(kubectl, "/api/v1/services", "v1", "Service")
+        if ((one.get("spec") or {}).get("selector") or {}).get(COMPONENT) == ORIGINAL_EXTENDER
+    ]
+    namespaces = sorted({str(one["metadata"]["namespace"]) for one in (*daemon_sets, *deployments)})
+    rights: List[Mapping[str, Any]] = []
+    for path, kind in (("clusterrolebindings", "ClusterRoleBinding"), ("clusterroles", "ClusterRole")):
+        rights += [one for one in _items(kubectl, f"{_RBAC}/{path}", "rbac.authorization.k8s.io/v1", kind) if _is_theirs(one)]
+    for namespace in namespaces:
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        rights += [one for one in _items(kubectl, path, "v1", "ServiceAccount") if _is_theirs(one)]
+    typed = [{"apiVersion": "apps/v1", "kind": "DaemonSet", **one} for one in daemon_sets]
+    return Parts(tuple(typed), tuple(deployments), tuple(services), tuple(rights))
+
+
+def check_unused(found: Parts, cluster: Cluster, serving: Sequence[str]) -> None:
+    """TakeOverError while the original still serves a node, or something would bring its parts back. serving: nodes that ours serves."""
+    titles = {f"DaemonSet {one['metadata']['namespace']}/{one['metadata']['name']}" for one in found.daemon_sets}
+    running = sorted({pod.node for pod in cluster.pods if pod.plugin in titles})
+    if running:
+        raise TakeOverError(
+            f"the original's device plugin runs on {', '.join(running[:8])}; expected it on no node; run the playbook take_over for these "
+            "nodes first. Nothing was changed."
+        )
+    if found.daemon_sets and not serving:
+        raise TakeOverError(
+            "no node has the annotation gpushare/cards; expected the device plugin of this collection in the original's place; run the "
+            "playbook take_over first. Nothing was changed."
+        )
+    owned = [f"{title(one)} ({owner_of(one['metadata'])})" for one in found.all if owner_of(one["metadata"])]
+    if owned:
+        raise TakeOverError(
+            f"{', '.join(owned[:8])} would come back: expected objects that nothing else brings to their state; remove the original there. "
+            "Nothing was changed."
+        )
+
+
+def for_file(found: Parts) -> str:
+    """All parts as one document for `kubectl apply -f`."""
+    return json.dumps(json.loads(as_list([_restorable(one) for one in found.all])), indent=1, sort_keys=True) + "\n"
+
+
+def retire(kubectl: Kubectl, found: Parts) -> None:
+    """Delete the parts, in their order."""
+    for one in found.all:
+        kubectl.text(["delete", "--ignore-not-found", "--wait=true", "--timeout=15s", "-f", "-"], json.dumps(_reference(one)))
+
+
+def title(item: Mapping[str, Any]) -> str:
+    metadata = item["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{item['kind']} {namespace + '/' if namespace else ''}{metadata['name']}"
+
+
+def _items(kubectl: Kubectl, path: str, version: str, kind: str) -> List[Dict[str, Any]]:
+    # A list's items have no kind of their own.
+    return [{**one, "apiVersion": version, "kind": kind} for one in json.loads(kubectl.text(["get", "--raw", path]))["items"]]
+
+
+def _is_extender(deployment: Mapping[str, Any]) -> bool:
+    labels = (deployment["spec"]["template"].get("metadata") or {}).get("labels") or {}
+    return labels.get(COMPONENT) == ORIGINAL_EXTENDER
+
+
+def _is_theirs(item: Mapping[str, Any]) -> bool:
+    managers = {one.get("manager") for one in item["metadata"].get("managedFields") or ()}
+    return item["metadata"]["name"] in NAMES and FIELD_MANAGER not in managers
+
+
+def _reference(item: Mapping[str, Any]) -> Dict[str, Any]:
+    metadata = {key: item["metadata"][key] for key in ("name", "namespace") if item["metadata"].get(key)}
+    return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": metadata}
+
+
+def _restorable(item: Mapping[str, Any]) -> Dict[str, Any]:
+    metadata = {key: value for key, value in item["metadata"].items() if key not in _OF_THE_SERVER}
+    kept = {key: value for key, value in item.items() if key not in ("metadata", "status")}
+    if item["kind"] == "Service":
+        kept["spec"] = {key: value for key, value in kept["spec"].items() if key not in ("clusterIP", "clusterIPs")}
+    return {**kept, "metadata": metadata}

@@ -1,0 +1,133 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether other device plugins can be moved aside: what the hosts say of kubelet and cards, and what the cluster has, must agree.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import unit_mib
+
+#: The original has these two.
+_UNITS = ("GiB", "MiB")
+_SHOWN = 8
+_QUOTED = 80
+#: Managers on a host → the DaemonSets in the cluster that may be theirs. HAMi's program has NVIDIA's name.
+_MAY_BE: Mapping[str, tuple[str, ...]] = {NVIDIA: (NVIDIA, OPERATOR, HAMI), HAMI: (HAMI,), ORIGINAL: (ORIGINAL,)}
+
+
+@dataclass(frozen=True)
+class HostState:
+    """What is known of one GPU host. managers: the other managers of its cards, as gpu_node_info has them; registered: healthy devices
+    by resource, at kubelet; memories: MiB of each card, in their order; unit: the one in which ours will count."""
+
+    host: str
+    node: str
+    managers: Sequence[Mapping[str, Any]]
+    registered: Mapping[str, int]
+    memories: Sequence[int]
+    unit: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """refusals: why the run must stop, each a message of its own; moves: host → titles of the DaemonSets that leave it."""
+
+    refusals: tuple[str, ...]
+    moves: Mapping[str, list[str]]
+
+
+def judge(hosts: Iterable[HostState], found: Mapping[str, Any], port: int, drain: bool) -> Verdict:
+    """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first."""
+    refusals: list[str] = []
+    moves: dict[str, list[str]] = {}
+    concerned: dict[str, Mapping[str, Any]] = {}
+    for host in hosts:
+        here = [plugin for plugin in found["plugins"] if host.node in plugin["nodes"]]
+        if here:
+            moves[host.host] = [str(plugin["title"]) for plugin in here]
+        concerned.update({str(plugin["title"]): plugin for plugin in here})
+        refusals += _unknown(host, here)
+        refusals += _holders(host, here, found["pods"], drain)
+        if any(plugin["original"] for plugin in here):
+            refusals += _unit(host)
+    refusals = [str(plugin["refusal"]) for _title, plugin in sorted(concerned.items()) if plugin["refusal"]] + refusals
+    if any(plugin["original"] for plugin in found["plugins"]) and port in found["node_ports"]:
+        refusals.append(
+            f"the original's Service has the NodePort {port}, which kube-proxy serves on 127.0.0.1, too, and gpushare_extender_port is the "
+            "same: set gpushare_extender_port to a free port outside of the range of NodePorts, such as 22766"
+        )
+    return Verdict(tuple(refusals), moves)
+
+
+def held_by(host: HostState, kinds: Iterable[str], pods: Mapping[str, str]) -> list[str]:
+    """The pods that hold devices of these managers: those with a process, and those that the API server still counts."""
+    names: set[str] = set()
+    for manager in host.managers:
+        if manager["name"] in kinds:
+            names.update(str(name) for name in manager.get("pods") or ())
+            names.update(str(pods[uid]) for uid in manager.get("holders") or () if uid in pods)
+    return sorted(names)
+
+
+def original_unit(registered: int, memories: Sequence[int]) -> str | None:
+    """The unit in which the original counts, which takes the first card for all: None where it cannot be told."""
+    possible = [
+        unit
+        for unit in _UNITS
+        if any(len(memories) * (memory // (unit_mib(unit) or 1)) == registered for memory in memories) and registered
+    ]
+    return possible[0] if len(possible) == 1 else None
+
+
+def _unknown(host: HostState, here: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A device plugin that runs without a DaemonSet that could be moved."""
+    kinds = {str(plugin["kind"]) for plugin in here}
+    lost = [
+        str(manager["name"])
+        for manager in host.managers
+        if any(_runs(word) for word in manager["evidence"]) and not kinds.intersection(_MAY_BE.get(manager["name"], (manager["name"],)))
+    ]
+    return [
+        f"{host.host}: {name} runs on the node {host.node}, and no DaemonSet of it is known to have a pod there; expected one that can be "
+        "moved aside: stop it on this node by the means that started it"
+        for name in lost
+        if name in _MAY_BE
+    ]
+
+
+def _runs(evidence: str) -> bool:
+    return evidence.startswith("process ")
+
+
+def _holders(host: HostState, here: Sequence[Mapping[str, Any]], pods: Mapping[str, str], drain: bool) -> list[str]:
+    """The original's pods keep what they have."""
+    names = held_by(host, (NVIDIA, OPERATOR, HAMI), pods)
+    if not names or drain:
+        return []
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    whose = ", ".join(str(plugin["title"]) for plugin in here) or "another device plugin"
+    shown = ", ".join(name[:_QUOTED] for name in names[:_SHOWN])
+    return [
+        f"{host.host}: pods have cards of {whose}: {shown}{more}; expected none, because cards would be given away twice: delete these "
+        "pods, set gpushare_drain, or leave the host out with --limit"
+    ]
+
+
+def _unit(host: HostState) -> list[str]:
+    units = original_unit(host.registered.get(MEMORY, 0), host.memories)
+    if units is None or units == host.unit:
+        return []
+    return [
+        f"{host.host}: the original counts memory in {units} on the node {host.node}, and gpushare_memory_unit is {host.unit}: the device "
+        f"ids of running pods would mean another amount; set gpushare_memory_unit: {units} for this host"
+    ]

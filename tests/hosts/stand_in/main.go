@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright: gpushare.kubernetes contributors
+
+// Stands in for the device plugins of others, under their names: /etc/stand-in.json of its image says what it registers with kubelet.
+// It answers Allocate as they do: from what it is told, never from the ids that kubelet has chosen.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+const folder = "/var/lib/kubelet/device-plugins"
+
+// Config is the file. Index: number of ids of a container to the index of the card that it gets, as the original's annotation has it.
+// Listen: an address on which every node passes the filter of a scheduler, instead of all the rest.
+type Config struct {
+	Listen   string         `json:"listen"`
+	Resource string         `json:"resource"`
+	Socket   string         `json:"socket"`
+	IDs      []string       `json:"ids"`
+	Units    int            `json:"units"`
+	Index    map[string]int `json:"index"`
+}
+
+type plugin struct {
+	config Config
+}
+
+func (p *plugin) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
+	return &api.DevicePluginOptions{}, nil
+}
+
+func (p *plugin) ListAndWatch(_ *api.Empty, stream api.DevicePlugin_ListAndWatchServer) error {
+	var devices []*api.Device
+	for _, id := range p.config.IDs {
+		devices = append(devices, &api.Device{ID: id, Health: api.Healthy})
+	}
+	if err := stream.Send(&api.ListAndWatchResponse{Devices: devices}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
+	response := &api.AllocateResponse{}
+	for _, container := range request.ContainerRequests {
+		count := strconv.Itoa(len(container.DevicesIDs))
+		envs := map[string]string{"NVIDIA_VISIBLE_DEVICES": container.DevicesIDs[0]}
+		if p.config.Index != nil {
+			index, known := p.config.Index[count]
+			if !known {
+				return nil, fmt.Errorf("no card is meant for %s ids", count)
+			}
+			envs = map[string]string{
+				"NVIDIA_VISIBLE_DEVICES":       strconv.Itoa(index),
+				"ALIYUN_COM_GPU_MEM_IDX":       strconv.Itoa(index),
+				"ALIYUN_COM_GPU_MEM_POD":       count,
+				"ALIYUN_COM_GPU_MEM_CONTAINER": count,
+				"ALIYUN_COM_GPU_MEM_DEV":       strconv.Itoa(p.config.Units),
+			}
+		}
+		response.ContainerResponses = append(response.ContainerResponses, &api.ContainerAllocateResponse{Envs: envs})
+	}
+	return response, nil
+}
+
+func (p *plugin) PreStartContainer(context.Context, *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+	return &api.PreStartContainerResponse{}, nil
+}
+
+func (p *plugin) GetPreferredAllocation(context.Context, *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+	return &api.PreferredAllocationResponse{}, nil
+}
+
+// serve registers and returns when kubelet has a new socket, or ours is gone.
+func (p *plugin) serve() error {
+	path := filepath.Join(folder, p.config.Socket)
+	_ = os.Remove(path)
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer()
+	api.RegisterDevicePluginServer(server, p)
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	kubelet := filepath.Join(folder, "kubelet.sock")
+	before, err := os.Stat(kubelet)
+	if err != nil {
+		return err
+	}
+	connection, err := grpc.NewClient("unix:"+kubelet, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	request := &api.RegisterRequest{Version: api.Version, Endpoint: p.config.Socket, ResourceName: p.config.Resource}
+	if _, err := api.NewRegistrationClient(connection).Register(context.Background(), request); err != nil {
+		return err
+	}
+	log.Printf("registered %d ids of %s", len(p.config.IDs), p.config.Resource)
+	for {
+		time.Sleep(500 * time.Millisecond)
+		now, err := os.Stat(kubelet)
+		if err != nil || !os.SameFile(before, now) {
+			return fmt.Errorf("kubelet has another socket")
+		}
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("the socket is gone")
+		}
+	}
+}
+
+// filter answers as the original's extender: with the names that it was asked about.
+func filter(writer http.ResponseWriter, request *http.Request) {
+	var asked struct {
+		NodeNames []string `json:"NodeNames"`
+	}
+	if err := json.NewDecoder(request.Body).Decode(&asked); err != nil {
+		http.Error(writer, err.Error(), http.StatusBadRequest)
+		return
+	}
+	writer.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(writer).Encode(map[string]any{"NodeNames": asked.NodeNames, "Error": ""})
+}
+
+func main() {
+	text, err := os.ReadFile("/etc/stand-in.json")
+	if err != nil {
+		log.Fatal(err)
+	}
+	p := &plugin{}
+	if err := json.Unmarshal(text, &p.config); err != nil {
+		log.Fatal(err)
+	}
+	if p.config.Listen != "" {
+		http.HandleFunc("/gpushare-scheduler/filter", filter)
+		log.Fatal(http.ListenAndServe(p.config.Listen, nil))
+	}
+	for {
+		log.Print(p.serve())
+		time.Sleep(time.Second)
+	}
+}

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Why other device plugins cannot be moved aside, by what hosts and cluster say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge, original_unit
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.plugins.takeover.others import Json, nvidia, original
+
+RUNS = {"name": "NVIDIA device plugin", "active": True, "evidence": ["process 60 (nvidia-device-plugin)"], "pods": [], "holders": []}
+THEIRS = {**RUNS, "name": "original gpushare device plugin", "evidence": ["process 61 (gpushare-device-plugin-v2)"]}
+MEMORY = "aliyun.com/gpu-mem"
+
+
+def cluster(*items: Json, nodes: tuple[str, ...] = ("gpu1",), **changes: Any) -> dict[str, Any]:
+    plugins = [{**one.as_dict(), "nodes": list(nodes)} for one in other_plugins(items)]
+    return {"plugins": plugins, "pods": {}, "writers": [], "node_ports": [], **changes}
+
+
+def host(*managers: Json, registered: int = 0, memories: tuple[int, ...] = (16384, 16384), unit: str = "GiB") -> HostState:
+    return HostState("gpu1", "gpu1", managers, {MEMORY: registered} if registered else {}, memories, unit)
+
+
+def refusals(state: HostState, found: dict[str, Any], port: int = 32766, drain: bool = False) -> list[str]:
+    return list(judge([state], found, port, drain).refusals)
+
+
+def test_a_plugin_without_pods_is_moved() -> None:
+    verdict = judge([host(RUNS)], cluster(nvidia()), 32766, False)
+    assert (verdict.refusals, verdict.moves) == ((), {"gpu1": ["DaemonSet kube-system/nvidia-device-plugin-daemonset"]})
+
+
+def test_a_host_that_nobody_serves_is_not_moved() -> None:
+    verdict = judge([host()], cluster(nvidia(), nodes=("gpu2",)), 32766, False)
+    assert (verdict.refusals, verdict.moves) == ((), {})
+
+
+def test_pods_that_have_its_cards_are_named_also_those_that_have_no_process_yet() -> None:
+    manager = {**RUNS, "pods": ["default/train-0"], "holders": ["u1", "u2", "ended"]}
+    (why,) = refusals(host(manager), cluster(nvidia(), pods={"u1": "default/train-0", "u2": "default/pulls-its-image"}))
+    assert (
+        "pods have cards of DaemonSet kube-system/nvidia-device-plugin-daemonset: default/pulls-its-image, default/train-0; expected none"
+        in why
+    )
+    assert refusals(host(manager), cluster(nvidia()), drain=True) == []
+    # Also when the plugin itself is gone already.
+    left = {**manager, "active": False, "evidence": []}
+    assert "another device plugin: default/train-0" in refusals(host(left), cluster())[0]
+
+
+def test_pods_of_the_original_keep_their_cards() -> None:
+    manager = {**THEIRS, "pods": ["default/train-0"], "holders": ["u1"]}
+    assert refusals(host(manager, registered=32), cluster(original(), pods={"u1": "default/train-0"})) == []
+
+
+def test_a_plugin_that_no_daemon_set_runs_cannot_be_moved() -> None:
+    assert "NVIDIA device plugin runs on the node gpu1, and no DaemonSet of it is known" in refusals(host(RUNS), cluster())[0]
+    assert "original gpushare device plugin runs on the node gpu1" in refusals(host(THEIRS), cluster(nvidia()))[0]
+
+
+def test_an_owned_one_is_named_once_with_the_change_to_make() -> None:
+    owned = nvidia(annotations={"meta.helm.sh/release-name": "nvdp"})
+    both = [HostState(name, name, [RUNS], {}, (), "GiB") for name in ("gpu1", "gpu2")]
+    (why,) = judge(both, cluster(owned, nodes=("gpu1", "gpu2")), 32766, False).refusals
+    assert "belongs to the Helm release nvdp" in why
+
+
+def test_the_originals_port_is_not_ours() -> None:
+    found = cluster(original(), node_ports=[32766])
+    assert "set gpushare_extender_port to a free port" in refusals(host(THEIRS, registered=32), found)[0]
+    assert refusals(host(THEIRS, registered=32), found, port=22766) == []
+
+
+def test_ids_in_another_unit_would_mean_another_amount() -> None:
+    (why,) = refusals(host(THEIRS, registered=2 * 16384), cluster(original()))
+    assert "set gpushare_memory_unit: MiB for this host" in why
+    assert refusals(host(THEIRS, registered=2 * 16384, unit="MiB"), cluster(original())) == []
+    assert refusals(host(THEIRS, registered=32), cluster(original())) == []
+
+
+@pytest.mark.parametrize(
+    ("registered", "memories", "unit"),
+    [
+        (32, (16384, 16384), "GiB"),
+        (32768, (16384, 16384), "MiB"),
+        (30, (15360, 24576), "GiB"),
+        (48, (15360, 24576), "GiB"),
+        (7, (16384,), None),
+        (0, (), None),
+    ],
+)
+def test_the_unit_of_the_original_by_the_number_of_its_ids(registered: int, memories: tuple[int, ...], unit: str | None) -> None:
+    assert original_unit(registered, memories) == unit
+
+
+@given(st.lists(st.integers(4096, 200_000), min_size=1, max_size=8), st.sampled_from((("GiB", 1024), ("MiB", 1))))
+def test_the_unit_is_never_mistaken(memories: list[int], unit: tuple[str, int]) -> None:
+    assert original_unit(len(memories) * (memories[0] // unit[1]), memories) in (unit[0], None)

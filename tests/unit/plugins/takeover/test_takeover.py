@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Whose a DaemonSet is, how it leaves a node, and that everything is as it was once it is given back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import (
+    TakeOverError,
+    daemon_set_aside,
+    daemon_set_returned,
+    moves_of,
+    node_aside,
+    node_returned,
+    with_expression,
+    without_expression,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import BY_AFFINITY, is_prepared, other_plugins, owner_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.plugins.takeover.others import Api, Json, daemon_set, hami, merged, node, nvidia, operators, original, runs_on
+
+TAKEN = "gpushare.kubernetes/taken-over"
+ASIDE = "gpushare.kubernetes/moved-aside"
+KEYS, VALUES = ("zone", "gpu", TAKEN), ("a", "b")
+
+expressions = st.builds(
+    lambda key, operator, values: {"key": key, "operator": operator, **({"values": values} if operator in ("In", "NotIn") else {})},
+    st.sampled_from(KEYS[:2]),
+    st.sampled_from(("In", "NotIn", "Exists", "DoesNotExist")),
+    st.lists(st.sampled_from(VALUES), min_size=1, max_size=2),
+)
+terms = st.one_of(st.just({}), st.builds(lambda many: {"matchExpressions": many}, st.lists(expressions, min_size=1, max_size=3)))
+required = st.builds(lambda many: {"nodeSelectorTerms": many}, st.lists(terms, min_size=1, max_size=3))
+preferred = st.just([{"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}}])
+affinities = st.one_of(
+    st.none(),
+    st.just({}),
+    st.builds(
+        lambda node_affinity, pods: {**({"nodeAffinity": node_affinity} if node_affinity is not None else {}), **pods},
+        st.one_of(
+            st.none(),
+            st.just({}),
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "requiredDuringSchedulingIgnoredDuringExecution": required,
+                    "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+                },
+            ),
+        ),
+        st.sampled_from(({}, {"podAntiAffinity": {"x": 1}})),
+    ),
+)
+labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=3)
+
+
+def kinds(*items: Json) -> list[tuple[str, str, bool]]:
+    return [(one.kind, one.switch.label, one.by_affinity) for one in other_plugins(items)]
+
+
+# Whose it is.
+
+
+@pytest.mark.parametrize(
+    ("item", "wanted"),
+    [
+        (nvidia(), (NVIDIA, TAKEN, True)),
+        (operators(), (OPERATOR, "nvidia.com/gpu.deploy.device-plugin", False)),
+        (hami(), (HAMI, "gpu", False)),
+        (original(), (ORIGINAL, "gpushare", False)),
+        # Without its usual selector each of them can only be moved by its affinity.
+        (merged(original(), {"spec": {"template": {"spec": {"nodeSelector": None}}}}), (ORIGINAL, TAKEN, True)),
+        (merged(hami(), {"spec": {"template": {"spec": {"nodeSelector": {"gpu": "off"}}}}}), (HAMI, TAKEN, True)),
+    ],
+)
+def test_a_device_plugin_is_known_by_its_manifest(item: Json, wanted: tuple[str, str, bool]) -> None:
+    assert kinds(item) == [wanted]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        daemon_set("gpu-feature-discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.17.1", "gpu-feature-discovery-ctr"),
+        daemon_set("kube-proxy", "registry.k8s.io/kube-proxy:v1.36.3", "kube-proxy"),
+        daemon_set("nvidia-dcgm-exporter", "nvcr.io/nvidia/k8s/dcgm-exporter:4", "nvidia-dcgm-exporter"),
+    ],
+)
+def test_other_daemon_sets_are_none(item: Json) -> None:
+    assert kinds(item) == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wanted"),
+    [
+        ({}, ""),
+        ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "the Helm release of this object"),
+        ({"annotations": {"meta.helm.sh/release-name": "nvdp"}}, "the Helm release nvdp"),
+        ({"annotations": {"argocd.argoproj.io/tracking-id": "gpu:apps/DaemonSet:x"}}, "Argo CD (gpu:apps/DaemonSet:x)"),
+        ({"labels": {"kustomize.toolkit.fluxcd.io/name": "infra"}}, "Flux (infra)"),
+        ({"labels": {"helm.toolkit.fluxcd.io/name": "infra", "app.kubernetes.io/managed-by": "Helm"}}, "Flux (infra)"),
+        ({"ownerReferences": [{"kind": "ClusterPolicy", "name": "p", "controller": True}]}, "ClusterPolicy p"),
+    ],
+)
+def test_what_would_undo_a_change(metadata: Json, wanted: str) -> None:
+    assert owner_of(metadata) == wanted
+
+
+def test_one_that_is_owned_and_has_no_label_is_left_to_its_owner_with_the_change_to_make() -> None:
+    item = nvidia(annotations={"meta.helm.sh/release-name": "nvdp"})
+    (plugin,) = other_plugins([item])
+    assert "belongs to the Helm release nvdp" in plugin.refusal
+    assert f"key: {TAKEN}, operator: DoesNotExist" in plugin.refusal
+    api = Api([item], [node("gpu1")])
+    with pytest.raises(TakeOverError, match=r"belongs to the Helm release nvdp.*Nothing was changed"):
+        Cluster(api.kubectl).move_aside(["gpu1"], False)
+    assert api.calls == []
+    # Once its owner has made the change, only the node's label is missing.
+    prepared = copy.deepcopy(item)
+    prepared["spec"]["template"]["spec"]["affinity"] = with_expression(None)
+    (plugin,) = other_plugins([prepared])
+    assert plugin.refusal == ""
+    api = Api([prepared], [node("gpu1")])
+    assert [change.title for change in Cluster(api.kubectl).move_aside(["gpu1"], False).changes] == ["Node gpu1"]
+
+
+# The affinity.
+
+
+@given(affinities, labels)
+def test_a_moved_daemon_set_runs_where_it_did_except_on_nodes_that_were_taken_over(affinity: Any, of_node: dict[str, str]) -> None:
+    before = runs_on({"affinity": affinity} if affinity is not None else {}, of_node)
+    assert runs_on({"affinity": with_expression(affinity)}, of_node) == (before and TAKEN not in of_node)
+
+
+@given(affinities)
+def test_the_expression_is_added_once_and_taken_out_again(affinity: Any) -> None:
+    moved = with_expression(affinity)
+    assert with_expression(moved) == moved
+    assert is_prepared(moved) or affinity is not None
+    # What is empty says nothing.
+    kept = {key: value for key, value in (affinity or {}).items() if value}
+    assert without_expression(moved) == (kept or None)
+
+
+@given(affinities)
+def test_a_daemon_set_is_given_back_as_it_was(affinity: Any) -> None:
+    item = nvidia(affinity=affinity)
+    change = daemon_set_aside(item)
+    if change is None:
+        assert not runs_on(item["spec"]["template"]["spec"], {})
+        return
+    moved = merged(item, change.patch)
+    assert daemon_set_aside(moved) is None
+    back = daemon_set_returned(moved)
+    assert back is not None
+    returned = merged(moved, back.patch)
+    assert returned["spec"] == item["spec"]
+    assert daemon_set_returned(returned) is None
+
+
+def test_what_others_have_changed_since_stays_and_only_our_part_goes() -> None:
+    item = nvidia()
+    change = daemon_set_aside(item)
+    assert change is not None
+    moved = merged(item, change.patch)
+    term = moved["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ][0]
+    term["matchExpressions"].append({"key": "zone", "operator": "In", "values": ["a"]})
+    back = daemon_set_returned(moved)
+    assert back is not None
+    spec = merged(moved, back.patch)["spec"]["template"]["spec"]
+    assert spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] == [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    ]
+
+
+# The node.
+
+
+@given(labels)
+def test_a_node_is_given_back_as_it_was(of_node: dict[str, str]) -> None:
+    before = node("gpu1", of_node)
+    switches = [one.switch for one in other_plugins([nvidia(), operators(), hami(), original()])]
+    change = node_aside(before, switches)
+    assert change is not None
+    moved = merged(before, change.patch)
+    assert node_aside(moved, switches) is None
+    assert not any(runs_on(one["spec"]["template"]["spec"], moved["metadata"]["labels"]) for one in (operators(), hami(), original()))
+    back, kept = node_returned(moved)
+    assert back is not None
+    assert kept == []
+    assert merged(moved, back.patch) == before
+    assert node_returned(before) == (None, [])
+
+
+def test_a_label_that_was_changed_since_stays_and_is_reported() -> None:
+    before = node("gpu1", {"gpushare": "true", "gpu": "on"})
+    change = node_aside(before, [one.switch for one in other_plugins([hami(), original()])])
+    assert change is not None
+    moved = merged(before, change.patch)
+    assert moved["metadata"]["labels"] == {}
+    moved["metadata"]["labels"]["gpushare"] = "false"
+    back, kept = node_returned(moved)
+    assert back is not None
+    assert (kept, merged(moved, back.patch)["metadata"]["labels"]) == (["gpushare"], {"gpushare": "false", "gpu": "on"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"v":2,"labels":{}}',
+        '{"v":1}',
+        '{"v":1,"labels":{"node-role.kubernetes.io/control-plane":["",null]}}',
+        '{"v":1,"labels":{"gpushare":["a b",null]}}',
+        '{"v":1,"labels":{"gpushare":["true"]}}',
+        '{"v":1,"labels":{"gpushare":[{},null]}}',
+        "[" * 100_000,
+        '{"v":1,"labels":{"gpushare":["true",null]},"x":"' + 70_000 * "a" + '"}',
+    ],
+)
+def test_an_annotation_of_a_node_that_is_not_ours_is_reported_and_sets_no_label(text: str) -> None:
+    found = node("gpu1", annotations={TAKEN: text})
+    with pytest.raises(TakeOverError, match=rf"annotation {TAKEN} of node gpu1 .*expected") as error:
+        moves_of(found)
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"v":1,"affinity":"x"}', '{"v":7,"affinity":null}'])
+def test_an_annotation_of_a_daemon_set_that_is_not_ours_is_reported(text: str) -> None:
+    with pytest.raises(TakeOverError, match=rf"annotation {ASIDE} of DaemonSet kube-system/nvidia-device-plugin-daemonset .*expected"):
+        daemon_set_returned(nvidia(annotations={ASIDE: text}))
+
+
+# The cluster.
+
+
+def on(api: Api) -> dict[str, list[str]]:
+    """DaemonSet → the nodes that it runs on."""
+    return {name: [pod["spec"]["nodeName"] for pod in api.pods(one)] for (_namespace, name), one in api.daemon_sets.items()}
+
+
+def test_one_node_after_the_other_loses_nvidias_plugin_and_gets_it_back() -> None:
+    api = Api([nvidia()], [node("gpu1"), node("gpu2"), node("gpu3")])
+    before = copy.deepcopy((api.nodes, api.daemon_sets))
+    first = Cluster(api.kubectl).move_aside(["gpu1"], False)
+    assert [change.title for change in first.changes] == ["Node gpu1", "DaemonSet kube-system/nvidia-device-plugin-daemonset"]
+    assert first.left == ()
+    assert on(api) == {"nvidia-device-plugin-daemonset": ["gpu2", "gpu3"]}
+    # Again: nothing to do.
+    calls = len(api.calls)
+    assert Cluster(api.kubectl).move_aside(["gpu1"], False).changes == ()
+    assert len(api.calls) == calls
+    assert [change.title for change in Cluster(api.kubectl).move_aside(["gpu2"], False).changes] == ["Node gpu2"]
+    assert on(api) == {"nvidia-device-plugin-daemonset": ["gpu3"]}
+
+    # The DaemonSet keeps our expression as long as a node needs it.
+    assert [change.title for change in Cluster(api.kubectl).give_back(["gpu1"], False).changes] == ["Node gpu1"]
+    assert on(api) == {"nvidia-device-plugin-daemonset": ["gpu1", "gpu3"]}
+    last = Cluster(api.kubectl).give_back(["gpu2", "gone"], False)
+    assert [change.title for change in last.changes] == ["Node gpu2", "DaemonSet kube-system/nvidia-device-plugin-daemonset"]
+    assert (api.nodes, api.daemon_sets) == before
+    assert Cluster(api.kubectl).give_back(["gpu1", "gpu2", "gpu3"], False).changes == ()
+
+
+def test_check_mode_says_what_would_be_done_and_writes_nothing() -> None:
+    api = Api([nvidia()], [node("gpu1")])
+    found = Cluster(api.kubectl).move_aside(["gpu1"], True)
+    assert len(found.changes) == 2
+    assert [pod.node for pod in found.left] == ["gpu1"]
+    assert api.calls == []
+
+
+def test_the_original_leaves_by_its_label_and_no_daemon_set_is_touched() -> None:
+    api = Api([original(), nvidia()], [node("gpu1", {"gpushare": "true"}), node("gpu2", {"gpushare": "true"})])
+    api.daemon_sets.pop(("kube-system", "nvidia-device-plugin-daemonset"))
+    assert [change.title for change in Cluster(api.kubectl).move_aside(["gpu1"], False).changes] == ["Node gpu1"]
+    assert on(api) == {"gpushare-device-plugin-ds": ["gpu2"]}
+    assert json.loads(api.nodes["gpu1"]["metadata"]["annotations"][TAKEN]) == {"v": 1, "labels": {"gpushare": ["true", None]}}
+
+
+def test_the_operators_label_is_switched_off_and_not_removed() -> None:
+    api = Api([operators()], [node("gpu1", {"nvidia.com/gpu.deploy.device-plugin": "true"})])
+    Cluster(api.kubectl).move_aside(["gpu1"], False)
+    assert api.nodes["gpu1"]["metadata"]["labels"] == {"nvidia.com/gpu.deploy.device-plugin": "false"}
+
+
+def test_a_node_that_is_not_there_and_one_that_changes_at_the_same_moment() -> None:
+    api = Api([nvidia()], [node("gpu1")])
+    with pytest.raises(TakeOverError, match="the cluster has no node gpu9; expected"):
+        Cluster(api.kubectl).move_aside(["gpu9"], False)
+    api.conflicts = {"node": 99}
+    with pytest.raises(TakeOverError, match=r"Node gpu1 is changed by other clients all the time.*; expected.*; run again"):
+        Cluster(api.kubectl).move_aside(["gpu1"], False)
+
+
+def test_what_others_change_at_the_same_moment_is_read_again() -> None:
+    """The controller writes a DaemonSet's status as soon as a node's label has changed."""
+    api = Api([nvidia()], [node("gpu1"), node("gpu2")])
+    before = copy.deepcopy((api.nodes, api.daemon_sets))
+    for step in (Cluster.move_aside, Cluster.give_back):
+        api.conflicts = {"daemonset": 2, "node": 1}
+        found = step(Cluster(api.kubectl), ["gpu1"], False)
+        assert [change.title for change in found.changes] == ["Node gpu1", "DaemonSet kube-system/nvidia-device-plugin-daemonset"]
+    assert (api.nodes, api.daemon_sets) == before
+
+
+def test_a_label_by_affinity_is_the_same_for_all() -> None:
+    assert (BY_AFFINITY.label, BY_AFFINITY.away) == (TAKEN, "true")
