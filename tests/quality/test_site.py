@@ -27,6 +27,12 @@ def make(goal: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
 
 
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 by file name, as SHA256SUMS has them."""
+    lines = [line.split("  ") for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    return {name: digest for digest, name in lines}
+
+
 @pytest.mark.timeout(SECONDS)
 def test_the_site_has_every_page_and_loads_nothing_from_elsewhere() -> None:
     make("docs")
@@ -63,7 +69,7 @@ def test_links_lead_to_pages_of_the_site_or_become_text() -> None:
 def test_the_release_has_its_files_and_is_the_same_twice() -> None:
     make("release")
     folder = REPOSITORY / "build/release"
-    sums = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    sums = checksums(folder)
     assert {path.name for path in folder.iterdir()} == {*sums, "SHA256SUMS"}
     assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in sums} == sums
     (tarball,) = folder.glob("gpushare-kubernetes-*.tar.gz")
@@ -81,4 +87,4 @@ def test_the_release_has_its_files_and_is_the_same_twice() -> None:
     assert all(one["hashes"] and one["purl"].startswith("pkg:pypi/") for one in bom["components"])
     assert "first release" in (folder / "CHANGELOG.md").read_text().lower()
     make("release")
-    assert dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines()) == sums
+    assert checksums(folder) == sums
