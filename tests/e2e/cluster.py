@@ -105,7 +105,7 @@ class Cluster:
         """Standard output of a command on a node."""
         return self.lab("exec", node, *command, seconds=seconds)
 
-    def playbook(self, *arguments: str, inventory: Path | None = None, seconds: float = 600) -> str:
+    def playbook(self, *arguments: str, inventory: Path | None = None, seconds: float = 1800) -> str:
         """What `ansible-playbook site.yml` prints on this lab. inventory: another one than the lab's own."""
         environment = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
         program = Path(sys.executable).with_name("ansible-playbook")
@@ -269,7 +269,9 @@ def run(command: list[str], *, stdin: str | None = None, seconds: float, environ
         with span(kind, shown):
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=REPOSITORY, env=environment, **feed)
     except subprocess.TimeoutExpired as error:
-        raise CommandError(f"{shown}\n  did not end within {seconds:g} s; it said:\n{error.stdout!r}\n{error.stderr!r}") from None
+        # Bytes also where text was asked for.
+        said = [(part or b"")[-6000:].decode(errors="replace") for part in (error.stdout, error.stderr)]
+        raise CommandError("\n".join([shown, f"  did not end within {seconds:g} s; it said:", *said])) from None
     if done.returncode:
         # What failed first may be far from the end of a playbook's output.
         failed = "\n".join(line[:2000] for line in done.stdout.splitlines() if line.startswith(("fatal: ", "failed: ", "[ERROR]")))
