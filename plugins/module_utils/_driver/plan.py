@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import (
@@ -30,6 +30,9 @@ BLACKLIST_FILE = "/etc/modprobe.d/gpushare-nouveau.conf"
 BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the cards.\nblacklist nouveau\noptions nouveau modeset=0\n"
 RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
 _VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
+# What the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
+_OF_DRIVER = {"branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}
+_OF_KERNEL = {"release": "[0-9].*", "kernel": "[0-9].*", "kernel_base": "[0-9].*"}
 
 
 @dataclass(frozen=True)
@@ -270,17 +273,37 @@ def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
     _add(draft, packages, kernel_parts, "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version)
     _add(draft, packages, source.get("beside") or (), "")
     services = list(source.get("services") or ()) if wish.persistenced else []
-    if facts.switches and wish.fabric != "never":
+    fabric = (source.get("fabric") or ()) if facts.switches and wish.fabric != "never" else None
+    if fabric is not None:
         # It speaks to its own version of the driver only.
-        fabric = source.get("fabric") or ()
         _add(draft, packages, fabric, wish.version)
         services += list(source.get("fabric_services") or ())
         if not fabric:
             cure = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
             draft.refuse("fabric", f"{facts.switches} NVSwitches and no fabric manager from {wish.source}", "a source that has it", cure)
-    kinds = {one for kind in (OPEN, PROPRIETARY) if kind != module for one in ((source.get(build) or {}).get(kind) or ())}
-    replaces = sorted({name.format(**_names(draft)) for name in kinds if "{" not in name} & set(facts.packages))
-    return Plan(packages=tuple(packages.items()), replaces=tuple(replaces), repository=_repository(draft, source), services=tuple(services))
+    kinds = [(source.get(how) or {}).get(kind) or () for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
+    others = {name for kind in kinds if kind != kernel_parts for name in kind}
+    replaces = _replaced(draft, [*(source.get("driver") or ()), *kernel_parts, *(fabric or ())], others) - set(packages)
+    return Plan(
+        packages=tuple(packages.items()),
+        replaces=tuple(sorted(replaces)),
+        repository=_repository(draft, source),
+        services=tuple(services),
+    )
+
+
+def _replaced(draft: _Draft, planned: Sequence[str], others: AbstractSet[str]) -> Set[str]:
+    """The installed packages that conflict with the planned ones: other kernel modules, and those with another driver in their names."""
+    either = {**_OF_DRIVER, **_OF_KERNEL}
+    found = {one for name in planned for one in _installed(draft, name, either) - _installed(draft, name, _OF_KERNEL)}
+    return found.union(*(_installed(draft, name, either) for name in others))
+
+
+def _installed(draft: _Draft, name: str, shapes: Mapping[str, str]) -> Set[str]:
+    """The installed packages that a name of the data means, where the parts in `shapes` may be any."""
+    now, parts = _names(draft), re.split(r"\{([a-z_]+)\}", name)
+    words = [re.escape(word) if place % 2 == 0 else shapes.get(word) or re.escape(now[word]) for place, word in enumerate(parts)]
+    return {one for one in draft.facts.packages if re.fullmatch("".join(words), one)}
 
 
 def _add(draft: _Draft, packages: Dict[str, str], names: Sequence[str], version: str) -> None:

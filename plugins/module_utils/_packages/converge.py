@@ -8,7 +8,8 @@ Private to this collection. No Ansible here. The order: resolve the candidate in
 a transaction that the package manager proves; note each package in the journal; install; hold. Killed anywhere, the next run compares
 again and goes on, because what a package was before us is noted before it changes, and only the first time.
 
-A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, "held": whether it was held}.
+A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, "held": whether it was held}. A key
+in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one entry for each owner that needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction, TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -43,8 +44,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.zypper import Zypper
 
-#: How the journal's entries of packages begin, and the owners of all that this makes.
-ENTRY, OWNER = "package:", "packages."
+#: How the journal's entries of packages and of keys begin, and the owners of all that this makes.
+ENTRY, KEY, OWNER = "package:", "key:", "packages."
 
 
 @dataclass
@@ -128,7 +129,12 @@ def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point:
     if result.files or transaction.unfinished:
         repository = wanted.repository
         assert repository is not None
-        transaction.apply(_Lists(manager, repository))
+        keys = _note_keys(journal, owner, manager, repository)
+        try:
+            transaction.apply(_Lists(manager, repository))
+        except TransactionError:
+            _forget_keys(journal, manager, keys)
+            raise
     _note(journal, owner, now, plan, result.held)
     point("noted packages")
     if plan.steps:
@@ -139,6 +145,11 @@ def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point:
         # A package that was asked for by its version is not held any more.
         manager.hold(names, True)
         point("held")
+    # dnf and zypper keep the hold of a package that has made room, which would hold it when it comes back.
+    gone = [step.name for step in plan.steps if step.after is None]
+    over = [name for name, one in manager.installed(gone).items() if one.held] if gone else []
+    if over:
+        manager.hold(over, False)
     return result
 
 
@@ -176,9 +187,10 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
         return result
     _finish(manager, journal, owner, dry, result)
     packages = {entry.path[len(ENTRY) :]: entry for entry in entries if entry.path.startswith(ENTRY)}
+    keys = [entry for entry in entries if entry.path.startswith(KEY)]
     now = manager.installed(sorted(packages)) if packages else {}
     before = {name: _before(entry) for name, entry in packages.items()}
-    free = [name for name, one in now.items() if one.held and not before[name].held and one.version]
+    free = [name for name, one in now.items() if one.held and not before[name].held]
     new = [name for name, one in now.items() if one.version and before[name].version is None]
     # One that is held cannot go, nor can it change its version.
     going = [] if keep else _removable(manager, new, result)
@@ -196,6 +208,8 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     result.steps = [Step(name, now[name].version, None) for name in going] + [
         Step(name, now[name].version, old) for name, old in back.items()
     ]
+    # rpm has a key as a package of its own.
+    result.steps += [Step("gpg-pubkey", version, None) for version in _untrusted(journal, manager, keys).values()]
     result.diff, result.changed = transaction.diff(), True
     if dry:
         return result
@@ -209,6 +223,7 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     if going:
         manager.remove(going)
     transaction.apply()
+    result.left += _forget_keys(journal, manager, keys)
     for entry in entries:
         if entry.path not in kept:
             journal.forget(entry.path)
@@ -248,6 +263,35 @@ def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan
         state = FileState(_content(Installed(before, one.held)), 0, 0, 0, None)
         if journal.entry(ENTRY + name) is None:
             journal.record(ENTRY + name, owner, state, _content(Installed(after, one.held or name in held)))
+
+
+def _note_keys(journal: Journal, owner: str, manager: Manager, repository: Repository) -> List[Entry]:
+    """Note the keys that the host will trust because of us, before it does. The new entries."""
+    fingerprints = manager.imports(repository)
+    there = manager.trusted(fingerprints) if fingerprints else {}
+    ours = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY)}
+    paths = [f"{KEY}{one}:{owner}" for one in fingerprints if one not in there or one in ours]
+    return [journal.record(path, owner, None, b"trusted") for path in paths if journal.entry(path) is None]
+
+
+def _forget_keys(journal: Journal, manager: Manager, entries: Sequence[Entry]) -> List[Dict[str, str]]:
+    """Take away the trust of these entries, unless another owner needs it. What stays, and why."""
+    left = manager.distrust(_untrusted(journal, manager, entries))
+    for entry in entries:
+        journal.forget(entry.path)
+    return left
+
+
+def _untrusted(journal: Journal, manager: Manager, entries: Sequence[Entry]) -> Dict[str, str]:
+    """The keys of these entries that no other owner needs and that the host still trusts."""
+    paths = {entry.path for entry in entries}
+    needed = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY) and entry.path not in paths}
+    going = [one for one in map(_fingerprint, entries) if one not in needed]
+    return manager.trusted(going) if going else {}
+
+
+def _fingerprint(entry: Entry) -> str:
+    return entry.path.split(":")[1]
 
 
 def _content(one: Installed) -> bytes:

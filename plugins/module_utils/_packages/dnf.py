@@ -56,8 +56,8 @@ class Dnf(Manager):
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
         versions = rpm.versions(self._run, names)
         held = self._held()
-        # One that is locked at another version than it has is not held: a run was killed between the two.
-        return {name: Installed(versions.get(name), name in held and held[name] in ("", versions.get(name))) for name in names}
+        # One that is locked at another version than it has is not held: a run was killed between the two. A lock outlives its package.
+        return {name: Installed(versions.get(name), name in held and held[name] in ("", versions.get(name, held[name]))) for name in names}
 
     def interrupted(self) -> str:
         # rpm ends a transaction whole or names what is there twice, which dnf's next one tells.
@@ -70,7 +70,8 @@ class Dnf(Manager):
         texts = rpm.without_former(REPOSITORIES, repository)
         key = f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"
         texts[key] = openpgp.armored(repository.keys)
-        texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key).encode()
+        # A package at its version, whatever stream of a module it is in: dnf hides those of all streams but one.
+        texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key, (("module_hotfixes", "1"),)).encode()
         return texts
 
     def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
@@ -81,7 +82,7 @@ class Dnf(Manager):
             offered = self._offered([name for name in names if name not in packages], [*options, *own], wanted.repository)
             versions = choose_all(wanted, packages, offered.__getitem__)
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
-            argv = ["dnf", "--assumeno", *options, "install", *self._targets(versions, packages)]
+            argv = ["dnf", "--assumeno", *options, *_making_room(wanted), "install", *self._targets(versions, packages)]
             return Plan(versions, self._steps(argv, "install"), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
@@ -92,10 +93,20 @@ class Dnf(Manager):
         if not outcome.ok:
             raise PackagesError(f"dnf cannot read {repository.url}: {last_words(outcome)}")
 
+    def imports(self, repository: Repository) -> List[str]:
+        # Those of metadata are in the repository's own cache.
+        return [key.fingerprint for key in repository.keys] if repository.package_signatures else []
+
+    def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
+        return rpm.trusted(self._run, fingerprints)
+
+    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
+        return rpm.distrust(self._run, keys)
+
     def install(self, wanted: Wanted, plan: Plan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
         with self._free(list(plan.versions)) as options:
-            self._do(["dnf", "-qy", *options, "install", *self._targets(plan.versions, packages)])
+            self._do(["dnf", "-qy", *options, *_making_room(wanted), "install", *self._targets(plan.versions, packages)])
 
     def hold(self, names: Sequence[str], held: bool) -> None:
         versions = {name: one.version for name, one in self.installed(names).items() if one.version is not None}
@@ -223,6 +234,11 @@ class Dnf(Manager):
         if not outcome.ok:
             raise PackagesError(failure(outcome))
         return outcome
+
+
+def _making_room(wanted: Wanted) -> List[str]:
+    """The option by which dnf removes what conflicts. Which packages may go that way is checked in the plan."""
+    return ["--allowerasing"] if wanted.replaces else []
 
 
 def _needed(repository: Repository) -> str:

@@ -28,6 +28,7 @@ _SUITE = re.compile(r"[A-Za-z0-9./$()_-]{1,200}")
 # Up to the last @ before the path: a password may hold one, too.
 _CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
 _WORD = re.compile(r"[A-Za-z0-9._/-]{1,64}")
+_KERNEL = re.compile(r"_k[0-9][A-Za-z0-9._]*\Z")
 
 
 class Refused(Exception):
@@ -131,6 +132,21 @@ class Manager:
         """Read what the repository has, now that the host knows it."""
         raise NotImplementedError
 
+    def imports(self, repository: Repository) -> List[str]:
+        """The fingerprints of the keys that `refresh` makes the host trust beside the files; none where a key is a file."""
+        del repository
+        return []
+
+    def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
+        """Those of these keys that the host trusts beside its files, each with the version by which it goes there."""
+        del fingerprints
+        return {}
+
+    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
+        """Take these keys, as `trusted` gives them, away from there; what stays, and why."""
+        del keys
+        return []
+
     def install(self, wanted: Wanted, plan: "Plan") -> None:
         """Do what was planned."""
         raise NotImplementedError
@@ -206,7 +222,11 @@ def satisfies(version: Optional[str], wanted: str) -> bool:
     if not wanted or version == wanted:
         return True
     plain = version.partition(":")[2] or version
-    return plain == wanted or ("-" not in wanted and ":" not in wanted and plain.rpartition("-")[0] == wanted)
+    if "-" in wanted or ":" in wanted:
+        return plain == wanted
+    upstream = plain.rpartition("-")[0]
+    # SUSE's kernel module packages name the kernel behind the driver: 580.82.07_k6.4.0_150600.21-1.
+    return wanted in (plain, upstream, _KERNEL.sub("", upstream))
 
 
 def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:

@@ -98,6 +98,15 @@ class Zypper(Manager):
         if outcome.status not in _DONE:
             raise PackagesError(f"zypper cannot read {repository.url}: {_words(outcome)}")
 
+    def imports(self, repository: Repository) -> List[str]:
+        return [key.fingerprint for key in repository.keys]
+
+    def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
+        return rpm.trusted(self._run, fingerprints)
+
+    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
+        return rpm.distrust(self._run, keys)
+
     def install(self, wanted: Wanted, plan: Plan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
         with self._free(list(plan.versions)):

@@ -67,7 +67,8 @@ def test_sles_takes_the_module_that_suse_signed() -> None:
     found = plan("suse_15", strict=True, secure_boot="enabled")
     assert checks(found) == []
     assert (found.build, found.headers) == ("precompiled", ())
-    assert dict(found.packages)["nvidia-open-driver-G06-signed-cuda-kmp-default"] == ""
+    # Of the same driver as the libraries: the repository has those of other versions as well.
+    assert dict(found.packages)["nvidia-open-driver-G06-signed-cuda-kmp-default"] == "580.126.20"
     assert dict(found.packages)["nvidia-compute-utils-G06"] == "580.126.20"
 
 
@@ -251,6 +252,45 @@ def test_a_change_of_module_may_remove_the_other_kind_only() -> None:
     found = plan(wish=replace(CURRENT, change_ok=True), version="580.126.20", module="proprietary", packages=have)
     assert found.replaces == ("nvidia-kernel-dkms",)
     assert "nvidia-kernel-open-dkms" in names(found)
+
+
+KERNEL = "5.14.0-503.11.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "wish", "have", "gone"),
+    [
+        # A precompiled module of EL has driver and kernel in its name. One for an older kernel and the same driver does no harm.
+        (
+            "rhel_9",
+            replace(CURRENT, build="precompiled"),
+            [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427", "kmod-nvidia-open-580.126.20-5.14.0-427"],
+            [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427"],
+        ),
+        ("rhel_9", replace(CURRENT, build="precompiled"), ["kmod-nvidia-open-dkms", "nvidia-driver-cuda"], ["kmod-nvidia-open-dkms"]),
+        ("rhel_9", CURRENT, [f"kmod-nvidia-580.126.20-{KERNEL}", "kmod-nvidia-latest-dkms"], None),
+        ("rhel_9", CURRENT, ["kmod-nvidia-open-dkms", "nvidia-container-toolkit"], []),
+        ("suse_15", CURRENT, ["nvidia-driver-G06-kmp-default", "nvidia-driver-G06-kmp-azure"], ["nvidia-driver-G06-kmp-default"]),
+        # Ubuntu's packages have the branch in their names, and those of two branches conflict.
+        (
+            "ubuntu_24.04",
+            CURRENT,
+            ["nvidia-utils-550", "nvidia-compute-utils-550", "nvidia-dkms-550", "nvidia-utils-580", "nvidia-container-toolkit"],
+            ["nvidia-compute-utils-550", "nvidia-dkms-550", "nvidia-utils-550"],
+        ),
+        ("ubuntu_24.04", Wish("590.44.01"), ["nvidia-utils-580", "nvidia-dkms-580-open"], ["nvidia-dkms-580-open", "nvidia-utils-580"]),
+    ],
+)
+def test_what_another_driver_left_makes_room(name: str, wish: Wish, have: list[str], gone: list[str] | None) -> None:
+    found = plan(name, replace(wish, change_ok=True), packages=dict.fromkeys(have, "1"), version="550.163.01", module="proprietary")
+    assert found.replaces == tuple(sorted(have if gone is None else gone))
+
+
+def test_a_fabric_manager_that_nobody_asked_about_stays() -> None:
+    have = {"nvidia-fabricmanager-550": "550.163.01-1"}
+    wish = replace(CURRENT, change_ok=True)
+    assert plan(wish=wish, packages=have, version="550.163.01").replaces == ()
+    assert plan(wish=wish, packages=have, version="550.163.01", switches=4, devices=(H100,)).replaces == ("nvidia-fabricmanager-550",)
 
 
 def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,95 @@ def test_a_package_that_would_go_must_be_named(root: str) -> None:
     assert [one["what"] for one in found.left] == ["package nvidia-docker2, removed"]
 
 
+def test_the_hold_of_a_package_that_made_room_goes_with_it(root: str) -> None:
+    """dnf and zypper hold names, also of packages that are not installed; one that was removed by hand is let go of at the end."""
+
+    class Locks(Fake):
+        locked = frozenset({"nvidia-docker2"})
+
+        def installed(self, names: Sequence[str]) -> dict[str, Installed]:
+            return {name: Installed(self.packages.get(name, (None,))[0], name in self.locked) for name in names}
+
+        def hold(self, names: Sequence[str], held: bool) -> None:
+            self.locked = self.locked | set(names) if held else self.locked - set(names)
+
+    host = Locks(**{"nvidia-docker2": ("2.13-1", True)})
+    present(wanted(replaces=("nvidia-docker2",)), host, False, root)
+    assert host.locked == {"tk", "tk-base"}
+    del host.packages["tk"]
+    absent("tk", host, False, root=root)
+    assert host.locked == set()
+
+
+class Rpm(Fake):
+    """With a database of keys, as rpm has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: dict[str, str] = {}
+        self.stuck = False
+
+    def files(self, repository: Repository) -> dict[str, bytes | None]:
+        return {f"/etc/sources/gpushare-{repository.name}.sources": repository.url.encode()}
+
+    def imports(self, repository: Repository) -> list[str]:
+        return [key.fingerprint for key in repository.keys]
+
+    def trusted(self, fingerprints: Sequence[str]) -> dict[str, str]:
+        return {one: self.keys[one] for one in fingerprints if one in self.keys}
+
+    def refresh(self, repository: Repository) -> None:
+        self.keys.update({key.fingerprint: key.fingerprint[-8:].lower() + "-1" for key in repository.keys})
+        super().refresh(repository)
+
+    def distrust(self, keys: Mapping[str, str]) -> list[dict[str, str]]:
+        if self.stuck:
+            return [{"what": version, "why": "stuck"} for version in keys.values()]
+        self.keys = {one: version for one, version in self.keys.items() if one not in keys}
+        return []
+
+
+def test_a_key_is_trusted_as_long_as_one_of_ours_needs_it(root: str) -> None:
+    host = Rpm()
+    present(wanted(), host, False, root)
+    assert list(host.keys) == ["A" * 40]
+    present(replace(wanted(), owner="other", repository=replace(REPOSITORY, name="other")), host, False, root)
+    assert absent("tk", host, True, root=root).steps == absent("tk", host, False, root=root).steps
+    assert list(host.keys) == ["A" * 40]
+    predicted = absent("other", host, True, root=root)
+    assert predicted.steps == [Step("gpg-pubkey", "aaaaaaaa-1", None)]
+    assert absent("other", host, False, root=root).steps == predicted.steps
+    assert host.keys == {}
+    assert Journal(root).entries() == []
+
+
+def test_a_key_that_the_host_trusted_before_stays_trusted(root: str) -> None:
+    host = Rpm()
+    host.keys["A" * 40] = "aaaaaaaa-1"
+    present(wanted(), host, False, root)
+    absent("tk", host, False, root=root)
+    assert list(host.keys) == ["A" * 40]
+
+
+def test_a_key_of_a_repository_that_fails_is_not_trusted_any_more(root: str) -> None:
+    host = Rpm()
+    host.broken = True
+    with pytest.raises(TransactionError):
+        present(wanted(), host, False, root)
+    assert host.keys == {}
+    assert Journal(root).entries() == []
+
+
+def test_a_rotated_key_goes_with_the_first_and_one_that_stays_is_named(root: str) -> None:
+    host = Rpm()
+    present(wanted(), host, False, root)
+    present(replace(wanted(), repository=Repository("tk", "https://example.org/deb2", (Key("B" * 40, b"key"),))), host, False, root)
+    assert sorted(host.keys) == ["A" * 40, "B" * 40]
+    host.stuck = True
+    assert [one["what"] for one in absent("tk", host, False, root=root).left] == ["aaaaaaaa-1", "bbbbbbbb-1"]
+    assert Journal(root).entries() == []
+
+
 def test_a_repository_that_fails_leaves_everything(root: str) -> None:
     before, host = tree(root), Fake()
     host.down = True
@@ -273,9 +363,19 @@ def test_versions() -> None:
         ("570.86-1.el9", "570.86"),
         ("2:1.0", "1.0"),
         ("1.0", ""),
+        ("580.82.07_k6.4.0_150600.23.65-150600.3.63.1", "580.82.07"),
+        ("3:580.82.07_k6.4.0_150600.21-1", "580.82.07"),
     ):
         assert satisfies(version, asked), (version, asked)
-    for other, asked in (("1.17.80-1", "1.17.8"), ("1.17.8~rc.1-1", "1.17.8"), ("1.17.8-11", "1.17.8-1"), (None, ""), ("1.17.8-1", "1.17")):
+    for other, asked in (
+        ("1.17.80-1", "1.17.8"),
+        ("1.17.8~rc.1-1", "1.17.8"),
+        ("1.17.8-11", "1.17.8-1"),
+        (None, ""),
+        ("1.17.8-1", "1.17"),
+        ("580.82.07_k6-1", "580.82"),
+        ("1.0_kx-1", "1.0"),
+    ):
         assert not satisfies(other, asked), (other, asked)
 
 

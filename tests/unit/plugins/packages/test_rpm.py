@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""dnf's and rpm's command lines and files. The real programs are in tests/packages and tests/driver_host."""
+
+from __future__ import annotations
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import rpm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Plan, Repository, Wanted
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
+
+REPOSITORY = Repository("driver", "https://example.org/rpm", (Key("610C7B14E068A878070DA4E99CD0A493D42D0685", b"key"),))
+VERSIONS = {"kmod-nvidia-open-dkms": "3:580.126.20-1.el9"}
+
+
+class Commands:
+    """What was run; each answers the same."""
+
+    def __init__(self, out: str = "", status: int = 0) -> None:
+        self.run: list[list[str]] = []
+        self._out, self._status = out, status
+
+    def __call__(self, argv: list[str], _timeout: float) -> Outcome:
+        self.run.append(argv)
+        return Outcome(argv, self._status, self._out, "no such key" if self._status else "")
+
+
+def test_all_streams_of_a_module_are_in_sight() -> None:
+    """NVIDIA's repository for EL has each branch and kind of driver in a stream, and dnf hides all streams but the default one."""
+    text = Dnf(Commands()).files(REPOSITORY)["/etc/yum.repos.d/gpushare-driver.repo"]
+    assert text is not None
+    assert "\nmodule_hotfixes=1\n" in text.decode()
+
+
+def test_only_what_may_go_makes_room() -> None:
+    """A kernel module of the other kind conflicts; dnf removes nothing by itself."""
+    packages, plan = (Package("kmod-nvidia-open-dkms", "580.126.20"),), Plan(VERSIONS, ())
+    for replaces, option in (((), False), (("kmod-nvidia-latest-dkms",), True)):
+        commands = Commands()
+        Dnf(commands).install(Wanted("driver", packages, REPOSITORY, replaces=replaces), plan)
+        assert ("--allowerasing" in commands.run[-1]) == option
+        assert commands.run[-1][-2:] == ["install", "kmod-nvidia-open-dkms-3:580.126.20-1.el9"]
+
+
+def test_keys_in_the_database() -> None:
+    (own,), other = [key.fingerprint for key in REPOSITORY.keys], "F" * 40
+    # rpm up to 4.20 has the end of the fingerprint, rpm 6 all of it.
+    for version in ("d42d0685", own.lower()):
+        assert rpm.trusted(Commands(f"fd431d51\t4ae0493b\n{version}\t62589a51\n"), [own, other]) == {own: f"{version}-62589a51"}
+    for odd in ("", "garbage", "5\t1\n", "\t\n"):
+        assert rpm.trusted(Commands(odd), [own]) == {}
+    commands = Commands()
+    assert rpm.distrust(commands, {own: "d42d0685-62589a51"}) == []
+    assert commands.run == [["rpm", "--erase", "--allmatches", "gpg-pubkey-d42d0685-62589a51"]]
+    assert rpm.distrust(Commands(status=1), {own: "d42d0685-62589a51"}) == [
+        {"what": "key gpg-pubkey-d42d0685-62589a51 in rpm's database", "why": "rpm does not remove it: no such key"}
+    ]
+
+
+def test_keys_of_a_repository_whose_packages_are_not_signed_are_in_no_database() -> None:
+    assert Dnf(Commands()).imports(REPOSITORY) == [REPOSITORY.keys[0].fingerprint]
+    assert Dnf(Commands()).imports(Repository("x", "https://example.org", REPOSITORY.keys, package_signatures=False)) == []
