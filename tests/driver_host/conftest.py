@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,5 +24,5 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
     folder.chmod(0o755)
     cache = Cache(cache_root(os.environ))
     repositories = make(folder, debian.nvidia_smi(cache), VERSIONS, os.uname().release)
-    with DriverHost(Path(debian.root_file_system(cache)), repositories) as made:
+    with DriverHost(f"{debian.root_file_system(cache)}:O", repositories) as made:
         yield made

@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 #: "Loads" what the packages built.
 MODPROBE = r"""#!/bin/sh
 module=/lib/modules/$(uname -r)/updates/dkms/nvidia.ko
-test -e "$module" || { echo "modprobe: FATAL: Module nvidia not found in directory /lib/modules/$(uname -r)" >&2; exit 1; }
+test -e "$module" || { echo "modprobe: FATAL: Module nvidia not found in directory ${module%/*/nvidia.ko}" >&2; exit 1; }
 version=$(tr '\0' '\n' < "$module" | sed -n 's/^version=//p')
 case $(tr '\0' '\n' < "$module" | sed -n 's/^license=//p') in
   Dual*) words="Open Kernel Module for x86_64" ;;
@@ -35,9 +35,9 @@ echo "NVRM version: NVIDIA UNIX $words  $version  Wed Jan  1 00:00:00 UTC 2025" 
 
 
 class DriverHost:
-    """The host. Use as a context."""
+    """The host. Use as a context. root: of its file system, or with ":O" at its end, of one below a layer that is thrown away."""
 
-    def __init__(self, root: Path, repositories: Repositories) -> None:
+    def __init__(self, root: str, repositories: Repositories) -> None:
         self._root = root
         self._repositories = repositories
         self._name = f"gpushare-driver-test-{os.getpid()}"
@@ -53,8 +53,20 @@ class DriverHost:
         argv += [word for name, kind in limits.items() for word in ("--ulimit", "{0}={1}:{1}".format(name, _bounded(kind)))]
         argv += ["--tmpfs", "/run:mode=755", "--tmpfs", "/tmp", "-e", "container=podman"]
         argv += [word for source, target in mounts.items() for word in ("-v", f"{source}:{target}:ro")]
-        subprocess.run([*argv, "--rootfs", f"{self._root}:O", "/sbin/init"], check=True, capture_output=True)
-        self._until_booted()
+        subprocess.run([*argv, "--rootfs", self._root, "/sbin/init"], check=True, capture_output=True)
+        try:
+            self._until_booted()
+            self.prepare()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        subprocess.run(["podman", "rm", "--force", "--time", "0", self._name], check=False, capture_output=True)
+
+    def prepare(self) -> None:
+        """The kernel's part, and the repository with the headers."""
         self.sh(
             "mkdir -p /lib/modules/$(uname -r) /run/driver; touch /lib/modules/$(uname -r)/modules.builtin; "
             "mount --bind /run/driver /proc/driver; rm -f /etc/apt/sources.list; cat > /usr/local/sbin/modprobe; "
@@ -62,10 +74,6 @@ class DriverHost:
             stdin=MODPROBE,
         )
         self.sh("printf 'deb [trusted=yes] file:///packages/headers ./\\n' > /etc/apt/sources.list.d/headers.list; apt-get -q update")
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        subprocess.run(["podman", "rm", "--force", "--time", "0", self._name], check=False, capture_output=True)
 
     def sh(self, script: str, stdin: str = "") -> str:
         """What the script prints. CalledProcessError if it fails."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
-_UNIT = "[Unit]\nDescription=stub\n[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
+UNIT = "[Unit]\nDescription=stub\n[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
 _KINDS = {"nvidia-kernel-open-dkms": "Dual MIT/GPL", "nvidia-kernel-dkms": "NVIDIA"}
 _BUILD = """\
 for release in $(ls /lib/modules); do
@@ -71,7 +71,7 @@ def _driver(place: Path, version: str, nvidia_smi: Path, libraries: Mapping[str,
     _package(place, "libnvidia-ml1", full, files=files, scripts={"postinst": "ldconfig\n", "postrm": "ldconfig\n"})
     # What it needs is named by exact version, as NVIDIA's are: apt alone would take the newest of it.
     _package(place, "nvidia-driver-cuda", full, depends=f"nvidia-smi (= {full}), libnvidia-ml1 (= {full})")
-    _package(place, "nvidia-persistenced", full, files={"lib/systemd/system/nvidia-persistenced.service": _UNIT})
+    _package(place, "nvidia-persistenced", full, files={"lib/systemd/system/nvidia-persistenced.service": UNIT})
     _package(place, "nvidia-modprobe", full)
 
 

@@ -4,6 +4,9 @@
 
 A container cannot boot a kernel. So a unit shows at each boot what the kernel would: the loaded module's version, and another boot id.
 The simulated cards answer with the version that is loaded, and not at all while the library on the disk is of another one.
+
+`python -m hosts.driver_nodes FOLDER VERSION...` writes what a node needs into the folder: node.tar, to be unpacked at its root, setup.sh,
+to be run there, and the fingerprint of the repository's key.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -60,6 +64,25 @@ grep -qF " ${{library##*.so.}} " /proc/driver/nvidia/version 2>/dev/null || sed 
 # The nodes have no logind, which shutdown asks.
 _SHUTDOWN = "#!/bin/sh\nsetsid sh -c 'sleep 1; exec systemctl reboot --force' > /dev/null 2>&1 &\n"
 _HOOK = 'DPkg::Post-Invoke {"/usr/local/sbin/driver-changed";};\n'
+_FILES = {
+    "usr/local/sbin/modprobe": _MODPROBE,
+    "usr/local/sbin/driver-boot": _BOOT,
+    "usr/local/sbin/driver-changed": _CHANGED,
+    "usr/sbin/shutdown": _SHUTDOWN,
+    "etc/systemd/system/driver-boot.service": _UNIT,
+    "etc/apt/apt.conf.d/90driver-changed": _HOOK,
+}
+_SETUP = """\
+chown -R root: /packages
+chmod -R a+rX /packages
+mkdir -p /lib/modules/$(uname -r)
+touch /lib/modules/$(uname -r)/modules.builtin
+rm -f /etc/apt/sources.list
+printf 'deb [trusted=yes] file:///packages/headers ./\\n' > /etc/apt/sources.list.d/headers.list
+apt-get -q update
+systemctl daemon-reload
+systemctl enable --now -q driver-boot
+"""
 
 
 def repositories(folder: Path, versions: tuple[str, ...]) -> Repositories:
@@ -70,26 +93,24 @@ def repositories(folder: Path, versions: tuple[str, ...]) -> Repositories:
     return make(folder, debian.nvidia_smi(cache), versions, os.uname().release, libraries)
 
 
-def prepare(cluster: Cluster, node: str, repositories: Repositories) -> None:
-    """The repositories at /packages of the node, and its kernel's part."""
+def archive(repositories: Repositories) -> bytes:
+    """A tar file of the repositories at /packages of a node, and of its kernel's part."""
     buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
+    with tarfile.open(fileobj=buffer, mode="w") as made:
         for name in ("driver", "headers", "key.asc"):
-            archive.add(repositories.folder / name, f"packages/{name}")
-    subprocess.run([*cluster.entering(node), "tar", "-x", "-C", "/"], input=buffer.getvalue(), check=True, timeout=60, capture_output=True)
-    programs = {"modprobe": _MODPROBE, "driver-boot": _BOOT, "driver-changed": _CHANGED}
-    for name, text in programs.items():
-        cluster.lab("exec", node, "sh", "-c", f"cat > /usr/local/sbin/{name}; chmod 755 /usr/local/sbin/{name}", stdin=text)
-    cluster.lab("exec", node, "sh", "-c", "rm /sbin/shutdown; cat > /sbin/shutdown; chmod 755 /sbin/shutdown", stdin=_SHUTDOWN)
-    cluster.lab("exec", node, "sh", "-c", "cat > /etc/systemd/system/driver-boot.service", stdin=_UNIT)
-    cluster.lab("exec", node, "sh", "-c", "cat > /etc/apt/apt.conf.d/90driver-changed", stdin=_HOOK)
-    script = (
-        "chown -R root: /packages; chmod -R a+rX /packages; mkdir -p /lib/modules/$(uname -r); "
-        "touch /lib/modules/$(uname -r)/modules.builtin; "
-        "rm -f /etc/apt/sources.list; printf 'deb [trusted=yes] file:///packages/headers ./\\n' > /etc/apt/sources.list.d/headers.list; "
-        "apt-get -q update; systemctl daemon-reload; systemctl enable --now -q driver-boot"
-    )
-    cluster.on(node, "sh", "-ec", script)
+            made.add(repositories.folder / name, f"packages/{name}")
+        for path, text in _FILES.items():
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(text.encode()), 0o755 if "sbin" in path else 0o644
+            made.addfile(member, BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def prepare(cluster: Cluster, node: str, repositories: Repositories) -> None:
+    """Let a node have them."""
+    argv = [*cluster.entering(node), "tar", "-x", "-C", "/"]
+    subprocess.run(argv, input=archive(repositories), check=True, timeout=60, capture_output=True)
+    cluster.on(node, "sh", "-ec", _SETUP)
 
 
 @contextmanager
@@ -139,3 +160,16 @@ def variables(repositories: Repositories, version: str, **more: object) -> tuple
         **more,
     }
     return ("--extra-vars", json.dumps(settings))
+
+
+def main(folder: str, *versions: str) -> None:
+    made = Path(folder)
+    made.mkdir(parents=True)
+    there = repositories(made / "repositories", versions)
+    (made / "node.tar").write_bytes(archive(there))
+    (made / "setup.sh").write_text(_SETUP)
+    (made / "fingerprint").write_text(there.fingerprint)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

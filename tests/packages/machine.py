@@ -100,6 +100,21 @@ def kill_all(root: Path) -> None:
                 os.kill(int(path.name), signal.SIGKILL)
 
 
+def disguise(root: Path, kind: str, os_release: str) -> None:
+    """Let the root be one of the distribution, as far as dnf, zypper and rpm are concerned."""
+    (root / "etc/os-release").unlink()
+    (root / "etc/os-release").write_text(os_release)
+    for folder in ("etc/yum.repos.d", "etc/pki/rpm-gpg") if kind == "dnf" else ("etc/zypp/repos.d", "etc/rpm", _DATABASE.lstrip("/")):
+        (root / folder).mkdir(parents=True)
+    if kind == "dnf":
+        for name in _PLUGINS:
+            (root / f"etc/dnf/plugins/{name}.conf").write_text("[main]\nenabled = false\n")
+    else:
+        (root / "etc/rpm/macros").write_text(f"%_dbpath {_DATABASE}\n")
+        shutil.rmtree(root / "var/lib/rpm", ignore_errors=True)
+        (root / "var/lib/rpm").symlink_to(f"../..{_DATABASE}")
+
+
 class Server:
     """Files over HTTP on this machine; can be down. port: the same all the time."""
 
@@ -136,17 +151,8 @@ class Machine:
         self.family = "deb" if kind == "apt" else "rpm"
         if kind == "apt":
             return
-        (root / "etc/os-release").unlink()
-        (root / "etc/os-release").write_text(_OS_RELEASES[kind])
-        for folder in ("etc/yum.repos.d", "etc/pki/rpm-gpg") if kind == "dnf" else ("etc/zypp/repos.d", "etc/rpm", _DATABASE.lstrip("/")):
-            (root / folder).mkdir(parents=True)
-        if kind == "dnf":
-            for name in _PLUGINS:
-                (root / f"etc/dnf/plugins/{name}.conf").write_text("[main]\nenabled = false\n")
-        else:
-            (root / "etc/rpm/macros").write_text(f"%_dbpath {_DATABASE}\n")
-            shutil.rmtree(root / "var/lib/rpm", ignore_errors=True)
-            (root / "var/lib/rpm").symlink_to(f"../..{_DATABASE}")
+        disguise(root, kind, _OS_RELEASES[kind])
+        if kind == "zypper":
             # No SUSE is without a package, and libsolv's rpmdb2solv takes a database without one for an error.
             shutil.copy(server.folder / "rpm/noarch/slow-1.0-1.noarch.rpm", root / "tmp/base.rpm")
             self.run("rpm", "--install", "--force-debian", "/tmp/base.rpm")

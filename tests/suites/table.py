@@ -265,7 +265,17 @@ SUITES = (
         "each role by its scenario",
         tests=("tests/quality/test_molecule.py",),
         lab="one",
-        paths=("molecule/*", ".config/molecule/*", "roles/*", "plugins/*", "playbooks/*", "tests/quality/*", *CLUSTER_TESTS),
+        paths=(
+            "molecule/*",
+            ".config/molecule/*",
+            "roles/*",
+            "plugins/*",
+            "playbooks/*",
+            "tests/quality/*",
+            "tests/hosts/driver_nodes.py",
+            "tests/driver_host/packages.py",
+            *CLUSTER_TESTS,
+        ),
         seconds=300,
     ),
     Suite(
@@ -364,7 +374,7 @@ SUITES = (
     ),
     Suite(
         "driver",
-        "the role nvidia_driver on a host with a real apt and a repository: installed, changed, rejected, removed",
+        "the role nvidia_driver on hosts with real apt, dnf, zypper and repositories: installed, changed, rejected, removed",
         tests=("tests/driver_host",),
         paths=(
             "roles/nvidia_driver/*",
@@ -375,9 +385,10 @@ SUITES = (
             "plugins/*/gpushare_driver*.py",
             "plugins/*/gpushare_packages.py",
             "tests/driver_host/*",
+            "tests/packages/machine.py",
         ),
         prepared=True,
-        seconds=300,
+        seconds=1000,
     ),
     Suite(
         "driver-upgrade",
