@@ -10,12 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from driver_host.host import DriverHost
-from driver_host.packages import make
+from driver_host.packages import VERSIONS, make
 from gpushare_lab import debian
 from gpushare_lab.cache import Cache
 from gpushare_lab.places import cache_root
-
-VERSIONS = ("550.163.01", "580.95.05", "580.126.20")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -128,6 +129,19 @@ class DriverHost:
                 return
             time.sleep(0.5)
         raise TimeoutError(f"the container {self._name} has not booted within 180 s")
+
+
+def changed(done: subprocess.CompletedProcess[str]) -> int:
+    """How many tasks changed something. AssertionError if the run failed."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = re.findall(r"changed=(\d+)", done.stdout)
+    return int(found)
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """What a run said that failed. AssertionError if it did not."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def _bounded(kind: int) -> int:

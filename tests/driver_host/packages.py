@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
+#: The oldest first.
+VERSIONS = ("550.163.01", "580.95.05", "580.126.20")
 UNIT = "[Unit]\nDescription=stub\n[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
 _KINDS = {"nvidia-kernel-open-dkms": "Dual MIT/GPL", "nvidia-kernel-dkms": "NVIDIA"}
 _BUILD = """\

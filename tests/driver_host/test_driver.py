@@ -7,29 +7,16 @@ The tests follow each other on one host, as its administrator would go.
 
 from __future__ import annotations
 
-import re
-import subprocess
 from typing import Any
 
 import pytest
 
-from driver_host.host import DriverHost
+from driver_host.host import DriverHost, changed, refusal
+from driver_host.packages import VERSIONS
 
-FIRST, OLD, NEW = "550.163.01", "580.95.05", "580.126.20"
+FIRST, OLD, NEW = VERSIONS
 OURS = ("nvidia-driver-cuda", "nvidia-smi", "nvidia-persistenced", "nvidia-modprobe", "libnvidia-ml1")
 BEFORE: dict[str, Any] = {}
-
-
-def changed(done: subprocess.CompletedProcess[str]) -> int:
-    """How many tasks changed something. AssertionError if the run failed."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = re.findall(r"changed=(\d+)", done.stdout)
-    return int(found)
-
-
-def refusal(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 2, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def files(host: DriverHost) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from driver_host.conftest import VERSIONS
+from driver_host.host import changed, refusal
+from driver_host.packages import VERSIONS
 from driver_host.rpm_host import DRACUT, RpmHost, started
 from driver_host.rpm_packages import DISTRIBUTIONS, make_rpm
-from driver_host.test_driver import changed, refusal
 from gpushare_lab import debian
 from packages.machine import BUILDERS, ZYPPER, cache, layers, mounted, possible
 
@@ -30,6 +30,7 @@ MODULES = {
     "dnf": {"open": "kmod-nvidia-open-dkms", "proprietary": "kmod-nvidia-latest-dkms"},
     "zypper": {"open": "nvidia-open-driver-G06-signed-cuda-kmp-default", "proprietary": "nvidia-driver-G06-kmp-default"},
 }
+pytestmark = pytest.mark.timeout(1200)
 ALL, EL, EL9 = ("rhel_9", "rhel_10", "suse_15"), ("rhel_9", "rhel_10"), ("rhel_9",)
 
 
