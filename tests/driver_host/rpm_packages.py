@@ -132,7 +132,7 @@ def make_rpm(root: Path, distribution: Distribution, versions: Sequence[str], nv
     place = root / "srv" / distribution.name
     build = _enterprise if distribution.kind == "dnf" else _suse
     ours, theirs = build(distribution, versions, nvidia_smi)
-    theirs += [Rpm("bash", "5.1", "1", ("Provides: /bin/sh",)), Rpm("slow-to-go", "1.0", "1")]
+    theirs.append(Rpm("bash", "5.1", "1", ("Provides: /bin/sh",)))
     for folder, packages in (("driver", ours), ("os", theirs)):
         for one in packages:
             _lay_out(root, distribution, folder, one)
@@ -303,10 +303,12 @@ for folder in driver os; do
         exit 1
     }
 done
-sign() { rpmsign --define "_gpg_name $2@example.org" --define '_gpg_digest_algo sha256' --addsign "$1"/noarch/*.rpm > /dev/null; }
+sign() { # folder key
+    rpmsign --define '__gpg /usr/bin/gpg' --define "_gpg_name $2@example.org" --addsign "$1"/noarch/*.rpm > /dev/null
+}
 index() { # folder key
     createrepo_c -q "$1"
-    if [ -e "$work/modules.yaml" ]; then modifyrepo_c -q --mdtype=modules "$work/modules.yaml" "$1/repodata"; fi
+    if [ -e "$work/modules.yaml" ]; then modifyrepo_c --mdtype=modules "$work/modules.yaml" "$1/repodata" > /dev/null; fi
     gpg -q --armor -u "$2@example.org" --detach-sign "$1/repodata/repomd.xml"
 }
 cd "$place"
