@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from driver_host.packages import Repositories
 
@@ -35,6 +35,9 @@ echo "NVRM version: NVIDIA UNIX $words  $version  Wed Jan  1 00:00:00 UTC 2025" 
 """
 
 
+_Host = TypeVar("_Host", bound="DriverHost")
+
+
 class DriverHost:
     """The host. Use as a context. root: of its file system, or with ":O" at its end, of one below a layer that is thrown away."""
 
@@ -45,7 +48,7 @@ class DriverHost:
         # Ansible's own Python is the one that runs this test.
         self._python = Path(sys.prefix)
 
-    def __enter__(self) -> DriverHost:
+    def __enter__(self: _Host) -> _Host:
         base = Path(sys.executable).resolve().parents[1]
         mounts = {base: base, self._python: self._python, REPOSITORY: REPOSITORY, self._repositories.folder: Path("/packages")}
         limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}

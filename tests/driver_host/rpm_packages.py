@@ -200,7 +200,8 @@ def _enterprise(distribution: Distribution, versions: Sequence[str], nvidia_smi:
 
 
 def _suse(distribution: Distribution, versions: Sequence[str], nvidia_smi: Path) -> tuple[list[Rpm], list[Rpm]]:
-    ours, theirs = [], []
+    ours: list[Rpm] = []
+    theirs: list[Rpm] = []
     kernel = distribution.release.rpartition("-")[0].replace("-", "_")
     for version in versions:
         either = f"(nvidia-open-driver-G06-signed-kmp = {version} or nvidia-driver-G06-kmp = {version})"
