@@ -101,6 +101,11 @@ options:
             takes the newest version of packages that the named ones need, and does not find an older set. Empty for none.
         type: str
         default: ""
+      modules:
+        description: For dnf, the modules of the repository that are disabled, so that an installation enables none of their streams.
+        type: list
+        elements: str
+        default: []
   folder:
     description: Folder on the host with package files, which are used before those of a repository.
     type: str
@@ -227,6 +232,7 @@ REPOSITORY = {
     "package_signatures": {"type": "bool", "default": True},
     "replaces": {"type": "list", "elements": "str", "default": []},
     "version": {"type": "str", "default": ""},
+    "modules": {"type": "list", "elements": "str", "default": []},
 }
 _KEY_SECONDS = 30
 
@@ -267,6 +273,7 @@ def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
         params["package_signatures"],
         tuple(params["replaces"]),
         params["version"],
+        tuple(params["modules"]),
     )
 
 

@@ -349,6 +349,7 @@ def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, 
         "key": key,
         "fingerprints": fingerprints,
         "replaces": list(base.get("replaces") or ()),
+        "modules": list(base.get("modules") or ()),
         "version": wish.version,
     }
 

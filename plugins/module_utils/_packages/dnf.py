@@ -36,10 +36,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 )
 
 REPOSITORIES, KEYS, CONFIG = "/etc/yum.repos.d", "/etc/pki/rpm-gpg", "/etc/dnf/dnf.conf"
-PLUGIN = "/etc/dnf/plugins/versionlock.conf"
+PLUGIN, MODULES = "/etc/dnf/plugins/versionlock.conf", "/etc/dnf/modules.d"
 _FETCH = 600.0
 _NEW = ("Installing", "Installing dependencies", "Installing weak dependencies", "Upgrading", "Downgrading", "Reinstalling")
 _GONE = ("Removing", "Removing dependent packages", "Removing unused dependencies")
+_STREAMS = "Enabling module streams"
+# As dnf 4 writes it.
+_DISABLED = "[{0}]\nname={0}\nstream=\nprofiles=\nstate=disabled\n"
 _LOCKED = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9+._-]*)-(?P<version>[0-9]+:[^\s:]+-[^\s-]+)\.\*$")
 _EXCLUDES = re.compile(r"^(?P<key>[ \t]*exclude(?:pkgs)?[ \t]*=)(?P<words>[^\n]*(?:\n[ \t]+[^\n]*)*)", re.MULTILINE)
 
@@ -70,20 +73,23 @@ class Dnf(Manager):
         texts = rpm.without_former(REPOSITORIES, repository)
         key = f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"
         texts[key] = openpgp.armored(repository.keys)
-        # A package at its version, whatever stream of a module it is in: dnf hides those of all streams but one.
+        # A package at its version, whatever stream of a module it is in: dnf hides those of all streams but one. And it switches a stream
+        # on when it installs a package of the default one, which would then be left behind.
+        texts.update({f"{MODULES}/{name}.module": _DISABLED.format(name).encode() for name in repository.modules})
         texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key, (("module_hotfixes", "1"),)).encode()
         return texts
 
     def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
         names = [package.name for package in wanted.packages]
-        with self._scratch(files, names) as options:
+        with self._scratch(files, [*names, *wanted.replaces]) as options:
             packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
             own = [_needed(wanted.repository)] if wanted.repository is not None else []
             offered = self._offered([name for name in names if name not in packages], [*options, *own], wanted.repository)
             versions = choose_all(wanted, packages, offered.__getitem__)
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = ["dnf", "--assumeno", *options, *_making_room(wanted), "install", *self._targets(versions, packages)]
-            return Plan(versions, self._steps(argv, "install"), tuple(chosen))
+            modules = wanted.repository.modules if wanted.repository else ()
+            return Plan(versions, self._steps(argv, "install", modules), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
         self._import(repository)
@@ -105,7 +111,7 @@ class Dnf(Manager):
 
     def install(self, wanted: Wanted, plan: Plan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
-        with self._free(list(plan.versions)) as options:
+        with self._free([*plan.versions, *wanted.replaces]) as options:
             self._do(["dnf", "-qy", *options, *_making_room(wanted), "install", *self._targets(plan.versions, packages)])
 
     def hold(self, names: Sequence[str], held: bool) -> None:
@@ -158,12 +164,12 @@ class Dnf(Manager):
                 found[name].append(rpm.plain(version))
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
-    def _steps(self, argv: Sequence[str], what: str) -> "tuple[Step, ...]":
+    def _steps(self, argv: Sequence[str], what: str, modules: Sequence[str] = ()) -> "tuple[Step, ...]":
         outcome = self._run(list(argv), _FETCH)
         # Status 1 is also that nobody has agreed.
         if outcome.status not in (0, 1) or (outcome.status == 1 and "Operation aborted." not in outcome.out + outcome.err):
             raise Refused(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
-        rows = table(outcome.out)
+        rows = table(outcome.out, modules)
         before = self.installed([name for name, _version, _gone in rows]) if rows else {}
         return tuple(Step(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
 
@@ -194,7 +200,9 @@ class Dnf(Manager):
         state = read_state(self._locks())
         text = "" if state is None else state.content.decode("utf-8", "surrogateescape")
         if self._locks() == CONFIG:
-            yield [f"--setopt=excludepkgs={','.join(excluded(without(text, names)))}"] if set(excluded(text)) & set(names) else []
+            # dnf adds to the file's own, unless the first is empty.
+            others = ",".join(["", *excluded(without(text, names))])
+            yield [f"--setopt=excludepkgs={others}"] if set(excluded(text)) & set(names) else []
             return
         folder = tempfile.mkdtemp(prefix="gpushare-dnf-")
         try:
@@ -246,8 +254,11 @@ def _needed(repository: Repository) -> str:
     return f"--setopt={sources.PREFIX}{repository.name}.skip_if_unavailable=False"
 
 
-def table(printed: str) -> "list[tuple[str, str, bool]]":
-    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. Refused where it cannot be read."""
+def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bool]]":
+    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. Refused where it cannot be read.
+
+    modules: those that will be disabled before the transaction is done, so that none of their streams will be enabled by it.
+    """
     rows: "list[tuple[str, str, bool]]" = []
     section, words = "", []  # type: str, List[str]
     inside = False
@@ -261,13 +272,19 @@ def table(printed: str) -> "list[tuple[str, str, bool]]":
             continue
         if not line.startswith(" "):
             section, words = line.strip().rstrip(":"), []
-            if section not in (*_NEW, *_GONE):
+            if section not in (*_NEW, *_GONE, _STREAMS):
                 raise Refused(f"dnf plans something that is not known here ({section[:80]!r}); nothing was changed: do it by hand")
             continue
         if line.split()[0] == "replacing":
             rows.append((line.split()[1].rpartition(".")[0], "", True))
             continue
         words += line.split()
+        if section == _STREAMS:
+            if words[0] not in modules:
+                raise Refused(
+                    f"dnf would enable a stream of the module {words[0][:80]!r}; nothing was changed: enable or disable it by hand"
+                )
+            words = []
         # A name that is too long stands on a line of its own.
         if len(words) >= 4:
             rows.append((words[0], words[2], section in _GONE))

@@ -55,6 +55,7 @@ class Repository:
     keys: those whose fingerprints were compared; package_signatures: whether the packages are signed as well (rpm); the metadata must
     always be. replaces: addresses of repositories that this one takes the place of. version: the upstream version that apt prefers for all
     packages, also for those that others need: apt takes the newest of these otherwise, and does not find an older set; "" for none.
+    modules: those of dnf that it disables, so that no stream of them is enabled.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Repository:
     package_signatures: bool = True
     replaces: Tuple[str, ...] = ()
     version: str = ""
+    modules: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,8 @@ def check(wanted: Wanted) -> None:
     if repository.version:
         _match(_VERSION, repository.version, "the version of the repository", "a version such as 580.126.20")
     _match(_SUITE, repository.suite, "the suite of the repository", "a suite such as bookworm, or a path that ends in /")
+    for module in repository.modules:
+        _match(_REPOSITORY, module, "a module of the repository", "small letters, digits and -")
     for component in repository.components:
         _match(_WORD, component, "a component of the repository", "a word such as main")
     if repository.suite.endswith("/") == bool(repository.components):

@@ -82,7 +82,7 @@ class Zypper(Manager):
 
     def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
         names = [package.name for package in wanted.packages]
-        with self._scratch(files, names) as zypper:
+        with self._scratch(files, [*names, *wanted.replaces]) as zypper:
             if wanted.repository is not None:
                 self._reads(zypper, wanted.repository)
             packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
@@ -109,7 +109,7 @@ class Zypper(Manager):
 
     def install(self, wanted: Wanted, plan: Plan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
-        with self._free(list(plan.versions)):
+        with self._free([*plan.versions, *wanted.replaces]):
             self._do(["zypper", *_QUIET, *self._install(wanted, plan.versions, packages)])
 
     def hold(self, names: Sequence[str], held: bool) -> None:

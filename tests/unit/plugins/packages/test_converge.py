@@ -386,6 +386,8 @@ def test_names_that_are_options_or_paths_are_rejected() -> None:
     for url in ("https://example.org/a b", "ftp://example.org", "https://example.org/\nDeb: x"):
         with pytest.raises(Refused):
             check(Wanted("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
+    with pytest.raises(Refused, match="a module of the repository"):
+        check(Wanted("x", (Package("tk"),), replace(REPOSITORY, modules=("../x",))))
     with pytest.raises(Refused, match="no key"):
         check(Wanted("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
 
@@ -418,3 +420,10 @@ def test_the_table_of_dnf() -> None:
     ]
     with pytest.raises(Refused, match="not known here"):
         table(TABLE.replace("Upgrading:", "Swapping:"))
+
+
+def test_a_stream_of_a_module_is_enabled_by_nobody() -> None:
+    streams = TABLE.replace("\nTransaction", "Enabling module streams:\n nvidia-driver                 latest-dkms\n\nTransaction")
+    assert table(streams, ["nvidia-driver"]) == table(TABLE)
+    with pytest.raises(Refused, match="a stream of the module 'nvidia-driver'"):
+        table(streams)

@@ -4,8 +4,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import rpm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import dnf, rpm, zypper
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Plan, Repository, Wanted
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
@@ -31,6 +35,43 @@ def test_all_streams_of_a_module_are_in_sight() -> None:
     text = Dnf(Commands()).files(REPOSITORY)["/etc/yum.repos.d/gpushare-driver.repo"]
     assert text is not None
     assert "\nmodule_hotfixes=1\n" in text.decode()
+
+
+def test_no_stream_is_enabled_by_an_installation() -> None:
+    text = Dnf(Commands()).files(replace(REPOSITORY, modules=("nvidia-driver",)))["/etc/dnf/modules.d/nvidia-driver.module"]
+    assert text == b"[nvidia-driver]\nname=nvidia-driver\nstream=\nprofiles=\nstate=disabled\n"
+
+
+def test_what_is_wanted_is_not_excluded_and_the_rest_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dnf adds an exclude of its command line to those of its file, except after an empty one."""
+    config = tmp_path / "dnf.conf"
+    monkeypatch.setattr(dnf, "CONFIG", str(config))
+    wanted = Wanted("driver", (Package("a"),), replaces=("b",))
+    for text, option in (
+        ("[main]\nexcludepkgs=a b kernel*\n", ["--setopt=excludepkgs=,kernel*"]),
+        ("[main]\nexcludepkgs=b\n", ["--setopt=excludepkgs="]),
+        ("[main]\nexcludepkgs=kernel*\n", []),
+        ("[main]\n", []),
+    ):
+        config.write_text(text)
+        commands = Commands()
+        Dnf(commands).install(wanted, Plan({"a": "1-1"}, ()))
+        assert [word for word in commands.run[-1] if word.startswith("--setopt")] == option
+
+
+def test_zypper_removes_what_makes_room_although_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks = tmp_path / "locks"
+    monkeypatch.setattr(zypper, "LOCKS", str(locks))
+    locks.write_text(zypper.with_locks("", ["a", "b", "other"]))
+    seen: list[list[str]] = []
+
+    def run(argv: list[str], _timeout: float) -> Outcome:
+        seen.append(zypper.locked(locks.read_text()))
+        return Outcome(argv, 0, "b\t0:1-1\tnoarch\n" if argv[0] == "rpm" else "")
+
+    zypper.Zypper(run).install(Wanted("driver", (Package("a"),), replaces=("b",)), Plan({"a": "1-1"}, ()))
+    assert seen == [["other"], ["other"]]
+    assert sorted(zypper.locked(locks.read_text())) == ["a", "b", "other"]
 
 
 def test_only_what_may_go_makes_room() -> None:
