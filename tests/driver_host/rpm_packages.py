@@ -78,9 +78,12 @@ BuildArch: noarch
 stub
 """
 # An older package is removed after the newer one was installed, so each takes away only its own.
-_REMOVED = (
-    "for one in /lib/modules/*/*/nvidia.ko; do grep -qs 'version={version}' $one && grep -qs 'license={licence}' $one && rm $one; done; :\n"
-)
+_REMOVED = """\
+for one in /lib/modules/*/*/nvidia.ko; do
+  grep -qs 'version={version}' $one && grep -qs 'license={licence}' $one && rm $one
+done
+ls /lib/modules/*/*/nvidia.ko > /dev/null 2>&1 || rm -f /lib/modules/*/modules.dep
+"""
 _BUILT = """\
 for release in $(ls /lib/modules); do
   test -e /usr/src/kernels/$release/Makefile || continue
