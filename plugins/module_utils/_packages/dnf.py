@@ -129,7 +129,9 @@ class Dnf(Manager):
             replace(path, content, state.mode, state.uid, state.gid, state.label)
 
     def plan_removal(self, names: Sequence[str]) -> List[str]:
-        steps = self._steps(["dnf", "--assumeno", "--setopt=clean_requirements_on_remove=False", "remove", *names], "remove")
+        # What dnf.conf excludes cannot be removed either.
+        with self._free(names) as options:
+            steps = self._steps(["dnf", "--assumeno", *options, "--setopt=clean_requirements_on_remove=False", "remove", *names], "remove")
         return [step.name for step in steps if step.after is None]
 
     def remove(self, names: Sequence[str]) -> None:

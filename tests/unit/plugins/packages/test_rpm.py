@@ -57,6 +57,10 @@ def test_what_is_wanted_is_not_excluded_and_the_rest_is(tmp_path: Path, monkeypa
         commands = Commands()
         Dnf(commands).install(wanted, Plan({"a": "1-1"}, ()))
         assert [word for word in commands.run[-1] if word.startswith("--setopt")] == option
+        # dnf removes nothing that is excluded, which is what holds the packages until they go.
+        commands = Commands()
+        Dnf(commands).plan_removal(["a", "b"])
+        assert [word for word in commands.run[-1] if word.startswith("--setopt=excludepkgs")] == option
 
 
 def test_zypper_removes_what_makes_room_although_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
