@@ -35,7 +35,7 @@ class RpmHost(DriverHost):
         self.distribution = distribution
         self.folder, self.second = repositories.folder, repositories.second
         self.before: dict[str, str] = {}
-        self.files_before = ""
+        self.files_before: dict[str, str] = {}
 
     def prepare(self) -> None:
         release = self.distribution.release
@@ -61,9 +61,10 @@ class RpmHost(DriverHost):
     def reboot(self) -> None:
         self.sh("rm -rf /proc/driver/nvidia; /usr/local/sbin/modprobe nvidia")
 
-    def files(self) -> str:
-        """What the role and the packages may change, without what package managers note for themselves."""
-        return self.sh("find /etc /lib/modules /usr/src -type f ! -name '*-' ! -path '/etc/alternatives/*' | sort | xargs sha256sum")
+    def files(self) -> dict[str, str]:
+        """The sums of the files that the role and the packages may change, without what package managers note for themselves."""
+        rows = self.sh("find /etc /lib/modules /usr/src -type f ! -name '*-' ! -path '/etc/alternatives/*' | xargs sha256sum").splitlines()
+        return {path: digest for digest, path in (row.split(maxsplit=1) for row in rows)}
 
     def upgrade(self) -> None:
         """What an administrator, or an unattended upgrade, does."""

@@ -58,7 +58,8 @@ def host(request: pytest.FixtureRequest, builder: Path, tmp_path_factory: pytest
 
 
 def check_untouched(host: RpmHost) -> None:
-    assert (host.packages(), host.files()) == (host.before, host.files_before)
+    assert host.packages() == host.before
+    assert host.files() == host.files_before
 
 
 def check_driver(host: RpmHost, version: str, module: str) -> None:
