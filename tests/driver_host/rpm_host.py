@@ -32,6 +32,8 @@ class RpmHost(DriverHost):
 
     def __init__(self, root: Path, repositories: RpmRepositories, distribution: Distribution) -> None:
         super().__init__(str(root), repositories)
+        # Beside the host of the tests for apt, in one run.
+        self._name += f"-{distribution.name}"
         self.distribution = distribution
         self.folder, self.second = repositories.folder, repositories.second
         self.before: dict[str, str] = {}
