@@ -9,6 +9,7 @@ Private to this collection. Read-only.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import dataclass
@@ -26,12 +27,18 @@ _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
 _STRATEGY = re.compile(r"--device-strategy[ =]([^\s\"]+)")
+# What the answer of a device plugin has for a container, by strategy; one without either names cards in its variables.
+_ANSWERED = ((b"/var/run/nvidia-container-devices", "volume-mounts"), (b"nvidia.com/gpu=", "cdi"))
+_BY_VARIABLE = "envvar"
+# From what the nvidia runtime takes from any container to what only kubelet can hand over.
+_LOOSEST = (_BY_VARIABLE, "volume-mounts", "cdi")
 
 
 @dataclass(frozen=True)
 class Sharing:
     """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
-    cards and a process that runs; holders: these, and those with whole cards; strategy: the device plugin's, "" for none."""
+    cards and a process that runs; holders: these, and those with whole cards; strategy: the device plugin's; without one of ours, the
+    loosest by which a holder has its cards, such as the original's; "" for none."""
 
     unit: str
     pods: Tuple[str, ...]
@@ -45,8 +52,9 @@ def sharing(host: Host, kubelet_root: str) -> Sharing:
     text = (host.text(settings.group(1)) if settings else None) or ""
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
     # The device plugin's own default counts where its unit does not name one.
-    now = strategy.group(1) if strategy else "envvar" if unit else ""
-    return Sharing(unit.group(1) if unit else "", *_pods(host, kubelet_root), now)
+    now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
+    pods, holders = _pods(host, kubelet_root)
+    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(host, kubelet_root, holders))
 
 
 def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:
@@ -78,6 +86,22 @@ def holding(host: Host, kubelet_root: str) -> Dict[str, Tuple[str, ...]]:
 def _entries(host: Host, kubelet_root: str) -> List[Mapping[str, Any]]:
     entries = recorded(host, kubelet_root).get("PodDeviceEntries")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _answered(host: Host, kubelet_root: str, holders: Tuple[str, ...]) -> str:
+    """By which strategy these pods have their cards. A container that starts again gets them by the same one."""
+    known = [one for one in _entries(host, kubelet_root) if one.get("PodUID") in holders and one.get("ResourceName") in (MEMORY, CARDS)]
+    found = {_strategy_of(one.get("AllocResp")) for one in known}
+    return next((strategy for strategy in _LOOSEST if strategy in found), "")
+
+
+def _strategy_of(answer: Any) -> str:
+    """answer: as kubelet records it, the message in base64."""
+    try:
+        message = base64.b64decode(answer, validate=True)
+    except (ValueError, TypeError):
+        return ""
+    return next((strategy for words, strategy in _ANSWERED if words in message), _BY_VARIABLE if message else "")
 
 
 def _pods(host: Host, kubelet_root: str) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import apart
@@ -108,6 +110,40 @@ def test_what_is_shared_now(tmp_path: Path) -> None:
     assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("256MiB", (PODS[0],), (PODS[0], PODS[2]), "envvar")
     root.file("/srv/gpushare/plugin.env", settings.replace("--memory-unit 256MiB", "--device-strategy cdi"))
     assert sharing(Host(str(root)), "/var/lib/kubelet").strategy == "cdi"
+
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+MOUNTED = pb.ContainerAllocateResponse(
+    envs={VISIBLE: "/var/run/nvidia-container-devices"}, mounts=[pb.Mount(container_path="/var/run/nvidia-container-devices/GPU-1")]
+)
+BY_CDI = pb.ContainerAllocateResponse(envs={VISIBLE: "void"}, cdi_devices=[pb.CDIDevice(name="nvidia.com/gpu=GPU-1")])
+OF_THE_ORIGINAL = pb.ContainerAllocateResponse(envs={VISIBLE: "1", "ALIYUN_COM_GPU_MEM_IDX": "1"})
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([OF_THE_ORIGINAL], "envvar"),
+        ([MOUNTED], "volume-mounts"),
+        ([BY_CDI], "cdi"),
+        # Where pods have their cards in several ways, all of them must get them again.
+        ([BY_CDI, MOUNTED, OF_THE_ORIGINAL], "envvar"),
+        ([BY_CDI, MOUNTED], "volume-mounts"),
+        (["!", None, 7, "ü", ""], ""),
+    ],
+)
+def test_without_our_device_plugin_it_is_what_pods_have_their_cards_by(tmp_path: Path, answers: list[Any], expected: str) -> None:
+    root = kubelet(FakeRoot(tmp_path))
+    texts = [base64.b64encode(one.SerializeToString()).decode() if hasattr(one, "SerializeToString") else one for one in answers]
+    entries = [{"PodUID": PODS[0], "ResourceName": "aliyun.com/gpu-mem", "AllocResp": text} for text in texts]
+    other = {"PodUID": PODS[0], "ResourceName": "example.com/nic", "AllocResp": base64.b64encode(b"x").decode()}
+    ended = {**entries[0], "PodUID": PODS[1], "AllocResp": base64.b64encode(OF_THE_ORIGINAL.SerializeToString()).decode()}
+    path = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+    root.file(path, json.dumps({"Data": {"PodDeviceEntries": [*entries, other, ended], "RegisteredDevices": {}}}))
+    assert sharing(Host(str(root)), "/var/lib/kubelet").strategy == ""
+    root.process(101, "/bin/sleep", "1")
+    root.file("/proc/101/cgroup", f"1:cpu:/kubepods/besteffort/pod{PODS[0]}/x\n")
+    assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("", (PODS[0],), (PODS[0],), expected)
 
 
 @pytest.mark.parametrize(
