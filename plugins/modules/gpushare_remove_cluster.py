@@ -43,6 +43,13 @@ options:
       - Whether the kubelets of these nodes no longer run. Then the extended resources are removed from the nodes' status at once.
     type: bool
     default: false
+  others:
+    description:
+      - Names of the nodes that the device plugin of the original gpushare serves again. Their memory stays. Their number of cards stays,
+        once kubelet has released the number of this collection's device plugin.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -81,12 +88,15 @@ def main() -> None:
             everything={"type": "bool", "default": False},
             wait={"type": "int", "default": 330},
             dead={"type": "bool", "default": False},
+            others={"type": "list", "elements": "str", "default": []},
         ),
         supports_check_mode=True,
     )
     params = module.params
     try:
-        removal = Removal(kubectl.for_module(module), params["nodes"], params["everything"], params["wait"], params["dead"])
+        removal = Removal(
+            kubectl.for_module(module), params["nodes"], params["everything"], params["wait"], params["dead"], params["others"]
+        )
         if removal.removed and not module.check_mode:
             removal.apply()
     except kubectl.KubectlError as error:

@@ -15,7 +15,8 @@ description:
   - With O(state=aside), changes the label of the nodes that the DaemonSet selects. If the DaemonSet has no such label, adds an expression
     to its node affinity and labels the nodes. Annotations of nodes and DaemonSet store the state before.
   - With O(state=returned), restores the labels of the nodes. Restores the DaemonSet as soon as no other node needs its change. Labels
-    and affinities that others have changed since lose only the part of this collection.
+    and affinities that others have changed since lose only the part of this collection. Restarts the original's device plugin on nodes
+    whose number of cards kubelet has set to 0. The original writes that number when it starts.
   - With O(state=retired), deletes the parts of the original gpushare, and fails while they serve a node.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -66,6 +67,11 @@ kept:
   returned: success
   type: list
   elements: str
+served:
+  description: The nodes that the device plugin of the original gpushare serves, with O(state=returned).
+  returned: success
+  type: list
+  elements: str
 """
 
 import json
@@ -99,10 +105,11 @@ def main() -> None:
     except (TakeOverError, cluster_kubectl.KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
-        changed=bool(found.changes),
-        objects=[change.title for change in found.changes],
+        changed=bool(found.changes or found.restarted),
+        objects=[change.title for change in found.changes] + [f"Pod {pod.name}" for pod in found.restarted],
         left=sorted(pod.name for pod in found.left),
         kept=list(found.kept),
+        served=list(found.served),
         diff=[_diff(change) for change in found.changes],
     )
 
@@ -117,7 +124,7 @@ def _retire(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl, cluster: Cl
             _save(module.params["save_to"], original.for_file(found))
             original.retire(kubectl, found)
     diff = [{"before_header": title, "after_header": title, "before": title + "\n", "after": ""} for title in titles]
-    module.exit_json(changed=bool(titles), objects=titles, left=[], kept=[], diff=diff)
+    module.exit_json(changed=bool(titles), objects=titles, left=[], kept=[], served=[], diff=diff)
 
 
 def _save(path: str, text: str) -> None:

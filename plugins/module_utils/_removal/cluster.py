@@ -20,8 +20,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_CARDS,
     ANNOTATION_HELD,
+    CARDS,
     FIELD_MANAGER,
     LABEL_NODE,
+    MEMORY,
     NAMESPACE,
     PLUGIN,
     PLUGIN_ACCOUNT_PREFIX,
@@ -92,13 +94,19 @@ class Removal:
     """One run. Looks at everything first, so that check mode says what `apply` then does.
 
     wanted: nodes whose device plugin is gone; everything: what all hosts share goes, too; wait: seconds for kubelet to let go.
-    dead: the nodes have no kubelet any more that would write the resources again. removed, left: in words.
+    dead: the nodes have no kubelet any more that would write the resources again; others: nodes that the original's device plugin serves
+    again. removed, left: in words.
     """
 
-    def __init__(self, kubectl: Kubectl, wanted: Sequence[str], everything: bool, wait: float, dead: bool = False) -> None:
+    def __init__(
+        self, kubectl: Kubectl, wanted: Sequence[str], everything: bool, wait: float, dead: bool = False, others: Sequence[str] = ()
+    ) -> None:
         self.kubectl = kubectl
         self.wait = wait
         self.dead = dead
+        self.others = frozenset(others)
+        # Those where our device plugin has ended in this run: kubelet may not have told the API server yet.
+        self.fresh: Set[str] = set()
         nodes = self.nodes()
         self.mine = [node for name, node in nodes.items() if name in wanted]
         objects = [one for path, version, kind in KINDS for one in self.listed(path, version, kind)]
@@ -118,7 +126,24 @@ class Removal:
     def nodes(self) -> Dict[str, NodeTraces]:
         """Every node's traces by name."""
         items = json.loads(self.kubectl.text(["get", "--raw", "/api/v1/nodes"]))["items"]
-        return {item["metadata"]["name"]: traces(item) for item in items}
+        return {item["metadata"]["name"]: self.ours_of(traces(item)) for item in items}
+
+    def ours_of(self, node: NodeTraces) -> NodeTraces:
+        """Without what the original's device plugin serves: the memory, and the number of cards as soon as kubelet has let go of ours.
+
+        Then kubelet says 0, until the original writes its number, which it does at its start.
+        """
+        if node.name not in self.others:
+            return node
+        if ANNOTATION_CARDS in node.annotations:
+            self.fresh.add(node.name)
+        number = node.capacity.get(CARDS, "0")
+        is_theirs = number == "0" or (node.name not in self.fresh and node.allocatable.get(CARDS) == number)
+        theirs = (MEMORY, CARDS) if is_theirs else (MEMORY,)
+        capacity, allocatable = (
+            {resource: value for resource, value in part.items() if resource not in theirs} for part in (node.capacity, node.allocatable)
+        )
+        return node._replace(capacity=capacity, allocatable=allocatable)
 
     def listed(self, path: str, version: str, kind: str) -> List[Named]:
         """Our objects of one kind; none where the API server does not have the kind."""

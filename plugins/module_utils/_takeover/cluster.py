@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_TAKEN_OVER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, LABEL_TAKEN_OVER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import OtherPlugin, Switch, other_plugins
@@ -38,11 +38,16 @@ class PluginPod:
 
 @dataclass(frozen=True)
 class Outcome:
-    """changes: made, or to be made in check mode; left: pods of theirs that are still on the nodes; kept: what others have changed."""
+    """changes: made, or to be made in check mode; left: pods of theirs that are still on the nodes; kept: what others have changed.
+
+    served: of the nodes, those that the original's device plugin serves; restarted: its pods that were deleted, so that they start again.
+    """
 
     changes: Tuple[Change, ...]
     left: Tuple[PluginPod, ...]
     kept: Tuple[str, ...] = ()
+    served: Tuple[str, ...] = ()
+    restarted: Tuple[PluginPod, ...] = ()
 
 
 class _ConflictError(RuntimeError):
@@ -101,8 +106,31 @@ class Cluster:
     def give_back(self, names: Sequence[str], dry: bool) -> Outcome:
         """The nodes as they were; and each DaemonSet as it was, once no node needs its change any more."""
         kept: Dict[str, None] = {}
+        stale = self._stale(names)
         changes = self._converge(lambda: self._returns(names, kept), dry)
-        return Outcome(changes, (), tuple(kept))
+        if not dry:
+            for pod in stale:
+                namespace, name = pod.name.split("/")
+                self._kubectl.text(["--namespace", namespace, "delete", "pod", name, "--ignore-not-found", "--wait=false"])
+        labels = {name: dict(node["metadata"].get("labels") or {}) for name, node in self.nodes.items()}
+        for change in changes:
+            if change.kind == "Node":
+                labels[change.name].update(change.after["labels"])
+        originals = [plugin for plugin in self.plugins if plugin.is_original]
+        served = [name for name in names if any(_is_selected(plugin, labels.get(name, {})) for plugin in originals)]
+        return Outcome(changes, (), tuple(kept), tuple(served), tuple(stale))
+
+    def _stale(self, names: Sequence[str]) -> List[PluginPod]:
+        """Pods of the original on nodes without a number of cards, which its device plugin writes at its start only.
+
+        kubelet has set it to 0 when it let go of ours, minutes after the original was given back.
+        """
+        titles = {plugin.title for plugin in self.plugins if plugin.is_original}
+        capacities = {name: ((self.nodes.get(name) or {}).get("status") or {}).get("capacity") or {} for name in names}
+        if not titles or not any(capacity.get(CARDS) == "0" for capacity in capacities.values()):
+            return []
+        found = [pod for pod in self.pods if pod.plugin in titles and not pod.terminating]
+        return [pod for pod in found if capacities.get(pod.node, {}).get(CARDS) == "0"]
 
     def _returns(self, names: Sequence[str], kept: Dict[str, None]) -> List[Change]:
         changes: List[Change] = []
@@ -123,8 +151,7 @@ class Cluster:
         return [plugin.switch for plugin in self.plugins_on({str(node["metadata"]["name"])})]
 
     def _selects(self, plugin: OtherPlugin, node: str) -> bool:
-        labels = (self.nodes.get(node) or {"metadata": {}})["metadata"].get("labels") or {}
-        return not plugin.by_affinity and labels.get(plugin.switch.label) == plugin.switch.stays
+        return _is_selected(plugin, (self.nodes.get(node) or {"metadata": {}})["metadata"].get("labels") or {})
 
     def _known(self, names: Sequence[str]) -> List[Mapping[str, Any]]:
         missing = [name for name in names if name not in self.nodes]
@@ -194,6 +221,10 @@ class Cluster:
     def _items(self, path: str) -> List[Dict[str, Any]]:
         # Raw, because kubectl prints lists of nothing in several ways.
         return list(json.loads(self._kubectl.text(["get", "--raw", path]))["items"])
+
+
+def _is_selected(plugin: OtherPlugin, labels: Mapping[str, Any]) -> bool:
+    return not plugin.by_affinity and labels.get(plugin.switch.label) == plugin.switch.stays
 
 
 def active_pods(kubectl: Kubectl, nodes: Set[str]) -> Dict[str, str]:

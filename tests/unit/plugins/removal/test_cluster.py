@@ -518,3 +518,57 @@ def test_an_api_group_that_must_be_there_is_missed() -> None:
     api.listed = listed  # type: ignore[method-assign]
     with pytest.raises(KubectlError, match="NotFound"):
         Removal(api, [], True, 0.0)  # type: ignore[arg-type]
+
+
+# The original's device plugin, which serves the memory under the same name.
+
+MEMORY, CARDS, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
+
+
+def given_back(capacity: Json, allocatable: Json) -> Json:
+    found = node({"gpushare/cards": "{}"}, capacity, allocatable, managedFields=APPLIED)
+    found["metadata"]["labels"] = {"gpushare.kubernetes/node": "true", "gpushare": "true"}
+    return found
+
+
+def numbers(api: Api) -> tuple[Json, Json]:
+    status = api.nodes["gpu1"]["status"]
+    return ({k: v for k, v in status[part].items() if k != "cpu"} for part in ("capacity", "allocatable"))  # type: ignore[return-value]
+
+
+def test_where_the_original_serves_again_only_what_kubelet_has_let_go_of_ours_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.0)
+    api = Api([given_back({MEMORY: "32", CARDS: "2", CORE: "200"}, {MEMORY: "32", CARDS: "2", CORE: "200"})], ACCOUNTS, zero_after=10**9)
+
+    def run(wait: float) -> Removal:
+        return Removal(api, ["gpu1"], True, wait, others=["gpu1"])  # type: ignore[arg-type]
+
+    ours_of = [f"resource {resource} of node gpu1" for resource in (CORE, CARDS)]
+    found = run(0.01)
+    assert found.removed[-2:] == ours_of
+    # kubelet has not yet told the API server that our device plugin has ended.
+    found.apply()
+    assert [one["what"] for one in found.left] == ours_of
+    api.nodes["gpu1"]["status"]["allocatable"].update({CARDS: "0", CORE: "0"})
+    again = run(0.01)
+    assert again.removed == ours_of
+    again.apply()
+    assert [one["what"] for one in again.left] == ours_of
+
+    # Minutes later: what the original does not know goes, and the number of cards is its own to write.
+    api.nodes["gpu1"]["status"]["capacity"].update({CARDS: "0", CORE: "0"})
+    third = run(5.0)
+    assert (third.removed, third.left) == (ours_of[:1], [])
+    third.apply()
+    assert third.left == []
+    assert tuple(numbers(api)) == ({MEMORY: "32", CARDS: "0"}, {MEMORY: "32", CARDS: "0"})
+    for part in ("capacity", "allocatable"):
+        api.nodes["gpu1"]["status"][part][CARDS] = "2"
+    for wait in (0.0, 5.0):
+        assert (run(wait).removed, run(wait).left) == ([], [])
+
+
+def test_where_the_original_does_not_serve_nothing_of_it_is_spared(removal: Callable[..., Removal]) -> None:
+    api = Api([given_back({MEMORY: "0", CARDS: "0"}, {MEMORY: "0", CARDS: "0"})], ACCOUNTS)
+    removal(api, ["gpu1"]).apply()
+    assert tuple(numbers(api)) == ({}, {})

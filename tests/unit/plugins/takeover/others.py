@@ -129,6 +129,8 @@ class Api:
             found = [pod for key, one in self.daemon_sets.items() if key[0] == namespace for pod in self.pods(one)]
             return 0, json.dumps({"kind": "List", "items": found}), ""
         self.calls.append(words)
+        if words[:2] == ["delete", "pod"]:
+            return 0, "", ""
         if words[0] == "delete":
             self.files.append(json.loads(data or "null"))
             return 0, "", ""
