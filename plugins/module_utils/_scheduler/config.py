@@ -13,7 +13,7 @@ import copy
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import COMPUTE, NAMESPACE, SCHEDULER_TLS_FILES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
@@ -158,10 +158,18 @@ def with_extender(merged: Dict[str, Any], extender: Extender, entry: Mapping[str
     return merged
 
 
-def without_extender(config: Mapping[str, Any], extender: Extender) -> Dict[str, Any]:
-    """The configuration or policy without our extender."""
+def without_extender(config: Mapping[str, Any], extender: Extender, before: Any = None) -> Dict[str, Any]:
+    """The configuration or policy without our extender. before: it as it was before us, whose extender ours has replaced."""
     kept = copy.deepcopy(dict(config))
-    extenders = [entry for entry in kept.get("extenders") or [] if not is_ours(entry, extender)]
+    known = (before.get("extenders") or []) if isinstance(before, dict) else []
+    replaced = [copy.deepcopy(entry) for entry in known if is_ours(entry, extender) and not is_written(entry, extender)]
+    extenders: List[Any] = []
+    for entry in kept.get("extenders") or []:
+        if is_written(entry, extender):
+            extenders += replaced
+            replaced = []
+        else:
+            extenders.append(entry)
     if extenders:
         kept["extenders"] = extenders
     elif kept.get("extenders"):
@@ -234,6 +242,11 @@ def is_ours(entry: Mapping[str, Any], extender: Extender) -> bool:
     """Whether an element of `extenders` is for the same address or resources as ours."""
     managed = {resource.get("name") for resource in entry.get("managedResources") or []}
     return entry.get("urlPrefix") == extender.url_prefix or bool(managed & set(extender.managed_resources))
+
+
+def is_written(entry: Mapping[str, Any], extender: Extender) -> bool:
+    """Whether we have written it. The original's has the same resource, and may have the same address; it does not prioritize."""
+    return is_ours(entry, extender) and bool(entry.get("prioritizeVerb") or entry.get("tlsConfig"))
 
 
 def _boolean(value: str) -> bool:

@@ -44,6 +44,6 @@ def merge_policy(current: Optional[Any], extender: Extender) -> Dict[str, Any]:
     return with_extender(merged, extender, policy_entry(extender))
 
 
-def unmerge_policy(policy: Mapping[str, Any], extender: Extender) -> Dict[str, Any]:
-    """The policy without our extender."""
-    return without_extender(check_policy(policy), extender)
+def unmerge_policy(policy: Mapping[str, Any], extender: Extender, before: Any = None) -> Dict[str, Any]:
+    """The policy without our extender. before: it as it was before us."""
+    return without_extender(check_policy(policy), extender, before)

@@ -116,7 +116,7 @@ def _policy_map(found: Found, extender: Extender, notes: list[str]) -> Change | 
         return Change(path, text, entry.original.content.decode())
     if not isinstance(policy, dict) or policy.get("kind") != scheduler_policy.KIND:
         return None
-    kept = scheduler_policy.unmerge_policy(policy, extender)
+    kept = scheduler_policy.unmerge_policy(policy, extender, _before(entry))
     if kept == policy:
         return Change(path, text, text)
     if entry is not None:  # without one, another control plane has put it in
@@ -150,7 +150,7 @@ def _config(path: str, found: Found, extender: scheduler_config.Extender, notes:
         return Change(path, None, None)
     config = yaml.safe_load(text)
     if isinstance(config, dict) and config.get("kind") == scheduler_policy.KIND:
-        policy = scheduler_policy.unmerge_policy(config, extender)
+        policy = scheduler_policy.unmerge_policy(config, extender, _before(entry))
         if policy != config:
             notes.append(_only_ours(path, entry))
         return Change(path, text, policy_text(text, policy))
@@ -160,7 +160,7 @@ def _config(path: str, found: Found, extender: scheduler_config.Extender, notes:
     percentage = None
     if noted is not None and noted.untouched(str(config.get(scheduler_config.PERCENTAGE)).encode()):
         percentage = Percentage(None if noted.original is None else int(noted.original.content))
-    kept = without_extender(config, extender, percentage)
+    kept = without_extender(config, extender, percentage, _before(entry))
     if kept != config:
         notes.append(_only_ours(path, entry))
     return Change(path, text, splice(text, kept))
@@ -220,9 +220,14 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def without_extender(config: Any, extender: Extender, percentage: Percentage | None) -> dict[str, Any]:
+def _before(entry: Entry | None) -> Any:
+    """The configuration or policy as it was before us; None if that is not known."""
+    return yaml.safe_load(entry.original.content) if entry is not None and entry.original is not None else None
+
+
+def without_extender(config: Any, extender: Extender, percentage: Percentage | None, before: Any = None) -> dict[str, Any]:
     """A configuration without our extender. percentage: what to put back if the present value is ours, None if it is not."""
-    kept = scheduler_config.without_extender(check_config(config), extender)
+    kept = scheduler_config.without_extender(check_config(config), extender, before)
     if percentage is not None and percentage.before is None:
         kept.pop(PERCENTAGE, None)
     elif percentage is not None:

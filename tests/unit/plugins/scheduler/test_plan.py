@@ -247,8 +247,21 @@ def with_others_config() -> Found:
     return replace(UNTOUCHED, files=files)
 
 
+ORIGINALS = (
+    OTHERS_CONFIG
+    + """\
+- urlPrefix: "http://127.0.0.1:32766/gpushare-scheduler"  # the original's
+  filterVerb: filter
+  bindVerb: bind
+  nodeCacheCapable: true
+  managedResources:
+  - name: aliyun.com/gpu-mem
+    ignoredByScheduler: false
+"""
+)
 STARTS = {
     "kubeadm's": UNTOUCHED,
+    "the original's": replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, CONFIG_PATH: ORIGINALS}),
     "with somebody's configuration": with_others_config(),
     "a file where ours goes": replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, CONFIG_PATH: OTHERS_CONFIG}),
 }
@@ -269,6 +282,21 @@ def test_untouched_files_get_their_old_bytes_back_and_then_there_is_nothing_to_d
 def test_nothing_is_done_where_we_never_were(start: Found) -> None:
     assert not absent(start).changed
     assert absent(start).notes == []
+
+
+@pytest.mark.parametrize("extender", [TLS, EXTENDER], ids=["https", "at the address of the original"])
+def test_where_others_changed_the_configuration_since_the_originals_extender_comes_back_for_ours(
+    extender: scheduler_config.Extender,
+) -> None:
+    start = STARTS["the original's"]
+    changed = done(start, present(start, extender=extender))
+    urls = [one["urlPrefix"] for one in yaml.safe_load(changed.files[CONFIG_PATH] or "")["extenders"]]
+    assert urls == ["http://127.0.0.1:8888/fpga", extender.url_prefix]
+    edited = replace(changed, files={**changed.files, CONFIG_PATH: (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"})
+    back = done(edited, absent(edited, extender))
+    assert yaml.safe_load(back.files[CONFIG_PATH] or "") == {**yaml.safe_load(ORIGINALS), "parallelism": 4}
+    # And stays: nothing of it is ours.
+    assert not absent(forgotten(back), extender).changed
 
 
 def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
