@@ -31,6 +31,8 @@ class Shape:
 
 
 TWO = Shape("two", ("--no-nvidia-runtime",))
+#: Its container runtime knows the nvidia runtime, which is the default.
+TWO_NVIDIA = Shape("two-nvidia", ())
 ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
 RUNTIMES = Shape(
     "runtimes",

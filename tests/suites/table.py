@@ -44,6 +44,16 @@ LIFE_FAULTS = tuple(
 )
 # How pods come by their cards: the core that both daemons share.
 CORE = f"{RUNTIME}/core/*"
+# How another device plugin leaves a node, and programs that stand in for those of others.
+TAKE_OVER = (
+    "playbooks/take_over.yml",
+    "roles/take_over/*",
+    f"{UTILS}/_takeover/*",
+    f"{UTILS}/_facts/device_managers.py",
+    f"{PLUGIN_UTILS}/_takeover/*",
+    "plugins/*/gpushare_takeover*.py",
+    "tests/hosts/stand_in*",
+)
 # What every test of a cluster uses.
 CLUSTER_TESTS = ("tests/e2e/[!t]*", "tests/labs.py", "tests/lab/*")
 
@@ -509,17 +519,23 @@ SUITES = (
         "nodes of NVIDIA's device plugin are taken over one at a time, and given back",
         tests=("tests/hosts/test_take_over.py",),
         lab="two",
-        paths=(
-            "playbooks/take_over.yml",
-            "roles/take_over/*",
-            f"{UTILS}/_takeover/*",
-            f"{UTILS}/_facts/device_managers.py",
-            f"{PLUGIN_UTILS}/_takeover/*",
-            "plugins/*/gpushare_takeover*.py",
-            "tests/hosts/test_take_over.py",
-            "tests/hosts/stand_in*",
-        ),
+        paths=(*TAKE_OVER, "tests/hosts/test_take_over.py"),
         seconds=700,
+    ),
+    Suite(
+        "take-over-original",
+        "a cluster of the original gpushare with 50 pods is taken over by the page's commands, given back, and taken over for good",
+        tests=("tests/hosts/test_take_over_original.py",),
+        lab="two-nvidia",
+        paths=(
+            *TAKE_OVER,
+            "roles/uninstall/tasks/cluster.yml",
+            f"{UTILS}/_removal/cluster.py",
+            "docs/operate/migrate.md",
+            "tests/hosts/test_take_over_original.py",
+            "tests/walks/[!t]*",
+        ),
+        seconds=1500,
     ),
     Suite(
         "scale",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright: gpushare.kubernetes contributors
 
-// Stands in for the device plugins of others, under their names: /etc/stand-in.json of its image says what it registers with kubelet.
-// It answers Allocate as they do: from what it is told, never from the ids that kubelet has chosen.
+// Stands in for the programs of others, under their names: /etc/stand-in.json of its image says which one it is. A device plugin
+// registers as theirs does and answers Allocate from what it is told, never from the ids that kubelet has chosen.
 package main
 
 import (
@@ -11,10 +11,8 @@ import (
 	"fmt"
 	"log"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,19 +22,19 @@ import (
 
 const folder = "/var/lib/kubelet/device-plugins"
 
-// Config is the file. Index: number of ids of a container to the index of the card that it gets, as the original's annotation has it.
-// Listen: an address on which every node passes the filter of a scheduler, instead of all the rest.
+// Config is the file. Extender: the program is the original's extender, and needs nothing else. Cards: those of the node, for the
+// original's device plugin.
 type Config struct {
-	Listen   string         `json:"listen"`
-	Resource string         `json:"resource"`
-	Socket   string         `json:"socket"`
-	IDs      []string       `json:"ids"`
-	Units    int            `json:"units"`
-	Index    map[string]int `json:"index"`
+	Extender bool     `json:"extender"`
+	Resource string   `json:"resource"`
+	Socket   string   `json:"socket"`
+	IDs      []string `json:"ids"`
+	Cards    []Card   `json:"cards"`
 }
 
 type plugin struct {
-	config Config
+	config   Config
+	original *original
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
@@ -56,23 +54,12 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream api.DevicePlugin_ListAndWatch
 }
 
 func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
+	if p.original != nil {
+		return p.original.allocate(request)
+	}
 	response := &api.AllocateResponse{}
 	for _, container := range request.ContainerRequests {
-		count := strconv.Itoa(len(container.DevicesIDs))
 		envs := map[string]string{"NVIDIA_VISIBLE_DEVICES": container.DevicesIDs[0]}
-		if p.config.Index != nil {
-			index, known := p.config.Index[count]
-			if !known {
-				return nil, fmt.Errorf("no card is meant for %s ids", count)
-			}
-			envs = map[string]string{
-				"NVIDIA_VISIBLE_DEVICES":       strconv.Itoa(index),
-				"ALIYUN_COM_GPU_MEM_IDX":       strconv.Itoa(index),
-				"ALIYUN_COM_GPU_MEM_POD":       count,
-				"ALIYUN_COM_GPU_MEM_CONTAINER": count,
-				"ALIYUN_COM_GPU_MEM_DEV":       strconv.Itoa(p.config.Units),
-			}
-		}
 		response.ContainerResponses = append(response.ContainerResponses, &api.ContainerAllocateResponse{Envs: envs})
 	}
 	return response, nil
@@ -125,19 +112,6 @@ func (p *plugin) serve() error {
 	}
 }
 
-// filter answers as the original's extender: with the names that it was asked about.
-func filter(writer http.ResponseWriter, request *http.Request) {
-	var asked struct {
-		NodeNames []string `json:"NodeNames"`
-	}
-	if err := json.NewDecoder(request.Body).Decode(&asked); err != nil {
-		http.Error(writer, err.Error(), http.StatusBadRequest)
-		return
-	}
-	writer.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(writer).Encode(map[string]any{"NodeNames": asked.NodeNames, "Error": ""})
-}
-
 func main() {
 	text, err := os.ReadFile("/etc/stand-in.json")
 	if err != nil {
@@ -147,9 +121,13 @@ func main() {
 	if err := json.Unmarshal(text, &p.config); err != nil {
 		log.Fatal(err)
 	}
-	if p.config.Listen != "" {
-		http.HandleFunc("/gpushare-scheduler/filter", filter)
-		log.Fatal(http.ListenAndServe(p.config.Listen, nil))
+	if p.config.Extender {
+		log.Fatal(serveExtender(os.Getenv("PORT")))
+	}
+	if p.config.Cards != nil {
+		if p.original, err = newOriginal(os.Getenv("NODE_NAME"), p.config.Cards); err != nil {
+			log.Fatal(err)
+		}
 	}
 	for {
 		log.Print(p.serve())

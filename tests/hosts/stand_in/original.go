@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright: gpushare.kubernetes contributors
+
+package main
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// Card of a node. The original takes the memory of the first one for that of all.
+type Card struct {
+	UUID  string `json:"uuid"`
+	Minor int    `json:"minor"`
+	Units int    `json:"units"`
+}
+
+// original is its device plugin: it takes the oldest assumed pod that asks for as many units as there are ids for the one that asks.
+type original struct {
+	mutex   sync.Mutex
+	cluster *Cluster
+	node    string
+	cards   []Card
+}
+
+func newOriginal(node string, cards []Card) (*original, error) {
+	cluster, err := newCluster()
+	if err != nil {
+		return nil, err
+	}
+	o := &original{cluster: cluster, node: node, cards: cards}
+	return o, o.reportCount()
+}
+
+// reportCount writes the number of cards into the node's status, if it is another one. It does so at the start only.
+func (o *original) reportCount() error {
+	path := "/api/v1/nodes/" + o.node
+	node, err := o.cluster.get(path)
+	if err != nil || node.capacity(count) == len(o.cards) {
+		return err
+	}
+	number := map[string]string{count: strconv.Itoa(len(o.cards))}
+	body := map[string]any{"status": map[string]any{"capacity": number, "allocatable": number}}
+	return o.cluster.do(http.MethodPatch, path+"/status", merge, body, nil)
+}
+
+func (o *original) allocate(request *api.AllocateRequest) (*api.AllocateResponse, error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	asked := 0
+	for _, container := range request.ContainerRequests {
+		asked += len(container.DevicesIDs)
+	}
+	visible, card := o.choose(asked)
+	response := &api.AllocateResponse{}
+	for _, container := range request.ContainerRequests {
+		envs := map[string]string{
+			"NVIDIA_VISIBLE_DEVICES":       visible,
+			index:                          card,
+			podTotal:                       strconv.Itoa(asked),
+			"ALIYUN_COM_GPU_MEM_CONTAINER": strconv.Itoa(len(container.DevicesIDs)),
+			device:                         strconv.Itoa(o.cards[0].Units),
+		}
+		response.ContainerResponses = append(response.ContainerResponses, &api.ContainerAllocateResponse{Envs: envs})
+	}
+	return response, nil
+}
+
+// choose returns what becomes NVIDIA_VISIBLE_DEVICES, and the card's index. An error is a text in that variable, as with the original.
+func (o *original) choose(asked int) (string, string) {
+	failure := fmt.Sprintf("no-gpu-has-%dGiB-to-run", asked)
+	pod, err := o.oldest(asked)
+	if err != nil {
+		log.Print(err)
+		return failure, "-1"
+	}
+	if pod == nil {
+		if len(o.cards) == 1 {
+			return o.cards[0].UUID, strconv.Itoa(o.cards[0].Minor)
+		}
+		return failure, "-1"
+	}
+	card := pod.Metadata.Annotations[index]
+	if !o.has(card) {
+		return failure, "-1"
+	}
+	if err := o.cluster.annotate(pod, map[string]string{assigned: "true", assumeTime: strconv.FormatInt(time.Now().UnixNano(), 10)}); err != nil {
+		log.Print(err)
+		return failure, "-1"
+	}
+	return card, card
+}
+
+func (o *original) oldest(asked int) (*Object, error) {
+	pods, err := o.cluster.pods("spec.nodeName=" + o.node + ",status.phase=Pending")
+	if err != nil {
+		return nil, err
+	}
+	var found *Object
+	for i := range pods {
+		pod := &pods[i]
+		waits := pod.assumed() != 0 && pod.Metadata.Annotations[assigned] == "false" && pod.units() == asked
+		if waits && (found == nil || pod.assumed() < found.assumed()) {
+			found = pod
+		}
+	}
+	return found, nil
+}
+
+func (o *original) has(minor string) bool {
+	for _, card := range o.cards {
+		if strconv.Itoa(card.Minor) == minor {
+			return true
+		}
+	}
+	return false
+}
