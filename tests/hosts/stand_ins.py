@@ -248,6 +248,8 @@ query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
 uuids = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
 known = {device["name"]: device for device in spec["devices"]}
 spec["devices"] += [{**known[uuid], "name": str(index)} for index, uuid in enumerate(uuids)]
+# The first version in which a name may be a number.
+spec["cdiVersion"] = "0.5.0"
 write(path, json.dumps(spec))
 """
 

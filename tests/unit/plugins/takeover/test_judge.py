@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge, original_unit
 from hypothesis import given
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from unit.plugins.takeover.others import Json, nvidia, original
 
+ROOT = Path(__file__).resolve().parents[4]
 RUNS = {"name": "NVIDIA device plugin", "active": True, "evidence": ["process 60 (nvidia-device-plugin)"], "pods": [], "holders": []}
 THEIRS = {**RUNS, "name": "original gpushare device plugin", "evidence": ["process 61 (gpushare-device-plugin-v2)"]}
 MEMORY = "aliyun.com/gpu-mem"
@@ -103,3 +106,14 @@ def test_the_unit_of_the_original_by_the_number_of_its_ids(registered: int, memo
 @given(st.lists(st.integers(4096, 200_000), min_size=1, max_size=8), st.sampled_from((("GiB", 1024), ("MiB", 1))))
 def test_the_unit_is_never_mistaken(memories: list[int], unit: tuple[str, int]) -> None:
     assert original_unit(len(memories) * (memories[0] // unit[1]), memories) in (unit[0], None)
+
+
+def test_both_questions_of_the_role_are_about_the_same_port() -> None:
+    """The second one, after the original has left a node, must not refuse what the first one accepted."""
+    module, asked = "gpushare.kubernetes.gpushare_takeover_info", []
+    for name in ("look", "aside"):
+        tasks = yaml.safe_load((ROOT / f"roles/take_over/tasks/{name}.yml").read_text())
+        tasks = [inner for task in tasks for inner in task.get("block", [task])]
+        asked += [task[module] for task in tasks if module in task]
+    assert len(asked) == 2
+    assert asked[0]["extender_port"] == asked[1]["extender_port"]
