@@ -41,8 +41,10 @@ from ways.hosts import QUIET, counts
 
 PAGE, TEST = "docs/operate/migrate.md", "tests/hosts/test_take_over_original.py"
 NODES = ("gpu1", "gpu2")
-#: Pod → units. As many as the cards of both nodes have room for beside the pods that come later.
+#: Pod → units. They leave 4 units of each node, as the original counts, to the pods that come later.
 SHARES = {f"one-{number:02}": 1 for number in range(44)} | {f"two-{number}": 2 for number in range(6)}
+#: Pods that are made while a playbook runs.
+MEANWHILE = 6
 INDEX, ASSIGNED = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 COPY = "/var/lib/gpushare-original/objects.json"
@@ -174,8 +176,10 @@ def cluster(labs: Labs) -> Cluster:
     # Of a lab that is used as it is, the story may have begun.
     if not theirs(found):
         cluster_of_the_original(found)
-    items = [share(name, units) for name, units in SHARES.items()]
-    found.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    known = {one["metadata"]["name"] for one in found.pods()}
+    for number, (name, units) in enumerate(SHARES.items()):
+        if name not in known:
+            found.create(share(name, units, NODES[number % 2]))
     found.until_running(*SHARES, seconds=400)
     return found
 
@@ -211,7 +215,7 @@ def arriving(cluster: Cluster) -> Iterator[Callable[[], list[str]]]:
     over = threading.Event()
 
     def make() -> None:
-        while not over.wait(20):
+        while not over.wait(20) and len(names) < MEANWHILE:
             name = f"meanwhile-{len(names)}"
             cluster.create(share(name, 1))
             names.append(name)
@@ -246,11 +250,10 @@ def test_a_new_pod_has_its_card_beside_them(cluster: Cluster, walk: Walk) -> Non
     assert check_devices(cluster, pods) == []
     assert all(ALLOCATION in annotations_of(one) for one in pods)
     assert ledger_of(cluster, walk.line("kubectl gpushare -A -o json")) == []
+    cluster.delete(*(f"new-{node}" for node in NODES))
 
 
 def test_a_container_of_theirs_starts_again_with_its_card(cluster: Cluster, walk: Walk) -> None:
-    cluster.create(share("witness", 1))
-    cluster.until_running("witness")
     name = "one-00"
     identity = walk.containers[name]["id"].partition("://")[2]
     cluster.on(walk.containers[name]["node"], "ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", identity)
@@ -280,6 +283,7 @@ def test_uninstall_gives_the_original_back(cluster: Cluster, walk: Walk) -> None
         assert annotations_of(one)[ASSIGNED] == "true"
         assert ALLOCATION not in annotations_of(one)
     assert wrong_annotations(cluster) == []
+    cluster.delete(*(f"back-{node}" for node in NODES))
 
 
 def test_a_second_uninstall_leaves_the_original_alone(cluster: Cluster, walk: Walk) -> None:
