@@ -49,6 +49,8 @@ INDEX, ASSIGNED = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 COPY = "/var/lib/gpushare-original/objects.json"
 _SECONDS = 1500
+# uninstall waits five minutes for kubelet.
+pytestmark = pytest.mark.timeout(2 * _SECONDS)
 
 
 @dataclass(frozen=True)
