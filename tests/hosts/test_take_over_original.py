@@ -217,7 +217,7 @@ def arriving(cluster: Cluster) -> Iterator[Callable[[], list[str]]]:
     over = threading.Event()
 
     def make() -> None:
-        while not over.wait(20) and len(names) < MEANWHILE:
+        while not over.wait(40) and len(names) < MEANWHILE:
             name = f"meanwhile-{len(names)}"
             cluster.create(share(name, 1))
             names.append(name)
