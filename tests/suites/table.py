@@ -170,7 +170,13 @@ SUITES = (
         "a real Prometheus on a cluster: the dashboard has data, and alerts fire with their cause and clear after it",
         tests=("tests/e2e/test_monitoring.py",),
         lab="two",
-        paths=("docs/monitoring/*", f"{RUNTIME}/*/metrics*.py", "tests/monitoring/*", "tests/e2e/test_mon*", "tests/e2e/test_overuse.py"),
+        paths=(
+            "docs/operate/monitoring/*",
+            f"{RUNTIME}/*/metrics*.py",
+            "tests/monitoring/*",
+            "tests/e2e/test_mon*",
+            "tests/e2e/test_overuse.py",
+        ),
         seconds=300,
     ),
     Suite(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def test_a_changed_test_of_a_cluster_asks_for_its_own_suite() -> None:
             path = test.partition("::")[0]
             if path.startswith("tests/") and path.endswith(".py"):
                 assert suite.asks(path), f"{path} is run by {suite.name}, whose paths do not name it"
+
+
+def test_each_path_of_a_suite_names_a_file() -> None:
+    tracked = files()
+    paths = {path for suite in SUITES for path in suite.paths}
+    assert sorted(path for path in paths if not any(fnmatch(file, path) for file in tracked)) == []
 
 
 A = Suite("a", "always", paths=("*",), always=True, seconds=60)
