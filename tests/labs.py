@@ -31,8 +31,8 @@ class Shape:
 
 
 TWO = Shape("two", ("--no-nvidia-runtime",))
-#: Its container runtime knows the nvidia runtime, which is the default.
-TWO_NVIDIA = Shape("two-nvidia", ())
+#: Its container runtime knows the nvidia runtime, which is the default. Cards for 50 pods and more.
+TWO_NVIDIA = Shape("two-nvidia", ("--cards", "gpu1=2x32,gpu2=32+40"))
 ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
 RUNTIMES = Shape(
     "runtimes",
