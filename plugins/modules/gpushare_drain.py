@@ -8,11 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_drain
-short_description: Drain a node, and make it schedulable again
+short_description: Cordon or drain a node, and make it schedulable again
 version_added: 0.1.0
 description:
-  - The roles C(nvidia_driver) and C(uninstall) use this module, on a control plane. Its options may change in any release.
-  - Cordons the node and evicts its pods through the API, within their disruption budgets. DaemonSets' pods and static pods stay.
+  - The roles C(nvidia_driver), C(take_over) and C(uninstall) use this module, on a control plane. Its options may change in any release.
+  - Cordons the node. With O(state=drained), also evicts its pods through the API, within their disruption budgets. DaemonSets' pods and
+    static pods stay.
   - Marks the node with the annotation C(gpushare/cordoned-by). With O(state=uncordoned), changes only a node that has it.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -27,7 +28,7 @@ options:
   state:
     description: The required state of the node.
     type: str
-    choices: [drained, uncordoned]
+    choices: [cordoned, drained, uncordoned]
     required: true
   owner:
     description: Value of the annotation.
@@ -72,7 +73,7 @@ why:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain import Drained, DrainError, drain, uncordon
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain import Drained, DrainError, cordon, drain, uncordon
 
 
 def main() -> None:
@@ -80,7 +81,7 @@ def main() -> None:
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
             node={"type": "str", "required": True},
-            state={"type": "str", "choices": ["drained", "uncordoned"], "required": True},
+            state={"type": "str", "choices": ["cordoned", "drained", "uncordoned"], "required": True},
             owner={"type": "str", "default": "nvidia_driver"},
             seconds={"type": "int", "default": 20},
             force={"type": "bool", "default": False},
@@ -91,6 +92,8 @@ def main() -> None:
     try:
         if params["state"] == "drained":
             found = drain(kubectl, params["node"], params["owner"], params["seconds"], params["force"], module.check_mode)
+        elif params["state"] == "cordoned":
+            found = Drained(cordon(kubectl, params["node"], params["owner"], module.check_mode), True)
         else:
             found = Drained(uncordon(kubectl, params["node"], module.check_mode), True)
     except (DrainError, cluster_kubectl.KubectlError) as error:

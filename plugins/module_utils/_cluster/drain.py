@@ -42,8 +42,7 @@ class DrainError(RuntimeError):
 
 def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dry: bool) -> Drained:
     """Cordon the node and evict for at most `seconds`. force: also pods that no controller brings back."""
-    found = _node(kubectl, node)
-    cordon = not (found.get("spec") or {}).get("unschedulable")
+    schedulable = _is_schedulable(kubectl, node)
     pods = evictable(kubectl.items(["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}"]))
     alone = [name_of(pod) for pod in pods if not _has_controller(pod)]
     if alone and not force:
@@ -52,10 +51,9 @@ def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dr
             "them yourself, or set gpushare_drain_force: true"
         )
     if dry:
-        return Drained(cordon or bool(pods), not pods, tuple(map(name_of, pods)))
-    if cordon:
-        patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {ANNOTATION: owner}}}
-        kubectl.text(["patch", "node", node, "--type=merge", f"--patch={json.dumps(patch)}"])
+        return Drained(schedulable or bool(pods), not pods, tuple(map(name_of, pods)))
+    if schedulable:
+        _cordon(kubectl, node, owner)
     why = ""
     if pods:
         options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s", *(["--force"] if force else [])]
@@ -64,7 +62,15 @@ def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dr
         except KubectlError as error:
             why = refusals(str(error))
     left = evictable(kubectl.items(["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}"]))
-    return Drained(cordon or bool(pods), not left, tuple(map(name_of, left)), why if left else "")
+    return Drained(schedulable or bool(pods), not left, tuple(map(name_of, left)), why if left else "")
+
+
+def cordon(kubectl: Kubectl, node: str, owner: str, dry: bool) -> bool:
+    """Keep new pods away, where nobody does already; whether that was so. Pods that are there stay."""
+    schedulable = _is_schedulable(kubectl, node)
+    if schedulable and not dry:
+        _cordon(kubectl, node, owner)
+    return schedulable
 
 
 def uncordon(kubectl: Kubectl, node: str, dry: bool) -> bool:
@@ -110,6 +116,15 @@ def _node(kubectl: Kubectl, node: str) -> Dict[str, Any]:
         cure = "join the host to the cluster, or set gpushare_node_name"
         raise DrainError(f"the cluster has no node {node}; expected the node of this host; {cure}")
     return dict(found)
+
+
+def _is_schedulable(kubectl: Kubectl, node: str) -> bool:
+    return not (_node(kubectl, node).get("spec") or {}).get("unschedulable")
+
+
+def _cordon(kubectl: Kubectl, node: str, owner: str) -> None:
+    patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {ANNOTATION: owner}}}
+    kubectl.text(["patch", "node", node, "--type=merge", f"--patch={json.dumps(patch)}"])
 
 
 def _controller(pod: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:

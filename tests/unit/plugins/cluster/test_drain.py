@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain import (
     ANNOTATION,
     DrainError,
+    cordon,
     drain,
     evictable,
     name_of,
@@ -104,6 +105,7 @@ def test_an_administrators_own_cordon_stays() -> None:
     cluster = Cluster(pod("a"))
     cluster.node["spec"]["unschedulable"] = True
     assert drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False).done
+    assert not cordon(cluster.kubectl, "n", "take_over", dry=False)
     assert not uncordon(cluster.kubectl, "n", False)
     assert cluster.cordoned
 
@@ -155,3 +157,16 @@ def test_a_node_that_there_is_not() -> None:
 
 def test_words_that_name_no_pod_are_shortened() -> None:
     assert refusals("kubectl drain n failed: " + "x" * 5000) == "x" * 300
+
+
+def test_a_cordon_leaves_the_pods_and_is_undone() -> None:
+    cluster = Cluster(pod("a"), pod("b", owner=None))
+    assert cordon(cluster.kubectl, "n", "take_over", dry=True)
+    assert not cluster.cordoned
+    assert cordon(cluster.kubectl, "n", "take_over", dry=False)
+    assert cluster.cordoned
+    assert cluster.node["metadata"]["annotations"] == {ANNOTATION: "take_over"}
+    assert len(cluster.pods) == 2
+    assert not cordon(cluster.kubectl, "n", "take_over", dry=False)
+    assert uncordon(cluster.kubectl, "n", dry=False)
+    assert not cluster.cordoned
