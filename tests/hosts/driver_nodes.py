@@ -118,14 +118,28 @@ def switched_on_again(cluster: Cluster, nodes: Sequence[str]) -> Iterator[list[s
     """While in it, a node that reboots comes back, as a machine would. The nodes that did, in their order."""
     came, stop = [], threading.Event()
 
+    def is_off(node: str) -> bool:
+        try:
+            cluster.on(node, "true", seconds=60)
+        except CommandError as error:
+            # One that only answers late is not off.
+            return "did not end within" not in str(error)
+        return False
+
+    def switch_on() -> None:
+        try:
+            cluster.lab("up", seconds=600)
+        except CommandError as error:
+            # On a busy machine, its nodes may take longer to be ready than the lab waits.
+            print(f"lab up: {error}")
+
     def watch() -> None:
         while not stop.wait(1):
-            for node in nodes:
-                try:
-                    cluster.on(node, "true", seconds=20)
-                except CommandError:
-                    came.append(node)
-                    cluster.lab("up", seconds=600)
+            for node in filter(is_off, nodes):
+                came.append(node)
+                switch_on()
+                while is_off(node) and not stop.wait(1):
+                    switch_on()
 
     thread = threading.Thread(target=watch)
     thread.start()
