@@ -105,7 +105,9 @@ def test_a_unit_that_has_changed_is_not_read_while_that_would_take_a_card(guarde
         assert f"{PLUGIN}.service has changed" in said
         assert "gpushare-test.scope (nvidia0, nvidia1)" in said
         assert "Drain this node" in said
-        assert (untouched.differences(settled(cluster)), reloads(cluster, NODE)) == ([], count)
+        changed = untouched.differences(settled(cluster))
+        print(*changed, sep="\n")
+        assert (changed, reloads(cluster, NODE)) == ([], count)
     finally:
         sh(cluster, NODE, "systemctl stop gpushare-test.scope; cat /run/gpushare-test-unit > " + unit)
     # Nothing is exposed any more, so systemd may read it.
