@@ -261,7 +261,8 @@ def _kubelet(found: Reasons, facts: NodeFacts) -> None:
     if version is None:
         found.warn("kubelet", "a kubelet that does not print its version", OLDEST_IN_WORDS, "run `kubelet --version` on the host")
     elif version[:2] < OLDEST_KUBERNETES:
-        found.error("kubelet", f"kubelet {kubelet.version}", OLDEST_IN_WORDS, "upgrade Kubernetes on this host")
+        cure = "upgrade Kubernetes on this host, or accept the risk with gpushare_preflight_accept: [kubelet]"
+        found.error("kubelet", f"kubelet {kubelet.version}", OLDEST_IN_WORDS, cure)
     elif kubelet.feature_gates.get("DevicePlugins") is False:
         cure = "nothing to do: the role kubelet switches it on and restarts kubelet"
         found.warn("kubelet", "the feature gate DevicePlugins switched off", "DevicePlugins=true", cure)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from unit.plugins.cluster.kubectl_stub import asked, make_kubectl
 from unit.plugins.test_preflight_playbook import LOCAL, ROOT, play
@@ -108,6 +109,29 @@ def test_a_node_that_the_cluster_does_not_have_fails_alone(tmp_path: Path) -> No
     assert "has no node gpu2. Join gpu2" in " ".join(done.stdout.split())
     assert [line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line] == ["gpu2"]
     assert [call["items"] for call in asked(kubectl) if "--dry-run=server" in call["words"]] == [["gpu1", "gpu3"]]
+
+
+@pytest.mark.parametrize(
+    ("version", "running", "accepted", "rejected"),
+    [
+        ("v1.25.16", True, [], False),
+        ("v1.22.17", True, [], True),
+        ("v1.22.17", True, ["os"], True),
+        # Accepted before the first change: a run that has begun must not end here.
+        ("v1.22.17", True, ["kubelet"], False),
+        ("v1.22.17", False, ["kubelet"], True),
+    ],
+)
+def test_a_kubelet_that_preflight_rejects_is_rejected_by_its_role_unless_it_was_accepted(
+    tmp_path: Path, version: str, running: bool, accepted: list[str], rejected: bool
+) -> None:
+    node: dict[str, Any] = {"node_name": "gpu1", "kubelet_running": running, "kubelet": {"version": version}}
+    text = (ROOT / "roles/kubelet/tasks/preflight.yml").read_text().split("register: __gpushare_node\n", 1)[1]
+    values = yaml.safe_load((ROOT / "roles/kubelet/defaults/main.yml").read_text()) | {"gpushare_preflight_accept": accepted}
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": yaml.safe_load(text)}]))
+    done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {"gpu1": {"__gpushare_node": node}}}, **values)
+    assert done.returncode == (2 if rejected else 0), done.stdout + done.stderr
+    assert (f"Found on gpu1: {f'kubelet {version}' if running else 'no running kubelet'}" in done.stdout) == rejected
 
 
 def test_groups_are_found_wherever_their_names_are_set(tmp_path: Path) -> None:
