@@ -39,6 +39,8 @@ NVIDIA_PROGRAMS = (
     "nvidia-cdi-hook",
 )
 
+# Before 1.0.2 it calls a function of Go's runtime as it was before Go 1.18, and a program ends when it writes a map as JSON.
+_REFLECT2 = "github.com/modern-go/reflect2 v1.0.2"
 _TOOLKIT_MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
 
 
@@ -92,7 +94,20 @@ def kubernetes(cache: Cache, version: str) -> Path:
 
 def kube_scheduler(cache: Cache, version: str) -> Path:
     """A folder with the kube-scheduler of this version alone, for the generations that no cluster of the lab has."""
-    if folder := given(["kube-scheduler"], {"GPUSHARE_LAB_BIN": os.environ.get(f"GPUSHARE_LAB_BIN_{version}", "")}):
+    return _one_program(cache, "kube-scheduler", version)
+
+
+def kubelet(cache: Cache, version: str) -> Path:
+    """A folder with the kubelet of this version alone, for nodes that are older than their cluster; without the clouds' providers."""
+    return _one_program(cache, "kubelet", version, "providerless", _REFLECT2)
+
+
+def _one_program(cache: Cache, name: str, version: str, tags: str = "", raised: str = "") -> Path:
+    """A folder with one Kubernetes program: from GPUSHARE_LAB_BIN_<version>, else built from its own main package.
+
+    raised: a module and the least version of it, where Kubernetes' own does not run with the Go of today.
+    """
+    if folder := given([name], {"GPUSHARE_LAB_BIN": os.environ.get(f"GPUSHARE_LAB_BIN_{version}", "")}):
         return folder
     stamp = "k8s.io/component-base/version.git"
     major, minor, _ = version.split(".")
@@ -103,13 +118,15 @@ def kube_scheduler(cache: Cache, version: str) -> Path:
         work = folder / ".work"
         work.mkdir()
         module = json.loads(run([go, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], env=env, timeout_s=None).stdout)
-        (work / "go.mod").write_text(kubernetes_go_mod(Path(module["GoMod"]).read_text(), version))
-        program = "k8s.io/kubernetes/cmd/kube-scheduler"
-        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", flags, "-o", folder / "kube-scheduler", program]
-        run_logged(f"building kube-scheduler {version}", argv, cache.log(f"kube-scheduler-{version}"), env=env, cwd=work)
+        lines = kubernetes_go_mod(Path(module["GoMod"]).read_text(), version)
+        (work / "go.mod").write_text(lines + (f"require {raised}\n" if raised else ""))
+        program = f"k8s.io/kubernetes/cmd/{name}"
+        argv: list[str | Path] = [go, "build", "-trimpath", "-tags", tags, "-ldflags", flags, "-o", folder / name, program]
+        run_logged(f"building {name} {version}", argv, cache.log(f"{name}-{version}"), env=env, cwd=work)
         shutil.rmtree(work)
 
-    return cache.entry("kube-scheduler-built", version, {"flags": flags}, build, turns=GO)
+    recipe = {"flags": flags, **({"tags": tags} if tags else {}), **({"raised": raised} if raised else {})}
+    return cache.entry(f"{name}-built", version, recipe, build, turns=GO)
 
 
 def kubernetes_go_mod(upstream: str, version: str) -> str:

@@ -195,7 +195,7 @@ def create(instance: Instance, node: Node, pip_cache: Path) -> str:
     containerd = containerd_folder(instance, node.name)
     containerd.mkdir(parents=True, exist_ok=True)
     root, volumes = file_system(instance, node.name).root, [(pip_cache, "/root/.cache/pip")]
-    if node.runtime == runtimes.DOCKER:
+    if node.runtime in runtimes.WITH_DOCKER:
         # docker makes overlays as well; within containerd's folder, so that a saved state has both.
         (containerd / "docker").mkdir(exist_ok=True)
         volumes.append((containerd / "docker", "/var/lib/docker"))
@@ -221,7 +221,8 @@ def discard(instance: Instance, node: str) -> None:
 
 def wait_booted(instance: Instance, node: Node) -> None:
     """Wait until the boot unit is done and the container runtime answers."""
-    runtime = "docker version && systemctl is-active cri-docker" if node.runtime == runtimes.DOCKER else "ctr version"
+    commands = {runtimes.DOCKER: "docker version && systemctl is-active cri-docker", runtimes.DOCKERSHIM: "docker version"}
+    runtime = commands.get(node.runtime, "ctr version")
 
     def answers() -> bool:
         script = f"systemctl is-active gpushare-lab-boot && systemctl is-active ssh && {runtime}"
@@ -272,7 +273,7 @@ def _write_routes(instance: Instance, node: Node) -> None:
 
 
 def _import_command(node: Node) -> list[str]:
-    if node.runtime == runtimes.DOCKER:
+    if node.runtime in runtimes.WITH_DOCKER:
         return ["docker", "load", "--quiet", "--input"]
     return ["ctr", "-n", "k8s.io", "images", "import", "--no-unpack"]
 

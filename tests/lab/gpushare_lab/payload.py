@@ -17,12 +17,13 @@ from .cache import Cache
 from .components import NVIDIA_DRIVER, NVIDIA_PROGRAMS
 from .places import SOURCES
 from .podman import unpack_below
-from .runtimes import CONTAINERDS_2, DOCKER
+from .runtimes import CONTAINERDS_2, DOCKERSHIM, WITH_DOCKER
 from .spec import Node, pod_routes
 from .state import Instance
 
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _NODE_FILES = SOURCES / "node"
+_OLD_GATES = "--feature-gates=LocalStorageCapacityIsolation=false"
 
 
 def programs(kubernetes: Path) -> dict[str, Member]:
@@ -77,13 +78,17 @@ def settings(instance: Instance, node: Node, pause: str, cards_state: str | None
 def _runtime_configuration(runtime: str, nvidia: bool, pause: str) -> dict[str, str]:
     """The files of a node's container runtime, by path; nvidia: with that runtime as the default."""
     kind = "-nvidia" if nvidia else ""
-    if runtime == DOCKER:
+    if runtime in WITH_DOCKER:
         # docker's containerd has the CRI, too, as Debian's package does; kubelet does not use it.
-        return {
+        files = {
             "etc/containerd/config.toml": render("containerd.toml", sandbox_image=pause),
             "etc/docker/daemon.json": render(f"daemon{kind}.json"),
-            "etc/default/cri-docker": f"CRI_DOCKERD_ARGS=--pod-infra-container-image={pause}\n",
         }
+        if runtime == DOCKERSHIM:
+            # What kubeadm of that time tells kubelet, and that of today does not. The gate stands for localStorageCapacityIsolation.
+            words = f"--container-runtime=docker --network-plugin=cni --pod-infra-container-image={pause} {_OLD_GATES}"
+            return {**files, "etc/default/kubelet": f"KUBELET_EXTRA_ARGS={words}\n"}
+        return {**files, "etc/default/cri-docker": f"CRI_DOCKERD_ARGS=--pod-infra-container-image={pause}\n"}
     if runtime in CONTAINERDS_2:
         version = CONTAINERDS_2[runtime]
         return {"etc/containerd/config.toml": render(f"containerd-2{kind}.toml", sandbox_image=pause, version=version)}

@@ -72,7 +72,9 @@ def prepare(version: str, wanted: Iterable[str] = ()) -> Prepared:
     programs = payload.programs_layer(cache, version, kubernetes)
     names = {DEFAULT_RUNTIME, *wanted}
     return Prepared(
-        layers={name: (programs, *runtimes.layers(cache, name, rootfs), rootfs) for name in sorted(names)},
+        layers={
+            name: (*runtimes.kubelet_layers(cache, name), programs, *runtimes.layers(cache, name, rootfs), rootfs) for name in sorted(names)
+        },
         kubernetes=kubernetes,
         toolkit=made["toolkit"],
         libraries=made["libraries"],

@@ -3,7 +3,7 @@
 """The container runtimes that a GPU node can have, and the layers of its file system that bring them.
 
 Debian's containerd 1.6 is in every node's file system. A newer containerd replaces its programs. docker is Debian's package, and
-cri-dockerd lies between it and kubelet.
+cri-dockerd lies between it and kubelet, or dockershim, which an older kubelet itself has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import debian
+from . import components, debian
 from .archive import File, Link, Member, write_layer
 from .cache import Cache, sources_recipe
 from .golang import GO, go_command, go_environment
@@ -28,9 +28,15 @@ from .spec import DEFAULT_RUNTIME
 
 DOCKER = "docker"
 CRI_DOCKERD = "0.4.0"
+DOCKERSHIM = "dockershim"
+#: The last kubelet with kube-schedulers that read a policy beside it. Kubernetes 1.24 has no dockershim any more.
+DOCKERSHIM_KUBELET = "1.22.17"
+#: Those whose kubelet has containers of docker.
+WITH_DOCKER = (DOCKER, DOCKERSHIM)
 
 _CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 # Its daemons must not start while it is unpacked.
+_RUNC = "usr/local/sbin/runc"
 _POLICY = "#!/bin/sh\nexit 101\n"
 
 
@@ -69,7 +75,8 @@ _CRI_DOCKERD = Module(
     "github.com/Mirantis/cri-dockerd/cmd/version.Version",
     changed={"libdocker/client.go": ('MinimumDockerAPIVersion = "1.42.0"', 'MinimumDockerAPIVersion = "1.41.0"')},
 )
-NAMES = (DEFAULT_RUNTIME, *CONTAINERDS, DOCKER)
+NAMES = (DEFAULT_RUNTIME, *CONTAINERDS, DOCKER, DOCKERSHIM)
+_SOCKETS = {DOCKER: "unix:///run/cri-dockerd.sock", DOCKERSHIM: "unix:///var/run/dockershim.sock"}
 
 
 def check_runtime(name: str) -> str:
@@ -92,7 +99,7 @@ def parse_runtimes(text: str) -> dict[str, str]:
 
 def socket_of(runtime: str) -> str:
     """Where kubelet reaches it."""
-    return "unix:///run/cri-dockerd.sock" if runtime == DOCKER else "unix:///run/containerd/containerd.sock"
+    return _SOCKETS.get(runtime, "unix:///run/containerd/containerd.sock")
 
 
 def layers(cache: Cache, runtime: str, rootfs: Path) -> tuple[Path, ...]:
@@ -101,9 +108,21 @@ def layers(cache: Cache, runtime: str, rootfs: Path) -> tuple[Path, ...]:
         return ()
     if runtime == DOCKER:
         return _cri_dockerd_layer(cache), debian_docker(cache, rootfs)
+    if runtime == DOCKERSHIM:
+        return (debian_docker(cache, rootfs),)
     programs = go_programs(cache, runtime.partition("-")[0], CONTAINERDS[runtime])
     members = {f"usr/bin/{name}": File(programs / name) for name in _CONTAINERD_PROGRAMS}
     return (_layer(cache, runtime, programs, members),)
+
+
+def kubelet_layers(cache: Cache, runtime: str) -> tuple[Path, ...]:
+    """What lies above the programs of the cluster's version: the kubelet of a runtime that only an older one has."""
+    if runtime != DOCKERSHIM:
+        return ()
+    programs = components.kubelet(cache, DOCKERSHIM_KUBELET)
+    members = {"usr/bin/kubelet": File(programs / "kubelet"), _RUNC: File(SOURCES / "node/docker" / _RUNC, 0o755)}
+    recipe = {"runc": (SOURCES / "node/docker" / _RUNC).read_bytes()}
+    return (_layer(cache, DOCKERSHIM, programs, members, recipe),)
 
 
 def go_programs(cache: Cache, what: str, module: Module) -> Path:

@@ -15,7 +15,7 @@ import tomllib
 
 from gpushare_lab import lifecycle, payload, state
 from gpushare_lab.process import LabError
-from gpushare_lab.runtimes import CONTAINERDS, NAMES, Module, go_mod_requiring, parse_runtimes, socket_of
+from gpushare_lab.runtimes import CONTAINERDS, NAMES, WITH_DOCKER, Module, go_mod_requiring, parse_runtimes, socket_of
 from gpushare_lab.state import Instance
 
 ONE = Instance("one", "10.231.0.0/24", "1.36.3", True, {"gpu1": "16", "gpu2": "16"}, 1, {"gpu2": "docker"})
@@ -92,12 +92,16 @@ def test_every_runtime_has_a_configuration_with_and_without_nvidia(runtime: str,
     config = tomllib.loads(files["etc/containerd/config.toml"])
     assert "pause:1" in files["etc/containerd/config.toml"]
     assert config["version"] == {"containerd-2.1": 3, "containerd-2.4": 4}.get(runtime, 2)
-    decides = "etc/docker/daemon.json" if runtime == "docker" else "etc/containerd/config.toml"
+    decides = "etc/docker/daemon.json" if runtime in WITH_DOCKER else "etc/containerd/config.toml"
     assert ("nvidia-container-runtime" in files[decides]) == nvidia
-    if runtime == "docker":
+    # Whoever talks to docker is told which image holds a pod's namespaces.
+    asking = {"docker": "etc/default/cri-docker", "dockershim": "etc/default/kubelet"}.get(runtime)
+    if asking:
         assert json.loads(files[decides]).get("default-runtime") == ("nvidia" if nvidia else None)
-        assert "--pod-infra-container-image=pause:1" in files["etc/default/cri-docker"]
+        assert "--pod-infra-container-image=pause:1" in files[asking]
+    assert {path for path in files if path.startswith("etc/default/")} == ({asking} if asking else set())
     assert ("cri-dockerd" in socket_of(runtime)) == (runtime == "docker")
+    assert ("dockershim" in socket_of(runtime)) == (runtime == "dockershim")
     assert set(CONTAINERDS) < set(NAMES)
 
 
