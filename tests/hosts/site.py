@@ -42,6 +42,7 @@ VOLATILE = {
     "/var/lib/containerd": "containers and images; containerd's",
     "/var/lib/docker": "the same of docker",
     "/var/lib/cri-dockerd": "which pods' sandboxes cri-dockerd has made",
+    "/var/lib/dockershim": "the same of a kubelet with dockershim",
     "/var/lib/cni": "addresses of the pods that happen to run; the network plugin's",
     "/var/lib/etcd": "the database of the cluster; its objects are compared by the API",
     "/var/lib/systemd/catalog": "systemd's own index of messages",

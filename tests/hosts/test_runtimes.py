@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from e2e.checks import check_devices, check_environment, check_no_card
-from e2e.cluster import REPOSITORY, Cluster, allocation, annotations_of
+from e2e.cluster import REPOSITORY, Cluster, annotations_of
 from e2e.manifests import pod
+from hosts.shared import see_their_own_cards_only, share_two_cards
 from hosts.site import Site, Untouched, differences
 from labs import RUNTIMES, Labs
 from quality.snapshot import settled
@@ -200,36 +200,11 @@ def test_site_sets_up_each_for_the_strictest_strategy_and_the_second_run_writes_
 
 
 def test_pods_share_the_cards_of_each(cluster: Cluster) -> None:
-    names = [f"{node}-{number}" for node in GPU_NODES for number in (1, 2, 3)]
-    for name in names:
-        cluster.create(pod(name, memory=6, node=name.partition("-")[0]))
-    pods = {one["metadata"]["name"]: one for one in cluster.until_running(*names, seconds=120)}
-    for node in GPU_NODES:
-        cards = [tuple(allocation(pods[f"{node}-{number}"])) for number in (1, 2, 3)]
-        assert len(set(cards)) == 2, f"{node}: three pods of 6 GiB on two cards of 16 are on {cards}"
-    assert check_devices(cluster, pods.values()) == []
-    assert check_environment(cluster, pods.values()) == []
-    cluster.clear()
+    share_two_cards(cluster, GPU_NODES)
 
 
 def test_nobody_sees_a_card_that_was_not_allocated(cluster: Cluster, runtime: Runtime) -> None:
-    first, second = cluster.cards(runtime.node)
-    asking = {
-        "one": pod("one", memory=1, node=runtime.node),
-        "beside": pod("beside", memory=16, node=runtime.node),
-        "names-another": pod("names-another", memory=1, node=runtime.node, environment={"NVIDIA_VISIBLE_DEVICES": second.uuid}),
-    }
-    idle = {
-        "nothing": pod("nothing", node=runtime.node),
-        "all": pod("all", node=runtime.node, environment={"NVIDIA_VISIBLE_DEVICES": "all"}),
-    }
-    for manifest in (asking | idle).values():
-        cluster.create(manifest)
-    pods = {one["metadata"]["name"]: one for one in cluster.until_running(*asking, *idle, seconds=120)}
-    assert [allocation(pods[name]) for name in asking] == [{first.index: 1}, {second.index: 16}, {first.index: 1}]
-    assert check_devices(cluster, [pods[name] for name in asking]) == []
-    assert check_no_card(cluster, [pods[name] for name in idle]) == []
-    cluster.clear()
+    see_their_own_cards_only(cluster, runtime.node)
 
 
 @pytest.mark.timeout(1500)
