@@ -355,7 +355,7 @@ SUITES = (
             "tests/lab/gpushare_lab/runtimes.py",
             "tests/lab/node/docker/*",
         ),
-        seconds=500,
+        seconds=800,
     ),
     Suite(
         "new-release",
