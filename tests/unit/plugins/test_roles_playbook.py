@@ -111,6 +111,26 @@ def test_a_node_that_the_cluster_does_not_have_fails_alone(tmp_path: Path) -> No
     assert [call["items"] for call in asked(kubectl) if "--dry-run=server" in call["words"]] == [["gpu1", "gpu3"]]
 
 
+def test_a_host_that_has_failed_earlier_in_its_batch_concerns_no_other(tmp_path: Path) -> None:
+    kubectl = make_kubectl(tmp_path / "kubectl")
+    well = {"__gpushare_node": {"node_name": "gpu2", "kubelet": {"version": "v1.36.3"}}, "__device_plugin_token": {"own": True}}
+    labelled(tmp_path, {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {}}, gpushare_kubectl=str(kubectl))
+    tasks: list[dict[str, Any]] = [
+        {"ansible.builtin.fail": {"msg": "as planned"}, "when": "inventory_hostname == 'gpu1'"},
+        {"ansible.builtin.include_role": {"name": "kubelet"}},
+        {"ansible.builtin.include_vars": str(ROOT / "roles/device_plugin/vars/main.yml")},
+        {"ansible.builtin.debug": {"msg": "ACCOUNTS={{ __device_plugin_hosts | join('+') }}="}},
+    ]
+    # As in a batch of site.yml: until its rescue has ended, the host is one of the play's.
+    block = {"block": tasks, "rescue": [{"ansible.builtin.fail": {"msg": "reported"}}]}
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": [block]}]))
+    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": well}}
+    done = play(tmp_path, tmp_path / "play.yml", hosts, gpushare_kubectl=str(kubectl))
+    assert [line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line] == ["gpu1"], done.stdout + done.stderr
+    assert [call["items"] for call in asked(kubectl) if "--dry-run=server" in call["words"]] == [["gpu2"]]
+    assert re.findall("ACCOUNTS=(.*?)=", done.stdout) == ["gpu2"]
+
+
 @pytest.mark.parametrize(
     ("version", "running", "accepted", "rejected"),
     [
