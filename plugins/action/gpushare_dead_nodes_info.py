@@ -22,8 +22,8 @@ class ActionModule(HostAction):
             return found
         hosts = [self._known(known, str(name)) for name in self._task.args["names"]]
         choice = choose(hosts, found["states"], found["accounts"])
-        if choice.refusals:
-            return {"changed": False, "failed": True, "msg": "; ".join(choice.refusals) + ". Nothing was changed."}
+        if choice.rejections:
+            return {"changed": False, "failed": True, "msg": "; ".join(choice.rejections) + ". Nothing was changed."}
         pods = [one for one in found["pods"] if one["node"] in choice.nodes]
         return {"changed": False, "nodes": list(choice.nodes), "pods": pods}
 

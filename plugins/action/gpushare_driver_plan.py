@@ -57,10 +57,10 @@ class ActionModule(ActionBase):
         answer = {key: info[key] for key in ("processes", "machine_id", "boot_id", "driver", "problem")}
         planned = {**asdict(plan), "packages": _named(plan.packages), "headers": _named(plan.headers)}
         result = {"changed": False, "plan": planned, "info": answer, "due": due, "pending": pending, "warnings": list(plan.notes)}
-        if plan.refused:
-            many = f"{len(plan.refused)} reasons" if len(plan.refused) > 1 else "one reason"
+        if plan.rejected:
+            many = f"{len(plan.rejected)} reasons" if len(plan.rejected) > 1 else "one reason"
             words = f"the driver cannot be installed as required, for {many}; nothing was changed:"
-            return {**result, "failed": True, "msg": "\n".join([words, *map(str, plan.refused)])}
+            return {**result, "failed": True, "msg": "\n".join([words, *map(str, plan.rejected)])}
         return result
 
 

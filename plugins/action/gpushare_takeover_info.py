@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         if found.get("failed") or "plugins" not in found:
             return found
         verdict = judge(hosts, found, arguments["extender_port"], arguments["drain"])
-        return {**found, "changed": False, "refusals": list(verdict.refusals), "moves": dict(verdict.moves)}
+        return {**found, "changed": False, "rejections": list(verdict.rejections), "moves": dict(verdict.moves)}
 
     def _state(self, task_vars: dict[str, Any], host: str, name: str) -> HostState:
         theirs = task_vars["hostvars"][host]

@@ -125,18 +125,18 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 
 
 def runtime_of(params: "dict[str, Any]") -> str:
-    """The name of the container runtime that is asked for. Refused if it is none that can be configured."""
+    """The name of the container runtime that is asked for. Rejected if it is none that can be configured."""
     if params["runtime"] != "auto":
         return str(params["runtime"])
     host = Host()
     found = kubernetes.kubelet(host, kubernetes.distribution(host))
     name = found.runtime or "containerd"
     if name not in KINDS and params["state"] == "present":
-        raise Refused(
+        raise Rejected(
             f"kubelet uses the container runtime {name} ({found.endpoint}), expected {' or '.join(KINDS)}; nothing was changed: make "
             "nvidia its default runtime by hand, or name another one in gpushare_container_runtime_name"
         )
@@ -163,7 +163,7 @@ def main() -> None:
         os.umask(0o022)
         try:
             result = converge(Wanted(**dict(module.params, runtime=runtime_of(module.params))), module.check_mode)
-        except (Refused, TomlError, JsonError, JournalError, TransactionError, OSError) as error:
+        except (Rejected, TomlError, JsonError, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         # By this host's clock, as is the heartbeat of its kubelet.
         restarted_at = time.time()

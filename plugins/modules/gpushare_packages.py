@@ -217,7 +217,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     Package,
     PackagesError,
-    Refused,
+    Rejected,
     Repository,
     Wanted,
 )
@@ -238,7 +238,7 @@ _KEY_SECONDS = 30
 
 
 def key_file(key: str) -> bytes:
-    """The content of the repository's key file. Refused if it cannot be had."""
+    """The content of the repository's key file. Rejected if it cannot be had."""
     if key.startswith("-----BEGIN"):
         return key.encode()
     try:
@@ -246,24 +246,24 @@ def key_file(key: str) -> bytes:
             with open(key, "rb") as stream:
                 return stream.read(openpgp.LIMIT + 1)
         if not key.startswith(("https://", "http://", "file://")):
-            raise Refused(f"the key is {key[:80]!r}, expected its text, a URL or an absolute path; nothing was changed: correct it")
+            raise Rejected(f"the key is {key[:80]!r}, expected its text, a URL or an absolute path; nothing was changed: correct it")
         return bytes(open_url(key, timeout=_KEY_SECONDS).read(openpgp.LIMIT + 1))
-    except Refused:
+    except Rejected:
         raise
     except Exception as error:  # whatever the way to it raises: names, TLS, HTTP, files
         cure = "nothing was changed: correct its address, name a proxy, or give the key itself"
-        raise Refused(f"the key {key[:200]} cannot be read ({type(error).__name__}: {str(error)[:200]}); {cure}") from error
+        raise Rejected(f"the key {key[:200]} cannot be read ({type(error).__name__}: {str(error)[:200]}); {cure}") from error
 
 
 def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
-    """The repository, with its keys read and compared. Refused if they are not those that are expected."""
+    """The repository, with its keys read and compared. Rejected if they are not those that are expected."""
     if params is None:
         return None
     try:
         keys = openpgp.read_keys(key_file(params["key"]))
         openpgp.check(keys, params["fingerprints"])
     except openpgp.KeyError_ as error:
-        raise Refused(f"the key of the repository {params['name'][:80]} is not trusted: {error}; nothing was changed") from error
+        raise Rejected(f"the key of the repository {params['name'][:80]} is not trusted: {error}; nothing was changed") from error
     return Repository(
         params["name"],
         params["url"],
@@ -325,7 +325,7 @@ def main() -> None:
                     params["minimum"],
                 )
                 result = present(wanted, manager, module.check_mode)
-        except (Refused, PackagesError, JournalError, TransactionError, OSError) as error:
+        except (Rejected, PackagesError, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(**asdict(result))
 

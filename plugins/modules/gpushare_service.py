@@ -118,7 +118,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.servic
     SystemdError,
     Together,
     read_environ,
-    refusal,
+    rejection,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 
@@ -177,7 +177,7 @@ def main() -> None:
         paths = [change.path for change in transaction.changes]
         why = hurt() if daemon.needs_reload(paths) or companions.needs_reload(paths) else None
         if why:
-            module.fail_json(msg=refusal(daemon.unit, why))
+            module.fail_json(msg=rejection(daemon.unit, why))
         service = Together(daemon, companions)
         restart = bool({daemon.path, daemon.settings} & set(paths)) or daemon.is_stale()
         due, enabled = bool(transaction.changes) or transaction.unfinished or service.is_due(), daemon.is_enabled()

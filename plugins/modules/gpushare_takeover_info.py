@@ -60,7 +60,7 @@ plugins:
     kind: {description: The project., type: str, sample: NVIDIA device plugin}
     title: {description: The DaemonSet., type: str, sample: DaemonSet kube-system/nvidia-device-plugin-daemonset}
     owner: {description: The tool that would undo a change of the DaemonSet., type: str}
-    refusal: {description: Why it cannot be moved aside. Empty if it can., type: str}
+    rejection: {description: Why it cannot be moved aside. Empty if it can., type: str}
     original: {description: Whether it is that of the original gpushare., type: bool}
     nodes: {description: The nodes that it serves., type: list, elements: str}
 pods:
@@ -77,7 +77,7 @@ node_ports:
   returned: success
   type: list
   elements: int
-refusals:
+rejections:
   description: The reasons that prevent the take-over.
   returned: success
   type: list

@@ -91,7 +91,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, Refused, Wanted, converge, restore
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, Rejected, Wanted, converge, restore
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def main() -> None:
                 result = converge(wanted, host, command.run, module.check_mode)
         except TomlError as error:
             module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it")
-        except (Refused, JournalError, TransactionError, OSError) as error:
+        except (Rejected, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(**asdict(result))
 

@@ -200,7 +200,7 @@ def main() -> None:
             for warning in result.pop("warnings"):
                 module.warn(warning)
         except (
-            apply.Refused,
+            apply.Rejected,
             TransactionError,
             JournalError,
             cluster_kubectl.KubectlError,

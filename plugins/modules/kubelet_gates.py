@@ -93,7 +93,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import WANTED
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Rejected
 
 
 def main() -> None:
@@ -111,7 +111,7 @@ def main() -> None:
         os.umask(0o022)
         try:
             result = converge(Wanted(**module.params), module.check_mode)
-        except (Refused, JournalError, TransactionError, OSError) as error:
+        except (Rejected, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(
             changed=result.changed,

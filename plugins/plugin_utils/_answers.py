@@ -29,7 +29,7 @@ _QUOTED = 80
 
 @dataclass(frozen=True)
 class Wrong:
-    """An answer that is not believed, in the words of a refusal."""
+    """An answer that is not believed, in the words of a rejection."""
 
     found: str
     expected: str

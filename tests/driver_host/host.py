@@ -141,7 +141,7 @@ def changed(done: subprocess.CompletedProcess[str]) -> int:
     return int(found)
 
 
-def refusal(done: subprocess.CompletedProcess[str]) -> str:
+def rejection(done: subprocess.CompletedProcess[str]) -> str:
     """What a run said that failed. AssertionError if it did not."""
     assert done.returncode == 2, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from driver_host.host import DriverHost, changed, refusal
+from driver_host.host import DriverHost, changed, rejection
 from driver_host.packages import VERSIONS
 
 FIRST, OLD, NEW = VERSIONS
@@ -23,11 +23,11 @@ def files(host: DriverHost) -> str:
     return host.sh("find /etc /lib/modules -type f ! -name '*-' ! -path '/etc/alternatives/*' | sort | xargs sha256sum")
 
 
-def test_headers_that_no_repository_has_are_refused_before_anything_is_changed(host: DriverHost) -> None:
+def test_headers_that_no_repository_has_are_rejected_before_anything_is_changed(host: DriverHost) -> None:
     BEFORE.update(packages=host.packages(), files=files(host))
     host.sh("mv /etc/apt/sources.list.d/headers.list /root; rm -rf /var/lib/apt/lists/*")
     try:
-        assert "no package linux-headers-" in refusal(host.role(gpushare_driver_version=FIRST))
+        assert "no package linux-headers-" in rejection(host.role(gpushare_driver_version=FIRST))
     finally:
         host.sh("mv /root/headers.list /etc/apt/sources.list.d; apt-get -q update")
     assert (host.packages(), files(host)) == (BEFORE["packages"], BEFORE["files"])
@@ -44,7 +44,7 @@ def test_headers_that_no_repository_has_are_refused_before_anything_is_changed(h
     ],
 )
 def test_what_cannot_be_installed_leaves_the_driver_out(host: DriverHost, variables: dict[str, Any], words: str) -> None:
-    assert words in refusal(host.role(**{"gpushare_driver_version": FIRST, **variables}))
+    assert words in rejection(host.role(**{"gpushare_driver_version": FIRST, **variables}))
     assert set(host.packages()) - set(BEFORE["packages"]) <= {"linux-headers-amd64", f"linux-headers-{host.sh('uname -r').strip()}"}
     assert not host.loaded()
 
@@ -73,7 +73,7 @@ def test_the_hosts_own_upgrade_passes_the_driver_over(host: DriverHost) -> None:
 
 
 def test_another_version_needs_permission_and_then_a_reboot_that_this_machine_never_gets(host: DriverHost) -> None:
-    assert "gpushare_driver_change_ok" in refusal(host.role(gpushare_driver_version=NEW))
+    assert "gpushare_driver_change_ok" in rejection(host.role(gpushare_driver_version=NEW))
     assert host.packages()["nvidia-smi"] == f"{FIRST}-1"
     done = host.role(gpushare_driver_version=NEW, gpushare_driver_change_ok=True, gpushare_driver_reboot_ok=True)
     assert changed(done) >= 1
@@ -98,7 +98,7 @@ def test_until_the_reboot_each_run_reports_it_and_after_it_none(host: DriverHost
 
 
 def test_a_downgrade_is_a_change_as_well(host: DriverHost) -> None:
-    assert "(downgrade)" in refusal(host.role(gpushare_driver_version=OLD))
+    assert "(downgrade)" in rejection(host.role(gpushare_driver_version=OLD))
     assert changed(host.role(gpushare_driver_version=OLD, gpushare_driver_change_ok=True)) >= 1
     assert {host.packages()[name] for name in OURS} == {f"{OLD}-1"}
     host.reboot()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from driver_host.host import changed, refusal
+from driver_host.host import changed, rejection
 from driver_host.packages import VERSIONS
 from driver_host.rpm_host import DRACUT, RpmHost, started
 from driver_host.rpm_packages import DISTRIBUTIONS, make_rpm
@@ -81,21 +81,21 @@ def os_release(host: RpmHost, text: str) -> Iterator[None]:
 
 
 @on(("rhel_9", "suse_15"))
-def test_a_distribution_that_there_are_no_drivers_for_is_refused_before_anything_is_changed(host: RpmHost) -> None:
+def test_a_distribution_that_there_are_no_drivers_for_is_rejected_before_anything_is_changed(host: RpmHost) -> None:
     others = {
         "dnf": 'ID="fedora"\nVERSION_ID="43"\nPRETTY_NAME="Fedora Linux 43"\n',
         "zypper": 'ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\nVERSION_ID="20261101"\nPRETTY_NAME="openSUSE Tumbleweed"\n',
     }
     with os_release(host, others[host.distribution.kind]):
-        assert "distribution: found " in refusal(host.role(gpushare_driver_version=FIRST))
+        assert "distribution: found " in rejection(host.role(gpushare_driver_version=FIRST))
     check_untouched(host)
 
 
 @on(EL)
-def test_headers_that_no_repository_has_are_refused_before_anything_is_changed(host: RpmHost) -> None:
+def test_headers_that_no_repository_has_are_rejected_before_anything_is_changed(host: RpmHost) -> None:
     host.sh("mv /etc/yum.repos.d/os.repo /root")
     try:
-        assert "no package kernel-devel in the repositories of this host" in refusal(host.role(gpushare_driver_version=FIRST))
+        assert "no package kernel-devel in the repositories of this host" in rejection(host.role(gpushare_driver_version=FIRST))
     finally:
         host.sh("mv /root/os.repo /etc/yum.repos.d")
     check_untouched(host)
@@ -115,7 +115,7 @@ def test_headers_that_no_repository_has_are_refused_before_anything_is_changed(h
     ids=("fingerprint", "down", "empty", "signature", "version"),
 )
 def test_what_cannot_be_installed_leaves_the_driver_out(host: RpmHost, variables: dict[str, Any], words: str) -> None:
-    assert words in refusal(host.role(**{"gpushare_driver_version": FIRST, **variables}))
+    assert words in rejection(host.role(**{"gpushare_driver_version": FIRST, **variables}))
     assert set(host.packages()) - set(host.before) <= {"kernel-devel", "kernel-headers"}
     assert not host.loaded()
 
@@ -149,7 +149,7 @@ def test_a_second_run_changes_nothing_also_with_the_repository_down(host: RpmHos
     before = host.files()
     with host.without("driver"):
         assert changed(host.role(gpushare_driver_version=FIRST)) == 0
-        assert "nothing was changed" in refusal(host.role(gpushare_driver_version=NEW, gpushare_driver_change_ok=True))
+        assert "nothing was changed" in rejection(host.role(gpushare_driver_version=NEW, gpushare_driver_change_ok=True))
     assert host.files() == before
     check_driver(host, FIRST, "proprietary")
 
@@ -162,7 +162,7 @@ def test_the_hosts_own_upgrade_passes_the_driver_over(host: RpmHost) -> None:
 
 @on(ALL)
 def test_another_version_needs_permission_and_then_a_reboot_that_this_machine_never_gets(host: RpmHost) -> None:
-    assert "gpushare_driver_change_ok" in refusal(host.role(gpushare_driver_version=NEW))
+    assert "gpushare_driver_change_ok" in rejection(host.role(gpushare_driver_version=NEW))
     check_driver(host, FIRST, "proprietary")
     done = host.role(gpushare_driver_version=NEW, gpushare_driver_change_ok=True, gpushare_driver_reboot_ok=True)
     assert changed(done) >= 1
@@ -193,9 +193,9 @@ def test_a_downgrade_from_a_repository_whose_key_was_rotated(host: RpmHost) -> N
         "gpushare_driver_version": OLD,
         "gpushare_driver_change_ok": True,
     }
-    assert "nothing was changed" in refusal(host.role(**rotated))
+    assert "nothing was changed" in rejection(host.role(**rotated))
     rotated |= {"gpushare_driver_key": "/packages/second.asc", "gpushare_driver_fingerprints": [host.second]}
-    assert "(downgrade)" in refusal(host.role(**{**rotated, "gpushare_driver_change_ok": False}))
+    assert "(downgrade)" in rejection(host.role(**{**rotated, "gpushare_driver_change_ok": False}))
     assert changed(host.role(**rotated)) >= 1
     check_driver(host, OLD, "open")
     host.reboot()
@@ -213,7 +213,7 @@ def test_packages_that_the_key_of_the_metadata_did_not_sign_are_not_installed(ho
     trusted = host.sh("rpm -qa 'gpg-pubkey*'").split()
     second = next(one for one in trusted if host.second.lower().endswith(one.split("-")[2]))
     host.sh(f"rpm --export gpg-pubkey > /dev/null 2>&1 || true; rpm --erase {second}")
-    assert "the packages are now: " in refusal(host.role(**mixed))
+    assert "the packages are now: " in rejection(host.role(**mixed))
     check_driver(host, OLD, "open")
 
 

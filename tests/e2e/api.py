@@ -22,7 +22,7 @@ _PATCH = "application/merge-patch+json"
 
 
 class ApiError(Exception):
-    """The server refused; status: HTTP status, and the server's words."""
+    """The server rejected; status: HTTP status, and the server's words."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{message} ({status})")

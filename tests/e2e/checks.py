@@ -123,15 +123,15 @@ def check_unschedulable(cluster: Cluster, name: str, *words: str, seconds: float
         reason = cluster.until_unschedulable(name, seconds)
     except WaitedInVain:
         pod = cluster.pod(name)
-        return [f"{name} was not refused; it is on {pod['spec'].get('nodeName')}, phase {pod['status'].get('phase')}"]
+        return [f"{name} was not rejected; it is on {pod['spec'].get('nodeName')}, phase {pod['status'].get('phase')}"]
     return [f"the reason does not say {word!r}: {reason}" for word in words if word not in reason]
 
 
 def check_stays_unschedulable(cluster: Cluster, name: str, pods: Collection[str]) -> list[str]:
-    """The pod is refused although all of `pods` run: it had its chance, and there was no card for it."""
+    """The pod is rejected although all of `pods` run: it had its chance, and there was no card for it."""
     running = {pod["metadata"]["name"] for pod in cluster.pods() if is_running(pod)}
     problems = [f"{other} does not run" for other in pods if other not in running]
-    return problems if unschedulable(cluster.pod(name)) else [*problems, f"{name} is not refused"]
+    return problems if unschedulable(cluster.pod(name)) else [*problems, f"{name} is not rejected"]
 
 
 def check_event(cluster: Cluster, name: str, text: str, seconds: float = 20) -> list[str]:
@@ -160,7 +160,7 @@ print(urllib.request.urlopen(request, timeout=5, context=context).read().decode(
 """
 
 
-def check_filter_refuses(cluster: Cluster, pod: Json, *words: str) -> list[str]:
+def check_filter_rejects(cluster: Cluster, pod: Json, *words: str) -> list[str]:
     """The extender's filter, asked directly on its host, lets no node pass and says these words for each."""
     question = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(GPU_NODES)})
     answer = json.loads(cluster.on(CONTROL_PLANE, "python3", "-c", _FILTER, question))

@@ -31,7 +31,7 @@ PODS = "/api/v1/namespaces/default/pods"
 RUN_SECONDS = 90.0
 # Processes end at most this long after their pod's grace; whoever waits for their units may take as long again.
 LEAVE_SECONDS = 60.0
-# Like a controller: a refused pod is made again at once, and not for ever.
+# Like a controller: a rejected pod is made again at once, and not for ever.
 RETRIES = 5
 # A container whose pod is deleted while kubelet makes it has no process yet, and may have one a moment later.
 START_SECONDS = 4.0
@@ -112,7 +112,7 @@ class Churn:
                 if not steps:
                     await self._until_something(LEAVE_SECONDS)
             await self._until(lambda: not list(self._waiting()), RUN_SECONDS + LEAVE_SECONDS, "the last pods run")
-            await self._until(lambda: not any(map(self._is_leaving, self._pods())), LEAVE_SECONDS, "what was deleted has ended")
+            await self._until(lambda: not any(map(self._is_terminating, self._pods())), LEAVE_SECONDS, "what was deleted has ended")
             await self._until(self._nodes_are_level, LEAVE_SECONDS, "the nodes' log has what runs")
         return self.log
 
@@ -211,23 +211,23 @@ class Churn:
                 if not late:
                     yield pod
 
-    def _lingers(self, pod: Pod) -> bool:
+    def _still_uses(self, pod: Pod) -> bool:
         """Whether a pod that is over holds its units, or may."""
         if self.log.alive(pod.uid):
             return True
         over = pod.gone or pod.failed
         if over is None:
             return pod.asked_away is not None
-        return not pod.refused and boottime() - over < self._grace(pod)
+        return not pod.rejected and boottime() - over < self._grace(pod)
 
-    def _is_leaving(self, pod: Pod) -> bool:
-        return (pod.asked_away is not None or pod.gone is not None) and self._lingers(pod)
+    def _is_terminating(self, pod: Pod) -> bool:
+        return (pod.asked_away is not None or pod.gone is not None) and self._still_uses(pod)
 
     def _grace(self, pod: Pod) -> float:
         return 0.0 if any(c.uid == pod.uid for c in self.log.containers.values()) or pod.bound is None else START_SECONDS
 
     def _holds(self, pod: Pod) -> bool:
-        return pod.bound is not None and (self._lingers(pod) or (pod.gone is None and pod.failed is None))
+        return pod.bound is not None and (self._still_uses(pod) or (pod.gone is None and pod.failed is None))
 
     def _view(self) -> View:
         free = {node: {card.index: card.units for card in self.log.cards if card.node == node} for node in GPU_NODES}
@@ -287,7 +287,7 @@ class Churn:
                 continue
             await self._delete(pod, force=True)
             if pod.plan.retry < RETRIES and self._made < self._wanted:
-                self._say(f"{pod} was refused, and is made again: {pod.message}")
+                self._say(f"{pod} was rejected, and is made again: {pod.message}")
                 await self._make(replace(pod.plan, retry=pod.plan.retry + 1))
 
 

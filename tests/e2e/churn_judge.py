@@ -26,7 +26,7 @@ from e2e.churn_log import (
 
 # A pod that ran as long as this has been marked assigned, whatever the API server was busy with.
 ASSIGNED_SECONDS = 10.0
-# A process that outlived its pod's object: by more than the kill of an ordinary one takes.
+# An orphaned process: by more than the kill of an ordinary one takes.
 SURVIVED_SECONDS = 1.0
 
 
@@ -164,13 +164,13 @@ def _ids_twice(log: Log) -> list[str]:
     ]
 
 
-def refusal_runs(log: Log) -> Counter[str]:
-    """Name → how many pods of this name in a row kubelet has refused."""
+def rejection_runs(log: Log) -> Counter[str]:
+    """Name → how many pods of this name in a row kubelet has rejected."""
     runs: Counter[str] = Counter()
     by_name = sorted(log.pods.values(), key=lambda pod: (pod.plan.name, pod.created))
     for name, pods in groupby(by_name, lambda pod: pod.plan.name):
-        for refused, run in groupby(pods, lambda pod: pod.refused):
-            if refused:
+        for rejected, run in groupby(pods, lambda pod: pod.rejected):
+            if rejected:
                 runs[name] = max(runs[name], len(list(run)))
     return runs
 
@@ -191,7 +191,7 @@ def in_pairs(log: Log) -> list[Pod]:
 
 
 def survivors(log: Log) -> list[Pod]:
-    """Force-deleted pods with a process that outlived the pod's object."""
+    """Force-deleted pods with an orphaned process."""
     last: dict[str, float] = {}
     for container in log.containers.values():
         last[container.uid] = max(last.get(container.uid, 0.0), container.end or float("inf"))
@@ -200,9 +200,9 @@ def survivors(log: Log) -> list[Pod]:
 
 @dataclass(frozen=True)
 class Counts:
-    """pods: made; room: had room and were to run, the last of its name where kubelet refused some; room_reached: of these ran;
+    """pods: made; room: had room and were to run, the last of its name where kubelet rejected some; room_reached: of these ran;
     late: had to wait for the end of others' processes; again: made under a name that another had before; started_again: containers;
-    refused: by kubelet; refused_in_a_row: at most, of one name."""
+    rejected: by kubelet; rejected_in_a_row: at most, of one name."""
 
     pods: int
     containers: int
@@ -219,8 +219,8 @@ class Counts:
     deleted_early: int
     slow: int
     started_again: int
-    refused: int
-    refused_in_a_row: int
+    rejected: int
+    rejected_in_a_row: int
 
     def __str__(self) -> str:
         return (
@@ -229,20 +229,20 @@ class Counts:
             f"{self.deleted_early} deleted before they ran, {self.slow} slow to start, {self.started_again} containers started again; "
             f"{self.forced} deleted by force, {self.survivors} of them with a surviving "
             f"process; {self.room_reached} of {self.room} that had room ran, {self.late_reached} of {self.late} that had to wait for "
-            f"others' processes; {self.refused} refused by kubelet, at most {self.refused_in_a_row} of one name in a row"
+            f"others' processes; {self.rejected} rejected by kubelet, at most {self.rejected_in_a_row} of one name in a row"
         )
 
 
 def counts(log: Log) -> Counts:
     pods = [pod for pod in log.pods.values() if pod.plan.units]
-    # Who was deleted on purpose before it ran is no witness. For one that kubelet refused speaks the one that was made in its place.
+    # Who was deleted on purpose before it ran is no witness. For one that kubelet rejected speaks the one that was made in its place.
     replaced = {(pod.plan.name, pod.plan.group, pod.plan.retry - 1) for pod in pods}
     witnesses = [
         pod
         for pod in pods
         if not pod.early
         and (pod.asked_away is None or pod.reached or pod.failed is not None)
-        and not (pod.refused and (pod.plan.name, pod.plan.group, pod.plan.retry) in replaced)
+        and not (pod.rejected and (pod.plan.name, pod.plan.group, pod.plan.retry) in replaced)
     ]
     room, late = ([pod for pod in witnesses if pod.plan.room is with_room] for with_room in (True, False))
     return Counts(
@@ -253,7 +253,7 @@ def counts(log: Log) -> Counts:
         late=len(late),
         late_reached=sum(pod.reached for pod in late),
         pairs=len(in_pairs(log)),
-        forced=sum(pod.forced and not pod.refused for pod in pods),
+        forced=sum(pod.forced and not pod.rejected for pod in pods),
         survivors=len(survivors(log)),
         again=len(pods) - len({pod.plan.name for pod in pods}),
         several_containers=sum(len(pod.plan.units) > 1 for pod in pods),
@@ -261,6 +261,6 @@ def counts(log: Log) -> Counts:
         deleted_early=sum(pod.early for pod in pods),
         slow=sum(pod.plan.slow > 0 and pod.reached for pod in pods),
         started_again=len(log.containers) - len({(container.uid, container.name) for container in log.containers.values()}),
-        refused=sum(pod.refused for pod in pods),
-        refused_in_a_row=max(refusal_runs(log).values(), default=0),
+        rejected=sum(pod.rejected for pod in pods),
+        rejected_in_a_row=max(rejection_runs(log).values(), default=0),
     )

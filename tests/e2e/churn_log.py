@@ -23,7 +23,7 @@ CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 OURS = (INDEX, CARD_UNITS, POD_UNITS, ASSIGNED, ASSUME_TIME, ALLOCATION)
 
-REFUSED = "UnexpectedAdmissionError"
+REJECTED = "UnexpectedAdmissionError"
 # A container whose whole life was as short as this may have ended between two looks of churn_watch.py; kubelet tells whole seconds.
 BRIEF_SECONDS = 1
 
@@ -45,7 +45,7 @@ class Plan:
 
     units: of each container, in order; spread: on so many cards; node: "" for any; stubborn: its processes ignore SIGTERM, and
     end when `grace` seconds are over; room: whether it could be placed at once when it was made, by the churn's own sums;
-    group: made together with others; retry: how often a pod of this name was refused by kubelet right before it; slow: seconds
+    group: made together with others; retry: how often a pod of this name was rejected by kubelet right before it; slow: seconds
     from its admission to its containers, as where an image has to come first; again: seconds after which each container ends and
     starts again, once, 0 for never.
     """
@@ -91,8 +91,8 @@ class Pod:
     gone: float | None = None
 
     @property
-    def refused(self) -> bool:
-        return self.reason == REFUSED
+    def rejected(self) -> bool:
+        return self.reason == REJECTED
 
     @property
     def reached(self) -> bool:

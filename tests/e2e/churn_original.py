@@ -52,11 +52,11 @@ def _admissions(log: Log, pods: dict[str, Bound]) -> list[Admission]:
             life = lives.get((entry.uid, entry.container))
             end = (life.end if life.end is not None else FOREVER) if life else None
             found.append(Admission(entry.t, pod, entry.container, entry.ids, end))
-    for refused in log.pods.values():
-        if refused.refused and refused.failed is not None and refused.uid in pods:
+    for rejected in log.pods.values():
+        if rejected.rejected and rejected.failed is not None and rejected.uid in pods:
             # Our node has given it nothing; what kubelet would have sent is as many ids as the first container asks for.
-            ids = tuple(f"any-_-{number}" for number in range(refused.plan.units[0]))
-            found.append(Admission(refused.failed, pods[refused.uid], "c0", ids, None))
+            ids = tuple(f"any-_-{number}" for number in range(rejected.plan.units[0]))
+            found.append(Admission(rejected.failed, pods[rejected.uid], "c0", ids, None))
     return found
 
 

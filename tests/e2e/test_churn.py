@@ -152,8 +152,8 @@ def test_pods_that_had_room_ran(churned: Churned) -> None:
 
 def test_no_admission_loop(churned: Churned) -> None:
     found = churned.counts
-    assert found.refused_in_a_row <= 2, judge.refusal_runs(churned.log)
-    assert found.refused <= 0.02 * found.pods
+    assert found.rejected_in_a_row <= 2, judge.rejection_runs(churned.log)
+    assert found.rejected <= 0.02 * found.pods
 
 
 def test_the_original_would_have_been_wrong(churned: Churned) -> None:

@@ -46,7 +46,7 @@ SCHEDULER_WAITS = 1.0
 """kube-scheduler's httpTimeout for the extender: what one attempt for one GPU pod may cost whoever comes after it in the queue."""
 
 
-def test_the_extender_is_stopped_and_does_not_even_refuse(empty: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_extender_is_stopped_and_does_not_even_reject(empty: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     # Left alone for half a minute, systemd's watchdog would replace it: the pods without GPU come before that.
     empty.on(CONTROL_PLANE, "systemctl", "kill", "--signal=SIGSTOP", EXTENDER)
     try:

@@ -133,12 +133,12 @@ def test_another_number_of_pods_on_a_card(samples: Cluster) -> None:
         assert len(checks.check_pods_per_card(samples, as_it_is)) == 1
 
 
-def test_a_pod_that_is_not_refused_or_for_another_reason(samples: Cluster) -> None:
-    assert checks.check_unschedulable(samples, "share-1", seconds=1) == ["share-1 was not refused; it is on gpu1, phase Running"]
+def test_a_pod_that_is_not_rejected_or_for_another_reason(samples: Cluster) -> None:
+    assert checks.check_unschedulable(samples, "share-1", seconds=1) == ["share-1 was not rejected; it is on gpu1, phase Running"]
     with created(samples, pod("one-node", memory=25, node="gpu2"), running=False) as name:
         (problem,) = checks.check_unschedulable(samples, name, "gpu2: needs 25 GiB", "gpu1: needs 25 GiB")
     assert problem.startswith("the reason does not say 'gpu1: needs 25 GiB': ")
-    assert checks.check_stays_unschedulable(samples, "share-1", ["share-2", "absent"]) == ["absent does not run", "share-1 is not refused"]
+    assert checks.check_stays_unschedulable(samples, "share-1", ["share-2", "absent"]) == ["absent does not run", "share-1 is not rejected"]
 
 
 def test_a_pod_without_the_event(samples: Cluster) -> None:
@@ -147,7 +147,7 @@ def test_a_pod_without_the_event(samples: Cluster) -> None:
 
 
 def test_a_request_that_filter_lets_pass(samples: Cluster) -> None:
-    problems = checks.check_filter_refuses(samples, pod("good", memory=1), "negative")
+    problems = checks.check_filter_rejects(samples, pod("good", memory=1), "negative")
     assert problems[0] == "it answers NodeNames ['gpu1', 'gpu2'], Error ''; expected none of both"
     assert problems[1:] == ["gpu1: the reason does not say 'negative': ''", "gpu2: the reason does not say 'negative': ''"]
 

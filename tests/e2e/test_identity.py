@@ -107,7 +107,7 @@ def test_another_authority_is_made_as_the_documentation_says(cluster: Cluster) -
 # Repair, at the end: it restarts daemons.
 
 
-def is_refused(api: Api) -> bool:
+def is_rejected(api: Api) -> bool:
     try:
         api.get("/version")
     except ApiError as error:
@@ -120,7 +120,7 @@ def test_what_does_not_renew_itself_is_repaired_by_the_next_run(cluster: Cluster
     revoked = with_token(cluster, own_token(cluster, "gpu2", "gpushare-device-plugin"))
     cluster.api.delete(f"{SYSTEM}/serviceaccounts/gpushare-device-plugin-gpu2")
     # So a leaked token is revoked, too. The API server remembers a good one for some seconds.
-    cluster.until("its token is refused", lambda: is_refused(revoked), 60)
+    cluster.until("its token is rejected", lambda: is_rejected(revoked), 60)
     cluster.on(CONTROL_PLANE, "systemctl", "stop", "gpushare-extender")
     node, unit, account, short = EXTENDER
     now = int(time.time())
@@ -141,7 +141,7 @@ def test_what_does_not_renew_itself_is_repaired_by_the_next_run(cluster: Cluster
     assert "gpushare/cards" in annotations
 
 
-def test_without_a_good_token_the_api_server_refuses(cluster: Cluster) -> None:
+def test_without_a_good_token_the_api_server_rejects(cluster: Cluster) -> None:
     """What the repair is measured by."""
     old = claims(own_token(cluster, *EXTENDER[:2])) | {"exp": int(time.time()) - 1}
     with pytest.raises(ApiError, match="401"):

@@ -80,9 +80,9 @@ def test_mistakes_stop_the_run_before_anything_is_changed(cluster: Cluster, tmp_
     gpu_nodes |= {"cp1": None, "gone": {**gpu_nodes["gpu1"], "ansible_port": 1}}
     gpu_nodes["gpu2"]["gpushare_start_timeout"] = 0
     own["vars"]["gpushare_memory_units"] = "GiB"
-    with pytest.raises(CommandError) as refused:
+    with pytest.raises(CommandError) as rejected:
         cluster.playbook(inventory=written(tmp_path, own))
-    said = str(refused.value)
+    said = str(rejected.value)
     for words in (
         r"cp1: cards: found .*nvidia-smi",
         r"gone: unreachable: found no connection",
@@ -94,6 +94,6 @@ def test_mistakes_stop_the_run_before_anything_is_changed(cluster: Cluster, tmp_
 
 
 def test_an_inventory_without_control_plane_stops_at_once(cluster: Cluster) -> None:
-    with pytest.raises(CommandError, match="has no host in the group control_planes") as refused:
+    with pytest.raises(CommandError, match="has no host in the group control_planes") as rejected:
         cluster.playbook("-e", "gpushare_control_plane_group=control_planes")
-    assert changed(str(refused.value)) == []
+    assert changed(str(rejected.value)) == []

@@ -65,9 +65,9 @@ def new_ones_are_right(cluster: Cluster) -> None:
     greedy = pod("greedy", memory=16)
     greedy["spec"]["nodeName"] = NODE
     cluster.create(greedy)
-    refused = cluster.until("kubelet refuses a pod for which no card is free", lambda: failed(cluster, "greedy"), 30, "greedy")
-    assert f"{MEMORY}: asked for 16 units" in refused, refused
-    assert "delete the pod so that the scheduler places it again" in refused
+    rejected = cluster.until("kubelet rejects a pod for which no card is free", lambda: failed(cluster, "greedy"), 30, "greedy")
+    assert f"{MEMORY}: asked for 16 units" in rejected, rejected
+    assert "delete the pod so that the scheduler places it again" in rejected
     cluster.delete("new", "new-two", "greedy")
 
 

@@ -102,9 +102,9 @@ def test_the_token_of_a_node_evicts_nobody_and_asks_for_its_own_pods_only(evicti
     evicting.create(pod("there", memory=1, node=other))
     evicting.until_running("here", "there")
     for name in ("here", "there"):
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(ApiError) as rejected:
             token_of_node.create(EVICTION.format(name), eviction(name))
-        assert refused.value.status == 403
+        assert rejected.value.status == 403
     request = {"metadata": {"annotations": {"gpushare/evict": "{}"}}}
     token_of_node.patch("/api/v1/namespaces/default/pods/here/status", request)
     with pytest.raises(ApiError, match="only its own node and the pods that are bound to it"):

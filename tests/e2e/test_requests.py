@@ -9,7 +9,7 @@ import time
 import pytest
 
 from e2e.api import ApiError
-from e2e.checks import check_event, check_filter_refuses, check_no_card, check_unschedulable
+from e2e.checks import check_event, check_filter_rejects, check_no_card, check_unschedulable
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
 
@@ -19,7 +19,7 @@ def test_a_pod_that_asks_for_nothing_has_no_card(empty: Cluster) -> None:
     assert check_no_card(empty, empty.until_running("plain")) == []
 
 
-def test_both_resources_at_once_are_refused(empty: Cluster) -> None:
+def test_both_resources_at_once_are_rejected(empty: Cluster) -> None:
     empty.create(pod("both", memory=1, cards=1))
     assert check_unschedulable(empty, "both", "asks for aliyun.com/gpu-mem and aliyun.com/gpu-count at once", "remove one of them") == []
 
@@ -38,8 +38,8 @@ def test_bytes_instead_of_units_are_explained(empty: Cluster) -> None:
         ("many", ("'many' is not a quantity", "such as 8")),
     ],
 )
-def test_filter_refuses_what_cannot_be_meant(cluster: Cluster, memory: str, words: tuple[str, ...]) -> None:
-    assert check_filter_refuses(cluster, pod("absurd", memory=memory), *words) == []
+def test_filter_rejects_what_cannot_be_meant(cluster: Cluster, memory: str, words: tuple[str, ...]) -> None:
+    assert check_filter_rejects(cluster, pod("absurd", memory=memory), *words) == []
 
 
 @pytest.mark.parametrize("memory", ["-1", "1.5", "many"])
@@ -48,7 +48,7 @@ def test_such_a_pod_does_not_even_get_into_the_api_server(cluster: Cluster, memo
         cluster.create(pod("absurd", memory=memory))
 
 
-def test_an_annotation_makes_the_scheduler_look_at_a_refused_pod_again(empty: Cluster) -> None:
+def test_an_annotation_makes_the_scheduler_look_at_a_rejected_pod_again(empty: Cluster) -> None:
     # extender/requeue.py depends on this: otherwise a pod that was rejected a moment too early waits for minutes.
     empty.create(pod("too-early", memory=25))
     empty.until_unschedulable("too-early")

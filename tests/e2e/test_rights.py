@@ -352,7 +352,7 @@ UNITS = pytest.mark.parametrize(
     [(CONTROL_PLANE, "gpushare-extender", 1.1), ("gpu1", "gpushare-device-plugin", 2.0), (CONTROL_PLANE, "gpushare-pki", 0.9)],
     ids=lambda value: str(value),
 )
-# Run in the control groups and the mounts of a unit's process, but with all of root's powers: what they refuse is refused to it.
+# Run in the control groups and the mounts of a unit's process, but with all of root's powers: what they forbid is forbidden to it.
 INSIDE = """
 import errno, json, os, sys
 said = {}

@@ -47,7 +47,7 @@ def test_memory_on_two_cards_of_one_node(empty: Cluster) -> None:
     assert allocation(empty, "two-cards") == {"0": {"0": 6, "1": 6}}
 
 
-def test_an_amount_that_cards_cannot_share_is_refused(empty: Cluster) -> None:
+def test_an_amount_that_cards_cannot_share_is_rejected(empty: Cluster) -> None:
     wanted = pod("uneven", memory=7)
     wanted["metadata"]["labels"] = {CARDS: "2"}
     empty.create(wanted)
@@ -159,7 +159,7 @@ def test_compute_is_counted_where_the_node_shares_it_out(empty: Cluster) -> None
         assert where(placed(empty, fake_pod("memory", 8)))[0] == "fake"
 
 
-def test_compute_is_refused_where_nobody_shares_it_out(empty: Cluster) -> None:
+def test_compute_is_rejected_where_nobody_shares_it_out(empty: Cluster) -> None:
     with fake_nodes(empty, {"fake": (16,)}):
         empty.api.patch("/api/v1/nodes/fake/status", {"status": {of: {CORE: "100"} for of in ("capacity", "allocatable")}})
         assert "its isolation shares out no compute" in until_unschedulable(empty, fake_pod("core", 2, core=20))

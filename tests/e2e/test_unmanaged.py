@@ -69,7 +69,7 @@ def test_without_room_on_one_card_it_fails_and_says_why(empty: Cluster) -> None:
         empty.create(pod(name, memory=10, node=NODE))
         empty.until_running(name)
     by_hand(empty, pod("stray", memory=8))
-    failed = empty.until("kubelet refuses it", lambda: empty.pod("stray")["status"].get("phase") == "Failed" and empty.pod("stray"), 30)
+    failed = empty.until("kubelet rejects it", lambda: empty.pod("stray")["status"].get("phase") == "Failed" and empty.pod("stray"), 30)
     assert failed["status"]["reason"] == "UnexpectedAdmissionError"
     cause = f"{MEMORY}: asked for 8 units of 1 GiB on one card, but card 0 has 6 free, card 1 has 6 free"
     cure = "check that kube-scheduler is configured to call it"

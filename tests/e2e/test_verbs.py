@@ -205,8 +205,8 @@ def test_an_allocation_that_cannot_be_is_not_computed_with(empty: Cluster, node:
     assert [card["free"] for card in ledger(empty, node)["cards"]][index] == 10
 
 
-def held(cards: dict[str, list[Json]] | None = None, refusals: list[Json] | None = None) -> dict[str, str | None]:
-    return {"gpushare/held": json.dumps({"v": 1, "cards": cards or {}, "rejected": refusals or []})}
+def held(cards: dict[str, list[Json]] | None = None, rejections: list[Json] | None = None) -> dict[str, str | None]:
+    return {"gpushare/held": json.dumps({"v": 1, "cards": cards or {}, "rejected": rejections or []})}
 
 
 def test_what_the_node_says_is_held_is_held(empty: Cluster, node: str) -> None:
@@ -220,7 +220,7 @@ def test_what_the_node_says_is_held_is_held(empty: Cluster, node: str) -> None:
     empty.until("the ledger has forgotten it", lambda: [card["free"] for card in ledger(empty, node)["cards"]] == [14, 10], 30)
 
 
-def test_a_card_that_refused_a_pod_is_held_back_for_that_size_and_a_while(empty: Cluster, node: str) -> None:
+def test_a_card_that_rejected_a_pod_is_held_back_for_that_size_and_a_while(empty: Cluster, node: str) -> None:
     placed(empty, fake_pod("first", 2))
     until = datetime.fromtimestamp(time.time() + 10, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
     empty.annotate(f"{NODES}/{node}", held(None, [{"uid": "x", "card": uuid(node, 0), "units": 8, "until": until}]))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Runs on a host with systemd, containerd and a real kubelet without a cluster: gates are switched on, proven, refused, put back, removed.
+"""Runs on a host with systemd, containerd and a real kubelet without a cluster: gates are switched on, proven, rejected, put back, removed.
 
 Kubelets of today have no gate that decides about device plugins. So two alpha gates that this one lists take that part, and a name that
 no kubelet knows.
@@ -143,9 +143,9 @@ def main() -> None:
     start(DROP_IN_TEXT, None)
     before = files()
     found = failure(lambda: run(gate=UNKNOWN))
-    assert isinstance(found, plan.Refused), found
+    assert isinstance(found, plan.Rejected), found
     assert "does not list the feature gate NoSuchGate" in str(found)
-    print("unknown gate: refused")
+    print("unknown gate: rejected")
     # Without the list of the program itself: kubelet ends at its start, and the file goes back.
     converge.settable = lambda *_words: None  # type: ignore[assignment]
     found = failure(lambda: run(gate=UNKNOWN, timeout=60.0))

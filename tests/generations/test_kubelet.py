@@ -47,14 +47,14 @@ def host(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(1800)
-def test_gates_are_switched_on_proven_refused_put_back_and_removed(host: Path) -> None:
+def test_gates_are_switched_on_proven_rejected_put_back_and_removed(host: Path) -> None:
     done = podman(host, "exec", NAME, "python3", "-B", "/src/tests/generations/kubelet_on_host.py", "/src/.collections")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [
         "configuration: switched on and given back",
         "environment file: switched on and given back",
         "drop-in: switched on and given back",
-        "unknown gate: refused",
+        "unknown gate: rejected",
         "kubelet that fails: restored",
         "done",
     ]

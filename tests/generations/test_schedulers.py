@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The real kube-scheduler of each generation reads what we write for it, and refuses what is wrong in it.
+"""The real kube-scheduler of each generation reads what we write for it, and rejects what is wrong in it.
 
 Each runs as the candidate check runs it, but without a container: in a network namespace of its own, with the paths of the host.
 """
@@ -105,7 +105,7 @@ def test_the_scheduler_of_that_generation_takes_what_we_write_for_it(tmp_path: P
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", OURS)
-def test_it_refuses_a_mistake_in_the_same_place(tmp_path: Path, certificates: Path, name: str) -> None:
+def test_it_rejects_a_mistake_in_the_same_place(tmp_path: Path, certificates: Path, name: str) -> None:
     before = state(name)
     orders = plan(before).for_module
     text = orders["scheduler"]["candidate"]
@@ -113,15 +113,15 @@ def test_it_refuses_a_mistake_in_the_same_place(tmp_path: Path, certificates: Pa
     orders["scheduler"]["candidate"] = text.replace(f"{TLS.tls_dir}/tls.crt", "/nowhere/tls.crt")
     if "kind: KubeSchedulerConfiguration" in text:
         orders["scheduler"]["candidate"] = text.replace("urlPrefix", "urlPrefixx")
-    with pytest.raises(apply.Refused, match=r"urlPrefixx|/nowhere/tls\.crt"):
+    with pytest.raises(apply.Rejected, match=r"urlPrefixx|/nowhere/tls\.crt"):
         checked(tmp_path, certificates, release_of(name), orders)
 
 
 @pytest.mark.timeout(3600)
-def test_a_configuration_of_a_later_generation_is_refused_by_both(tmp_path: Path, certificates: Path) -> None:
+def test_a_configuration_of_a_later_generation_is_rejected_by_both(tmp_path: Path, certificates: Path) -> None:
     found = state("kubeadm 1.36")
     orders = plan(found).for_module
-    with pytest.raises(apply.Refused, match=r"no kind|no matches|not registered|is registered"):
+    with pytest.raises(apply.Rejected, match=r"no kind|no matches|not registered|is registered"):
         checked(tmp_path, certificates, "1.22", orders)
     moved = replace(found, files={MANIFEST_PATH: found.files[MANIFEST_PATH], CONFIG_PATH: orders["scheduler"]["candidate"]})
     text = str(moved.files[MANIFEST_PATH]).replace("v1.36.3", "v1.22.17")

@@ -37,7 +37,7 @@ _SIZES = {_REAL: [4] * 18, _MADE: [2, 4, 8] * 94}
 
 @dataclass(frozen=True)
 class Fall:
-    """What one kill of the leader has cost. Seconds after the kill; conflicts: of units booked twice, or refused by a node."""
+    """What one kill of the leader has cost. Seconds after the kill; conflicts: of units booked twice, or rejected by a node."""
 
     way: str
     former: str
@@ -53,7 +53,7 @@ class Fall:
     def __str__(self) -> str:
         return (
             f"{self.way:9} of {self.former}, then {self.leader}: {self.bound_before} pods bound before and {self.bound_after} after; "
-            f"fence open after {self.opened_s:.1f} s, first pod bound after {self.first_bound_s:.1f} s, the last after "
+            f"extender answers after {self.opened_s:.1f} s, first pod bound after {self.first_bound_s:.1f} s, the last after "
             f"{self.last_bound_s:.1f} s; {self.told_to_wait} pods told to wait; {self.conflicts} conflicts"
         )
 
@@ -179,15 +179,15 @@ def clear(cluster: Cluster) -> None:
 
 
 def conflicts(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
-    """What was given away twice: by annotations on all nodes, by device nodes on the real ones, or a pod that its node refused."""
+    """What was given away twice: by annotations on all nodes, by device nodes on the real ones, or a pod that its node rejected."""
     pods = list(pods)
     booked = Counter((one["spec"]["nodeName"], card) for one in pods for card, units in allocation(one).items() for _ in range(units))
     real = [one for one in pods if one["spec"]["nodeName"] in GPU_NODES]
-    refused = [one for one in real if one["status"].get("phase") == "Failed"]
+    rejected = [one for one in real if one["status"].get("phase") == "Failed"]
     return [
         *(f"{one['metadata']['name']} has no card in its annotations" for one in pods if not allocation(one)),
         *(f"{units} of {CARD_UNITS} units of card {c} of {n} are booked" for (n, c), units in booked.items() if _too_many(n, c, units)),
-        *(f"{one['metadata']['name']} was refused by its node: {one['status'].get('message')}" for one in refused),
+        *(f"{one['metadata']['name']} was rejected by its node: {one['status'].get('message')}" for one in rejected),
         *check_totals(cluster),
         *check_devices(cluster, real),
         *_by_device_nodes(cluster, real),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The leader dies in the middle of 300 pending pods: all are bound in the end, no card twice, and nobody binds before the fence opens."""
+"""The leader dies in the middle of 300 pending pods: all are bound in the end, no card twice, and nobody answers before its time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ha.burst import PODS, Fall, Room, at_once, bound, chosen_at, clear, conflic
 from ha.planes import PLANES, WAYS, Line, bring_back, leader, log_since, now
 
 KILLS = 10 if os.environ.get("GPUSHARE_FULL") else 2
-# What the extender says when it starts, when a term of its fence begins, and when that lets the verbs through.
+# What the extender says when it starts, when a wait for the leadership begins, and when that is over.
 STARTS = " listens on "
 BEGINS, OPENS = "this host's scheduler holds it", "the pods are as the API server has them now"
 WAIT = ("have Bindings under way", "the pods are compared with the API server", "extender serves the scheduler of host")
@@ -63,7 +63,7 @@ def test_all_pods_are_bound_once_though_the_leader_is_killed(
             if plane != former or way != "node"
         ]
         opened = min((moment for one in terms for moment in one.opened), default=None)
-        assert opened is not None, "no extender says that its fence is open"
+        assert opened is not None, "no extender says that its wait is over"
         chosen = sorted(chosen_at(one) for one in found)
         after = [moment for moment in chosen if moment > killed]
         fall = Fall(
@@ -89,12 +89,12 @@ def test_all_pods_are_bound_once_though_the_leader_is_killed(
     assert fall.bound_after > 0, "the leader was killed after it had bound everything: that is no burst"
     let_through = {name for one in terms for name in one.let_through}
     others = [name for one in found if chosen_at(one) > killed and (name := f"default/{one['metadata']['name']}") not in let_through]
-    assert others == [], "a card was chosen before the fence had opened"
-    assert [line for one in terms for line in one.early] == [], "an extender answered before its fence had opened"
+    assert others == [], "a card was chosen before the wait was over"
+    assert [line for one in terms for line in one.early] == [], "an extender answered before its wait was over"
 
 
 def _settled(cluster: Cluster, real: set[str]) -> list[Json] | None:
-    """All bound pods, once those on real nodes run or were refused."""
+    """All bound pods, once those on real nodes run or were rejected."""
     found = bound(cluster)
     done = {one["metadata"]["name"] for one in found if is_running(one) or one["status"].get("phase") == "Failed"}
     return found if real <= done else None
@@ -104,7 +104,7 @@ def _settled(cluster: Cluster, real: set[str]) -> list[Json] | None:
 class Terms:
     """What an extender did since the kill.
 
-    opened: when its fence opened; let_through: pods that it found nodes for while it was open; early: answers while it was not.
+    opened: when its wait was over; let_through: pods that it found nodes for after that; early: answers before.
     """
 
     opened: list[float]
@@ -139,7 +139,7 @@ def _answers(line: Line) -> bool:
 
 
 def _told_to_wait(cluster: Cluster, pods: Collection[str]) -> int:
-    """How many of these pods (UIDs) had a scheduling attempt that the fence turned away, by their events."""
+    """How many of these pods (UIDs) had a scheduling attempt that an extender without the leadership turned away, by their events."""
     events = cluster.api.items("/api/v1/namespaces/default/events", fieldSelector="reason=FailedScheduling")
     told = {event["involvedObject"]["uid"] for event in events if any(words in event.get("message", "") for words in WAIT)}
     return len(told.intersection(pods))

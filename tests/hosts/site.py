@@ -96,7 +96,7 @@ class Site:
     def uninstall(self, *arguments: str, wait: int = 0) -> tuple[Results, str]:
         return self.play("playbooks/uninstall.yml", "-e", f"gpushare_uninstall_wait={wait}", *arguments)
 
-    def refused(self, *arguments: str) -> str:
+    def rejected(self, *arguments: str) -> str:
         """Why uninstall.yml did not begin."""
         with pytest.raises(CommandError) as error:
             self.uninstall(*arguments)

@@ -260,7 +260,7 @@ def test_an_administrators_later_edit_stays_when_ours_is_taken_out(node: Node) -
         ("io.containerd.runc.v2", "io.containerd.kata.v2", "not run by runc"),
     ],
 )
-def test_what_cannot_be_right_is_refused_before_anything_is_written(node: Node, old: str, new: str, message: str) -> None:
+def test_what_cannot_be_right_is_rejected_before_anything_is_written(node: Node, old: str, new: str, message: str) -> None:
     node.write(CONFIG, node.config().replace(old, new, 1))
     before = node.snapshot()
     answer = node.module()
@@ -269,7 +269,7 @@ def test_what_cannot_be_right_is_refused_before_anything_is_written(node: Node, 
     assert node.snapshot() == before
 
 
-def test_a_restart_that_would_end_containers_is_refused_unless_allowed(node: Node) -> None:
+def test_a_restart_that_would_end_containers_is_rejected_unless_allowed(node: Node) -> None:
     node.write(GATE, "[Service]\nKillMode=control-group\n")
     node.sh("systemctl daemon-reload")
     before = node.snapshot()
@@ -277,7 +277,7 @@ def test_a_restart_that_would_end_containers_is_refused_unless_allowed(node: Nod
     assert node.snapshot() == before
 
 
-def test_a_missing_program_is_refused(node: Node) -> None:
+def test_a_missing_program_is_rejected(node: Node) -> None:
     program = "program=/opt/nvidia-container-runtime"
     assert "install NVIDIA's container toolkit" in node.module(program)["msg"]
     # One that is there and does not work would break every pod.

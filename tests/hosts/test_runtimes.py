@@ -132,7 +132,7 @@ def test_each_node_runs_what_it_is_called(cluster: Cluster) -> None:
     }
 
 
-def test_a_broken_configuration_is_refused_with_its_place_and_stays_untouched(cluster: Cluster, runtime: Runtime, kept: str) -> None:
+def test_a_broken_configuration_is_rejected_with_its_place_and_stays_untouched(cluster: Cluster, runtime: Runtime, kept: str) -> None:
     broken = {
         DAEMON: {
             kept.replace("{", '{\n  "live-restore": true,', 1): "live-restore",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The role scheduler on a real control plane: refused before the write, put back after a bad start, finished after a kill."""
+"""The role scheduler on a real control plane: rejected before the write, put back after a bad start, finished after a kill."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from e2e.cluster import Cluster
 from hosts.site import pod
 from hosts.stand_ins import NVIDIA, SYSTEM, nvidia, nvidia_image
 from labs import TWO, Labs
-from ways.hosts import QUIET, counts, refused, run, runs_on
+from ways.hosts import QUIET, counts, rejected, run, runs_on
 
 NODE, SECOND = "gpu1", "gpu2"
 DAEMON_SET = "nvidia-device-plugin-daemonset"
@@ -70,7 +70,7 @@ def before(cluster: Cluster) -> dict[str, Any]:
 
 
 def test_it_is_named_with_the_pods_that_have_its_cards(cluster: Cluster, before: dict[str, Any]) -> None:
-    said = refused(cluster, "preflight")
+    said = rejected(cluster, "preflight")
     for node in (NODE, SECOND):
         assert f"{node}: managers: found NVIDIA device plugin on the host" in said
         assert f"pods that have its devices: default/holder-{node}" in said
@@ -78,7 +78,7 @@ def test_it_is_named_with_the_pods_that_have_its_cards(cluster: Cluster, before:
 
 
 def test_nothing_is_changed_while_pods_have_cards(cluster: Cluster, before: dict[str, Any]) -> None:
-    said = refused(cluster, "take_over", *ONE_NODE)
+    said = rejected(cluster, "take_over", *ONE_NODE)
     assert f"{NODE}: pods have cards of DaemonSet {SYSTEM}/{DAEMON_SET}: default/holder-{NODE}; expected none" in said
     assert {"daemon set": daemon_set(cluster)["spec"], "labels": labels(cluster)} == before
     assert set(theirs(cluster)) == {NODE, SECOND}

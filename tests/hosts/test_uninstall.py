@@ -57,7 +57,7 @@ def test_a_host_that_cannot_be_reached_stops_it_and_without_that_host_its_accoun
     installed = site.state()
     away = tmp_path / "away.yml"
     away.write_text(yaml.safe_dump({"all": {"hosts": {NODE: {"ansible_host": "127.0.0.1", "ansible_port": 1}}}}))
-    assert f"{NODE} cannot be reached or read (see above). Nothing was changed on any host" in site.refused("-i", str(away))
+    assert f"{NODE} cannot be reached or read (see above). Nothing was changed on any host" in site.rejected("-i", str(away))
     assert differences(installed, site.state()) == []
 
     _results, output = site.uninstall("--limit", f"all:!{NODE}")

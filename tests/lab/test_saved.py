@@ -32,7 +32,7 @@ def lab(*words: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def refused(*words: str) -> str:
+def rejected(*words: str) -> str:
     """What a command of the lab says that fails."""
     done = subprocess.run([sys.executable, LAB, "--name", NAME, *words], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -137,8 +137,8 @@ def test_connections_that_ansible_keeps_open_end_with_the_nodes_that_they_lead_t
 
 def test_a_restore_that_is_killed_is_finished_by_up(changed: list[str]) -> None:
     killed_when(STATE / "trash", "restore", "bare")
-    assert "was interrupted" in refused("exec", "gpu1", "true")
-    assert "was interrupted" in refused("save", "other")
+    assert "was interrupted" in rejected("exec", "gpu1", "true")
+    assert "was interrupted" in rejected("save", "other")
     lab("up")
     assert_bare(changed)
 
@@ -177,14 +177,14 @@ def test_a_node_that_came_later_goes_and_one_that_went_comes_back(bare: list[str
     assert_bare(bare)
 
 
-def test_what_cannot_be_restored_is_refused(bare: list[str]) -> None:
-    assert "has no saved state other; it has bare" in refused("restore", "other")
-    assert "has a state bare" in refused("save", "bare")
-    assert "expected 1 to 40" in refused("save", "../bare")
+def test_what_cannot_be_restored_is_rejected(bare: list[str]) -> None:
+    assert "has no saved state other; it has bare" in rejected("restore", "other")
+    assert "has a state bare" in rejected("save", "bare")
+    assert "expected 1 to 40" in rejected("save", "../bare")
     description = STATE / "saved/bare/state.json"
     right = description.read_text()
     for wrong, said in (("recipe", "other sources of the lab"), ("kubernetes", "Kubernetes 1.0.0")):
         description.write_text(json.dumps({**json.loads(right), wrong: "1.0.0"}))
-        assert said in refused("restore", "bare")
+        assert said in rejected("restore", "bare")
     description.write_text(right)
     assert "Ready" in lab("status")

@@ -14,8 +14,8 @@ def test_a_pod_that_shares_a_card_stops_it_before_anything_is_changed(cluster: C
     cluster.create(pod("share", memory=2, node="gpu2"))
     cluster.until_running("share")
     installed = site.state()
-    assert "default/share on gpu2" in site.refused()
-    assert differences(installed, site.state()) == [], "a refused run has written"
+    assert "default/share on gpu2" in site.rejected()
+    assert differences(installed, site.state()) == [], "a rejected run has written"
     cluster.delete("share")
 
 

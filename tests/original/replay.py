@@ -32,7 +32,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Admission:
-    """kubelet asks for ids for one container. end: of its process; None if none came of it, as when it was refused here."""
+    """kubelet asks for ids for one container. end: of its process; None if none came of it, as when it was rejected here."""
 
     t: float
     pod: Bound
@@ -132,7 +132,7 @@ def _judge(one: Admission, answer: Answer, errors: Errors) -> None:
 
 
 def _book(one: Admission, card: tuple[str, int], booked: dict[tuple[str, int], list[tuple[float, int]]], size: int, errors: Errors) -> None:
-    """booked: card → (end, units) of the containers on it. A refused container would have started at once, beside these."""
+    """booked: card → (end, units) of the containers on it. A rejected container would have started at once, beside these."""
     held = sum(units for end, units in booked[card] if end > one.t)
     if held + len(one.ids) > size:
         errors.over_booked += 1

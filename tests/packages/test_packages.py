@@ -78,9 +78,9 @@ def test_a_repository_that_is_down_changes_nothing_and_is_not_needed_by_a_host_t
     key = {**machine.repository(), "key": (machine.server.folder / "first.asc").read_text()}
     before = machine.tree()
     machine.server.stop()
-    refused = machine.packages("1.17.8", repository=key)
-    assert refused["failed"]
-    assert "nothing was changed" in refused["msg"]
+    rejected = machine.packages("1.17.8", repository=key)
+    assert rejected["failed"]
+    assert "nothing was changed" in rejected["msg"]
     assert machine.tree() == before
     machine.server.start()
     machine.packages("1.17.8", repository=key)
@@ -104,12 +104,12 @@ def test_a_key_that_is_not_the_expected_one(machine: Machine) -> None:
         (machine.repository(folder=f"{machine.family}-second"), "cannot use the repository"),
         ({**machine.repository(), "key": machine.server.url("none.asc")}, "404"),
     ):
-        refused = machine.packages(
+        rejected = machine.packages(
             "1.17.8", repository={**machine.repository(), "fingerprints": [machine.fingerprints["first"]], **repository}
         )
-        assert refused["failed"]
-        assert words in refused["msg"]
-        assert "nothing was changed" in refused["msg"]
+        assert rejected["failed"]
+        assert words in rejected["msg"]
+        assert "nothing was changed" in rejected["msg"]
         assert machine.tree() == before
 
 
@@ -129,12 +129,12 @@ def test_a_rotated_key(machine: Machine) -> None:
 def test_another_distribution_and_a_version_that_there_is_not(machine: Machine) -> None:
     before = machine.tree()
     empty = machine.repository(folder=f"{machine.family}-empty")
-    refused = machine.packages("1.17.8", repository=empty)
-    assert "which may be one of another distribution" in refused["msg"]
-    refused = machine.packages("1.17.9")
-    assert "which has 1.18.0-1, 1.17.8-1, 1.17.7-1" in refused["msg"]
-    refused = machine.packages("1.17.7", minimum="1.17.8")
-    assert "expected 1.17.8 or newer" in refused["msg"]
+    rejected = machine.packages("1.17.8", repository=empty)
+    assert "which may be one of another distribution" in rejected["msg"]
+    rejected = machine.packages("1.17.9")
+    assert "which has 1.18.0-1, 1.17.8-1, 1.17.7-1" in rejected["msg"]
+    rejected = machine.packages("1.17.7", minimum="1.17.8")
+    assert "expected 1.17.8 or newer" in rejected["msg"]
     assert machine.tree() == before
 
 
@@ -159,7 +159,7 @@ def test_a_folder_of_packages_needs_no_repository(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["apt"], indirect=True)
 def test_the_repository_of_nvidia_docker_is_taken_over(machine: Machine) -> None:
-    """As NVIDIA's instructions of 2019 made it, with a key of apt-key; apt refuses one repository with two keys."""
+    """As NVIDIA's instructions of 2019 made it, with a key of apt-key; apt rejects one repository with two keys."""
     old = machine.root / "etc/apt/sources.list.d/nvidia-docker.list"
     old.write_text(
         "deb https://nvidia.github.io/libnvidia-container/stable/debian10/$(ARCH) /\n"
@@ -172,7 +172,7 @@ def test_the_repository_of_nvidia_docker_is_taken_over(machine: Machine) -> None
     machine.packages("1.17.8", repository={**machine.repository(), "replaces": former})
     assert not old.exists()
     assert other.read_text().count("\ndeb ") == 1
-    # apt refuses to work at all where it sees two keys.
+    # apt does not work at all where it sees two keys.
     machine.run("apt-get", "-q", "--print-uris", "update")
     machine.removed()
     assert machine.files() == before

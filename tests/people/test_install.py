@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""site.yml by a user with sudo and a password: refused without a way to root, installed without pipelining, silent with it."""
+"""site.yml by a user with sudo and a password: rejected without a way to root, installed without pipelining, silent with it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_without_a_way_to_root_nothing_is_changed(untouched: Untouched, config: 
     groups["gpu_nodes"]["hosts"][GPU_NODES[0]]["ansible_user"] = GUEST
     del groups["gpu_nodes"]["hosts"][GPU_NODES[1]]["ansible_become_password"]
     site = Site(untouched.cluster, tmp_path, GPU_NODES, written(tmp_path, own), settings(tmp_path, pipelining=pipelining))
-    with pytest.raises(CommandError) as refused:
+    with pytest.raises(CommandError) as rejected:
         site.play("site.yml")
-    said = str(refused.value)
+    said = str(rejected.value)
     assert "nothing was changed, for 4 reasons:" in said, said
     for words in (
         rf"{CONTROL_PLANE}: become: found no way to root \(.*Incorrect sudo password",

@@ -154,11 +154,11 @@ def test_a_checkout_does_not_take_an_older_release_that_is_installed(checkout: P
     done = ansible(elsewhere, "ansible-playbook", "-i", "hosts.yml", checkout / "site.yml", ANSIBLE_CONFIG=checkout / "ansible.cfg")
     assert gets_to_preflight(done), done.stdout + done.stderr
 
-    refused = ansible(elsewhere, "ansible-playbook", "-i", "hosts.yml", checkout / "site.yml")
-    assert refused.returncode != 0
-    assert f"{collections}/ansible_collections/gpushare/kubernetes" in said(refused), refused.stdout + refused.stderr
-    assert f"Run it with ANSIBLE_CONFIG={checkout}/ansible.cfg" in said(refused)
-    assert OLD not in said(refused)
+    rejected = ansible(elsewhere, "ansible-playbook", "-i", "hosts.yml", checkout / "site.yml")
+    assert rejected.returncode != 0
+    assert f"{collections}/ansible_collections/gpushare/kubernetes" in said(rejected), rejected.stdout + rejected.stderr
+    assert f"Run it with ANSIBLE_CONFIG={checkout}/ansible.cfg" in said(rejected)
+    assert OLD not in said(rejected)
 
 
 def test_the_release_alone(release: Path, elsewhere: Path) -> None:

@@ -40,14 +40,14 @@ def test_the_worst_pods_are_answered_in_time_on_5000_nodes(policy: str, capsys: 
     extender.node(raw)
 
     rules = long_rules()
-    refused = {key: value for key, value in rules.items() if key.endswith(("refused", "not-with"))}
+    rejected = {key: value for key, value in rules.items() if key.endswith(("refused", "not-with"))}
     nobodys = {"gpushare.request/models": rules["gpushare.request/models"].removesuffix(",T4")}
     worst = {
         "plain": (True, pod(container(mem=8))),
         "too large": (False, pod(container(mem=17))),
         "wrong": (False, pod(container(mem=1), annotations={"gpushare.request/placement": "x" * 250_000})),
         "all rules": (True, pod(container(mem=1), annotations=rules, labels=many_labels(5000))),
-        "what it refuses": (True, pod(container(mem=1), annotations=refused, labels=many_labels(5000))),
+        "what it rejects": (True, pod(container(mem=1), annotations=rejected, labels=many_labels(5000))),
         "models that nobody has": (False, pod(container(mem=1), annotations=nobodys)),
         "many containers": (False, pod(*(container(f"c{n}", mem=1) for n in range(64)))),
     }

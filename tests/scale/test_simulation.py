@@ -30,8 +30,8 @@ def test_no_card_is_given_twice() -> None:
     assert found["bound"] >= BINDS
     assert found["leader changed"] >= 1
     assert found["extender killed"] >= 1
-    assert found["landed late"] >= 10
-    assert found["processes_outlived"] >= 50
+    assert found["arrived late"] >= 10
+    assert found["processes_orphaned"] >= 50
 
 
 @pytest.mark.parametrize(("flaw", "what"), [("hole-8", "ledger_excess"), ("hole-14", "half_bound"), ("assume", "ledger_excess")])

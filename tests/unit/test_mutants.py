@@ -162,7 +162,7 @@ def test_a_note_that_fits_no_mutant_or_is_there_twice_is_told() -> None:
 
 
 @pytest.mark.parametrize("reason", ["", 'reason = " "', 'reason = "x"\nwhy = "y"'])
-def test_a_note_without_a_reason_is_refused(tmp_path: Path, reason: str) -> None:
+def test_a_note_without_a_reason_is_rejected(tmp_path: Path, reason: str) -> None:
     note = f'[["a.py"]]\nfunction = "f"\nwas = "x"\nbecame = "y"\n{reason}\n'
     (tmp_path / "a.toml").write_text(note)
     with pytest.raises(ValueError, match=r"a\.toml"):

@@ -38,7 +38,7 @@ def words(done: subprocess.CompletedProcess[str]) -> str:
     return " ".join((done.stdout + done.stderr).split())
 
 
-def refused(cluster: Cluster, playbook: str, *arguments: str) -> str:
+def rejected(cluster: Cluster, playbook: str, *arguments: str) -> str:
     done = play(REPOSITORY, cluster, f"playbooks/{playbook}.yml", *arguments)
     assert done.returncode != 0, done.stdout[-6000:]
     assert {changed for changed, _failed in counts(done.stdout).values()} == {0}, done.stdout[-6000:]

@@ -9,7 +9,7 @@ import pytest
 from e2e.cluster import Cluster, annotations_of
 from e2e.manifests import pod
 from hosts.site import RESOURCES
-from ways.hosts import QUIET, accounts, counts, kill, ready, refused, run, runs_on
+from ways.hosts import QUIET, accounts, counts, kill, ready, rejected, run, runs_on
 
 NODE, SECOND = "gpu1", "gpu2"
 PLUGIN = "gpushare-device-plugin"
@@ -27,8 +27,8 @@ def cluster(installed: Cluster) -> Cluster:
 
 def test_a_node_with_pods_is_removed_by_a_drain_and_stays_a_node(cluster: Cluster) -> None:
     which = ("-e", f"gpushare_remove_nodes={NODE}", "-e", "gpushare_uninstall_wait=0")
-    assert f"default/holder-{NODE} on {NODE}" in refused(cluster, "remove_node", *which)
-    assert "no controller would bring back" in refused(cluster, "remove_node", *which, "-e", "gpushare_drain=true")
+    assert f"default/holder-{NODE} on {NODE}" in rejected(cluster, "remove_node", *which)
+    assert "no controller would bring back" in rejected(cluster, "remove_node", *which, "-e", "gpushare_drain=true")
     assert not cluster.node(NODE)["spec"].get("unschedulable")
 
     said = run(cluster, "remove_node", *which, "-e", "gpushare_drain=true", "-e", "gpushare_drain_force=true")
@@ -47,13 +47,13 @@ def test_a_node_with_pods_is_removed_by_a_drain_and_stays_a_node(cluster: Cluste
 
 def test_a_dead_node_is_removed_from_the_cluster_and_a_living_one_is_not(cluster: Cluster) -> None:
     which = ("-e", f"gpushare_remove_nodes={SECOND}")
-    assert f"{SECOND} can be reached, so it is not dead" in refused(cluster, "remove_dead_node", *which)
+    assert f"{SECOND} can be reached, so it is not dead" in rejected(cluster, "remove_dead_node", *which)
     # Nobody answers, but its kubelet does.
     cluster.on(SECOND, "sh", "-c", "systemctl stop ssh; pkill -x sshd; true")
-    assert f"the node {SECOND} is Ready" in refused(cluster, "remove_dead_node", *which)
+    assert f"the node {SECOND} is Ready" in rejected(cluster, "remove_dead_node", *which)
     kill(cluster, SECOND)
     cluster.until("the API server has seen it", lambda: ready(cluster, SECOND) != "True", 180)
-    assert f"{SECOND} cannot be reached or read" in refused(cluster, "remove_node", *which)
+    assert f"{SECOND} cannot be reached or read" in rejected(cluster, "remove_node", *which)
 
     said = run(cluster, "remove_dead_node", *which)
     assert f"default/holder-{SECOND}" in said

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 #: On a node that we cordoned: the role that did.
 ANNOTATION = "gpushare/cordoned-by"
 _MIRROR = "kubernetes.io/config.mirror"
-_REFUSED = re.compile(r'error when (?:evicting|deleting) pods/"?([^"\s]+)"? -n "?([^"\s]+?)"?(?:\s*\(will retry[^)]*\))?: ([^\n]{1,300})')
+_REJECTED = re.compile(r'error when (?:evicting|deleting) pods/"?([^"\s]+)"? -n "?([^"\s]+?)"?(?:\s*\(will retry[^)]*\))?: ([^\n]{1,300})')
 # kubectl's last words about each pod that is left: they do not say why.
 _TIMEOUT = "global timeout reached"
 _MOST = 8
@@ -60,7 +60,7 @@ def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dr
         try:
             kubectl.text(["drain", node, *options])
         except KubectlError as error:
-            why = refusals(str(error))
+            why = rejections(str(error))
     left = evictable(kubectl.items(["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}"]))
     return Drained(schedulable or bool(pods), not left, tuple(map(name_of, left)), why if left else "")
 
@@ -95,10 +95,10 @@ def evictable(pods: Sequence[Mapping[str, Any]]) -> List[Mapping[str, Any]]:
     ]
 
 
-def refusals(words: str) -> str:
+def rejections(words: str) -> str:
     """What kubectl drain reported of each pod that was not evicted, once; else its last words."""
     found: Dict[str, str] = {}
-    for name, namespace, why in _REFUSED.findall(words):
+    for name, namespace, why in _REJECTED.findall(words):
         if not why.startswith(_TIMEOUT):
             found.setdefault(f"{namespace}/{name}", " ".join(why.split()))
     shown = [f"{name}: {why}" for name, why in list(found.items())[:_MOST]]

@@ -106,7 +106,7 @@ def plan(
     new = sorted(set(cards) - set(there))
     gone = sorted(set(there) - set(cards))
     if (new or gone) and holders:
-        raise MpsError(_refusal(new, gone, holders))
+        raise MpsError(_rejection(new, gone, holders))
     for card, daemon in daemons.items():
         if card in gone:
             transaction.remove(daemon.path)
@@ -138,7 +138,7 @@ def _read(path: str) -> Optional[str]:
         return None
 
 
-def _refusal(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) -> str:
+def _rejection(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) -> str:
     shown = ", ".join(sorted(holders)[:_SHOWN]) + (f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else "")
     what = " and ".join(
         part for part in (f"{len(new)} cards without MPS" if new else "", f"{len(gone)} cards with MPS" if gone else "") if part

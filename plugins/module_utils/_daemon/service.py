@@ -37,7 +37,7 @@ POLL_SECONDS = 0.3
 
 
 class SystemdError(RuntimeError):
-    """systemctl refused; the message has its words."""
+    """systemctl rejected; the message has its words."""
 
 
 def generation(parts: Sequence[Optional[str]]) -> str:
@@ -326,13 +326,13 @@ class Manager:
         """Have it read all units again. SystemdError where that would hurt, or in its own words."""
         why = self._exposed()
         if why:
-            raise SystemdError(refusal(unit, why))
+            raise SystemdError(rejection(unit, why))
         status, out, err = self._run(["systemctl", "daemon-reload"])
         if status != 0:
             raise SystemdError(f"systemctl daemon-reload failed with exit status {status}: {(err or out).strip()}")
 
 
-def refusal(unit: str, why: str) -> str:
+def rejection(unit: str, why: str) -> str:
     """What is said instead of a daemon-reload that `unit` needs."""
     return (
         f"{unit} has changed, and systemd reads it at a daemon-reload only. {why}. Drain this node (gpushare_drain) and run again; "

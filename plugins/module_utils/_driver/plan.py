@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How the driver of a host is to be installed: its facts, the wish and the data of its distribution in, a plan or its refusal out.
+"""How the driver of a host is to be installed: its facts, the wish and the data of its distribution in, a plan or its rejection out.
 
 Private to this collection. Pure. The data are the files roles/nvidia_driver/vars/*.yml; README.md of the role describes them.
 """
@@ -54,7 +54,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """One reason not to touch the host. check: a stable word."""
 
     check: str
@@ -68,7 +68,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do. refused: reasons, with which nothing is done.
+    """What to do. rejected: reasons, with which nothing is done.
 
     module: "open" or "proprietary"; build: "dkms" or "precompiled"; headers, packages: (name, version), version "" for any; repository: as
     the module gpushare_packages takes it, None for those that the host has; run_file: arguments of NVIDIA's installer, empty for packages;
@@ -76,7 +76,7 @@ class Plan:
     change: "none", "install", "upgrade", "downgrade" or "module".
     """
 
-    refused: Tuple[Refusal, ...] = ()
+    rejected: Tuple[Rejection, ...] = ()
     notes: Tuple[str, ...] = ()
     version: str = ""
     source: str = ""
@@ -100,15 +100,15 @@ class _Draft:
     facts: HostFacts
     wish: Wish
     data: Mapping[str, Any]
-    refused: List[Refusal] = field(default_factory=list)
+    rejected: List[Rejection] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
 
     @property
     def branch(self) -> int:
         return int(self.wish.version.partition(".")[0])
 
-    def refuse(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.refused.append(Refusal(check, found, expected, cure))
+    def reject(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.rejected.append(Rejection(check, found, expected, cure))
 
 
 def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Plan:
@@ -116,11 +116,11 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Pla
     if not _VERSION.fullmatch(wish.version):
         shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
         cure = "set gpushare_driver_version to one exact version, quoted in YAML; the role nvidia_driver's README says how to choose it"
-        return Plan((Refusal("version", shown, "a version such as 580.126.20", cure),))
+        return Plan((Rejection("version", shown, "a version such as 580.126.20", cure),))
     if data is None:
         words = f"{facts.name} on {facts.machine}"
         cure = "install the driver yourself and leave gpushare_driver_state: present, or use a run file on a known distribution"
-        return Plan((Refusal("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
+        return Plan((Rejection("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
     draft = _Draft(facts, wish, data)
     _image(draft)
     module = _module(draft)
@@ -130,7 +130,7 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Pla
     plan = _of_run_file(draft, module) if wish.source == RUN_FILE else _of_packages(draft, module, build)
     return replace(
         plan,
-        refused=(*draft.refused, *plan.refused),
+        rejected=(*draft.rejected, *plan.rejected),
         notes=tuple(draft.notes),
         version=wish.version,
         source=wish.source,
@@ -148,18 +148,18 @@ def _image(draft: _Draft) -> None:
     facts = draft.facts
     if facts.vendor:
         cure = "leave gpushare_driver_state: present on this host, and upgrade the driver as its vendor describes"
-        draft.refuse("vendor_image", f"{facts.vendor}, which brings its own driver", "a host whose driver nobody else manages", cure)
+        draft.reject("vendor_image", f"{facts.vendor}, which brings its own driver", "a host whose driver nobody else manages", cure)
     if facts.container:
         cure = "have the operator leave this node (label nvidia.com/gpu.deploy.operands=false) and reboot it, or leave state: present"
-        draft.refuse("driver_container", "a driver container of NVIDIA's GPU Operator", "a host whose driver nobody else manages", cure)
+        draft.reject("driver_container", "a driver container of NVIDIA's GPU Operator", "a host whose driver nobody else manages", cure)
     if facts.run_file and draft.wish.source != RUN_FILE:
         cure = "uninstall it first: drain the node, then run `nvidia-uninstall --silent` on it; or set gpushare_driver_source: run_file"
-        draft.refuse("run_file", "a driver that NVIDIA's installer (.run) installed", "one that packages installed, or none", cure)
+        draft.reject("run_file", "a driver that NVIDIA's installer (.run) installed", "one that packages installed, or none", cure)
     kernel_packages = sorted(name for name in facts.packages if re.search(r"dkms|^kmod-nvidia|kmp|linux-modules-nvidia", name))
     if draft.wish.source == RUN_FILE and kernel_packages:
         found = f"the package {kernel_packages[0]}, which installs a driver as well"
         cure = "remove the driver's packages first, or choose another gpushare_driver_source"
-        draft.refuse("packages", found, "no driver by packages", cure)
+        draft.reject("packages", found, "no driver by packages", cure)
 
 
 def _generations(draft: _Draft) -> List[Generation]:
@@ -177,25 +177,25 @@ def _generations(draft: _Draft) -> List[Generation]:
 
 
 def _module(draft: _Draft) -> str:
-    """Which kind of kernel module, with refusals where there is none for all cards."""
+    """Which kind of kernel module, with rejections where there is none for all cards."""
     branch, wish, cards = draft.branch, draft.wish, _generations(draft)
     for card in cards:
         if branch < card.first or (card.last is not None and branch > card.last):
             served = f"a branch from {card.first} on" if card.last is None else f"a branch from {card.first} to {card.last}"
             cure = "choose another gpushare_driver_version"
-            draft.refuse("card", f"driver {wish.version} for a card of the generation {card.name}", served, cure)
+            draft.reject("card", f"driver {wish.version} for a card of the generation {card.name}", served, cure)
     without_open = [card.name for card in cards if card.open_module == "no"]
     open_only = [card.name for card in cards if card.open_module == "only"]
     if without_open and open_only:
         found = f"cards of the generations {without_open[0]} and {open_only[0]} in one host"
         cure = "move the cards to different hosts: the former need the proprietary kernel module, the latter the open one"
-        draft.refuse("cards", found, "cards that one kernel module supports", cure)
+        draft.reject("cards", found, "cards that one kernel module supports", cure)
         return PROPRIETARY
     needed = OPEN if open_only else PROPRIETARY if without_open or branch < FIRST_OPEN else OPEN if branch >= ONLY_OPEN else ""
     if wish.module != "auto" and needed and wish.module != needed:
         why = (open_only or without_open or [f"driver {wish.version}"])[0]
         cure = f"set gpushare_driver_module: {needed}, or auto"
-        draft.refuse("module", f"the {wish.module} kernel module for {why}", f"the {needed} one", cure)
+        draft.reject("module", f"the {wish.module} kernel module for {why}", f"the {needed} one", cure)
     if needed:
         return needed
     return wish.module if wish.module != "auto" else OPEN if branch >= DEFAULT_OPEN else PROPRIETARY
@@ -209,10 +209,10 @@ def _build(draft: _Draft, module: str) -> str:
     builds = bool((source.get("dkms") or {}).get(module)) or wish.source == RUN_FILE
     if wish.build == PRECOMPILED and not offers:
         cure = "set gpushare_driver_build: dkms, or another gpushare_driver_source"
-        draft.refuse("build", f"no precompiled {module} kernel module from {wish.source}", "a source that has one", cure)
+        draft.reject("build", f"no precompiled {module} kernel module from {wish.source}", "a source that has one", cure)
     if wish.build == DKMS and not builds:
         cure = "set gpushare_driver_build: precompiled or auto"
-        draft.refuse("build", f"no {module} kernel module for DKMS from {wish.source}", "a source that has one", cure)
+        draft.reject("build", f"no {module} kernel module for DKMS from {wish.source}", "a source that has one", cure)
     chosen = wish.build if wish.build != "auto" else PRECOMPILED if (facts.strict and offers) or not builds else DKMS
     signed = chosen == PRECOMPILED and module in (source.get("precompiled_signed") or ())
     if facts.strict and not signed and not wish.own_key:
@@ -222,7 +222,7 @@ def _build(draft: _Draft, module: str) -> str:
             "Secure Boot off in the firmware"
         )
         found = f"a kernel that accepts signed modules only (Secure Boot {facts.secure_boot}), and a module that no enrolled key signs"
-        draft.refuse("secure_boot", found, "a module that this kernel will load", cure)
+        draft.reject("secure_boot", found, "a module that this kernel will load", cure)
     return chosen
 
 
@@ -238,7 +238,7 @@ def _change(draft: _Draft, module: str) -> str:
     if change != "none" and not wish.change_ok:
         found = f"driver {facts.version}" + (f" with the {facts.module} kernel module" if facts.module else "")
         cure = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver; or correct gpushare_driver_version"
-        draft.refuse("change", found, f"{wish.version} ({module}), or the permission for a change ({change})", cure)
+        draft.reject("change", found, f"{wish.version} ({module}), or the permission for a change ({change})", cure)
     return change
 
 
@@ -255,7 +255,7 @@ def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
         name, version = headers["package"].format(**names), headers.get("version", "").format(**names)
         if found.setdefault(name, version) != version:
             cure = f"reboot the host into {facts.next_release} first, or install the headers of both yourself"
-            draft.refuse("headers", f"no headers for {facts.release} nor for {facts.next_release}", "those of one of them", cure)
+            draft.reject("headers", f"no headers for {facts.release} nor for {facts.next_release}", "those of one of them", cure)
     found.update(dict.fromkeys(headers.get("following", {}).get(facts.machine, ()), ""))
     return tuple(found.items())
 
@@ -265,7 +265,7 @@ def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
     if source is None or facts.machine not in source.get("machines", ()):
         cure = "choose another gpushare_driver_source, or install the driver yourself and leave gpushare_driver_state: present"
         seen = f"no driver packages from {wish.source} for {facts.name[:60]} on {facts.machine}"
-        draft.refuse("source", seen, "a source that has them", cure)
+        draft.reject("source", seen, "a source that has them", cure)
         return Plan()
     packages: Dict[str, str] = {}
     kernel_parts = (source.get(build) or {}).get(module) or ()
@@ -280,7 +280,7 @@ def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
         services += list(source.get("fabric_services") or ())
         if not fabric:
             cure = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
-            draft.refuse("fabric", f"{facts.switches} NVSwitches and no fabric manager from {wish.source}", "a source that has it", cure)
+            draft.reject("fabric", f"{facts.switches} NVSwitches and no fabric manager from {wish.source}", "a source that has it", cure)
     kinds = [(source.get(how) or {}).get(kind) or () for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
     others = {name for kind in kinds if kind != kernel_parts for name in kind}
     replaces = _replaced(draft, [*(source.get("driver") or ()), *kernel_parts, *(fabric or ())], others) - set(packages)
@@ -340,7 +340,7 @@ def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, 
     fingerprints = list(wish.fingerprints or base.get("fingerprints") or ())
     if not key or not fingerprints:
         cure = "set gpushare_driver_key and gpushare_driver_fingerprints; compare the fingerprint with one from a second source"
-        draft.refuse("key", f"no key or fingerprint for the repository {url[:80]}", "both, so that the repository can be trusted", cure)
+        draft.reject("key", f"no key or fingerprint for the repository {url[:80]}", "both, so that the repository can be trusted", cure)
     return {
         "name": base["name"],
         "url": url,
@@ -359,16 +359,16 @@ def _of_run_file(draft: _Draft, module: str) -> Plan:
     wish = draft.wish
     if not wish.run_file.startswith("/"):
         cure = "copy NVIDIA-Linux-*.run to the hosts and name its path"
-        draft.refuse("run_file", f"gpushare_driver_run_file: {wish.run_file[:80]!r}", "the absolute path of the file on the host", cure)
+        draft.reject("run_file", f"gpushare_driver_run_file: {wish.run_file[:80]!r}", "the absolute path of the file on the host", cure)
     if wish.version not in wish.run_file.rpartition("/")[2]:
         found = f"the file {wish.run_file.rpartition('/')[2][:80]!r} for gpushare_driver_version {wish.version}"
-        draft.refuse("run_file", found, "a file of that version", "correct the path or the version")
+        draft.reject("run_file", found, "a file of that version", "correct the path or the version")
     if draft.facts.switches and wish.fabric != "never":
         cure = "choose gpushare_driver_source: nvidia; or install it yourself and set gpushare_driver_fabric: never"
-        draft.refuse("fabric", f"{draft.facts.switches} NVSwitches and no fabric manager in a run file", "a source that has it", cure)
+        draft.reject("fabric", f"{draft.facts.switches} NVSwitches and no fabric manager in a run file", "a source that has it", cure)
     if draft.facts.nouveau_loaded:
         cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the cards for that"
-        draft.refuse("nouveau", "nouveau loaded, which keeps the cards from NVIDIA's installer", "a host without it", cure)
+        draft.reject("nouveau", "nouveau loaded, which keeps the cards from NVIDIA's installer", "a host without it", cure)
     flavour = ("--kernel-module-type=open" if module == OPEN else "--kernel-module-type=proprietary",) if draft.branch >= 560 else ()
     older = ("-m=kernel-open",) if FIRST_OPEN <= draft.branch < 560 and module == OPEN else ()
     arguments = ("--silent", "--dkms", "--no-x-check", "--no-cc-version-check", f"--log-file-name={RUN_FILE_LOG}")

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected, SilentError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, arguments_of, find_unit
 
 _CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
@@ -48,7 +48,7 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) ->
         running = service.running()[1]
         found["running_default"] = running.default
         found["lacks"] = service.differs(wanted, running) or ""
-    except (Refused, SilentError, OSError, ValueError) as error:
+    except (Rejected, SilentError, OSError, ValueError) as error:
         found["problem"] = str(error)
     return found
 

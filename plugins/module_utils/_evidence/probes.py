@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pod as cut_down
 
 POLL_SECONDS = 0.5
-#: A refusal by the scheduler or kubelet that lasts so long stays.
+#: A rejection by the scheduler or kubelet that lasts so long stays.
 PATIENCE_SECONDS = 15.0
 _SELECT = ["--namespace", NAMESPACE, "--selector", f"{LABEL_PROBE}={PROBE}"]
 _LONGEST_NODE_NAME = 200
@@ -91,7 +91,7 @@ class Probes:
 
 
 def settled(pod: Optional[Mapping[str, Any]], impatient: bool) -> bool:
-    """Whether a probe runs or has ended; impatient: or is refused, which may be for the moment only."""
+    """Whether a probe runs or has ended; impatient: or is rejected, which may be for the moment only."""
     if pod is None or pod["running"] or pod["phase"] in ("Succeeded", "Failed"):
         return True
     stuck = any(not why.startswith(_ON_ITS_WAY) for why in pod["waiting"])

@@ -39,7 +39,7 @@ class System:
 class Kernel:
     """The running kernel. headers: the folder that modules for it are built with, None if it is not installed.
 
-    secure_boot: "enabled", "disabled", "none" (no EFI) or "unknown"; signed_modules_only: whether it refuses others.
+    secure_boot: "enabled", "disabled", "none" (no EFI) or "unknown"; signed_modules_only: whether it rejects others.
     """
 
     release: str

@@ -5,7 +5,7 @@
 """Reads TOML 1.0 and remembers where everything stands. No Ansible here.
 
 Hosts may run Python 3.8, which has no tomllib; and toml_edit.py needs the places. Dates and times, which no container
-runtime uses, are refused; all else is read as tomllib reads it.
+runtime uses, are rejected; all else is read as tomllib reads it.
 """
 
 from __future__ import annotations

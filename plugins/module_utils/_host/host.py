@@ -134,7 +134,7 @@ class Host:
             with open(os.open(self.outside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     return None
-                # In pieces: the kernel refuses to answer a single read of some MiB below /proc/sys.
+                # In pieces: the kernel does not answer a single read of some MiB below /proc/sys.
                 pieces = iter(lambda: file.read(_PIECE), b"")
                 return b"".join(itertools.islice(pieces, 1 + limit // _PIECE))[:limit]
         except (OSError, ValueError):

@@ -84,7 +84,7 @@ def why_seed(own: Optional[Token], wanted: str, uid: Optional[str], now: float) 
     if own.expires <= now:
         return "its token has expired"
     if own.accepted is False:
-        return "the API server refuses its token"
+        return "the API server rejects its token"
     left = (own.expires - now) / max(1, own.expires - own.issued)
     if left < LEAST_LEFT:
         return f"its token has {left:.0%} of its life left: the daemon has not renewed it"

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.api import node_api
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import TABLE, Gate, needed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Found, Plan, Refused, plan_absent, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Found, Plan, Rejected, plan_absent, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.service import (
     KubeletService,
     Ready,
@@ -61,7 +61,7 @@ class Result:
 def converge(
     wanted: Wanted, check: bool, root: str = "/", run: RunWithin = command.run, point: Callable[[str], None] = lambda _point: None
 ) -> Result:
-    """Do it, or with `check` say what would be done. Refused if nothing was changed; TransactionError if it was put back."""
+    """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back."""
     host, transaction = Host(root), Transaction(OWNER, root, point)
     entries = [entry for entry in transaction.journal.entries() if entry.owner == OWNER]
     if wanted.state == "absent" and not entries and not transaction.unfinished:
@@ -115,11 +115,11 @@ def _plan(wanted: Wanted, host: Host, found: Found, unit: Unit, entries: Sequenc
 
 
 def _check_candidate(host: Host, found: Found, unit: Unit, wanted: Sequence[str], run: RunWithin) -> None:
-    """Refused if this kubelet itself does not list a gate that it is to be given: it would not start with it."""
+    """Rejected if this kubelet itself does not list a gate that it is to be given: it would not start with it."""
     listed = settable(host.outside(unit.program), run)
     names = [name for name in needed(found.release, found.given(), wanted) if listed is not None and name not in listed]
     if names:
-        raise Refused(
+        raise Rejected(
             f"kubelet {'.'.join(map(str, found.release))} ({unit.program} --help) does not list the feature gate {', '.join(names)}, so it "
             "would not start with it; nothing was changed: take it out of gpushare_kubelet_gates"
         )
@@ -127,7 +127,7 @@ def _check_candidate(host: Host, found: Found, unit: Unit, wanted: Sequence[str]
 
 def _check_healthy(unit: Unit, entries: Sequence[Entry]) -> None:
     if unit.active != "active" and not entries:
-        raise Refused(
+        raise Rejected(
             f"{unit.name} is {unit.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {unit.name}`, start it, "
             "and run again"
         )

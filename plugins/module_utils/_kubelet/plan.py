@@ -38,7 +38,7 @@ _OF_PACKAGES = ("/usr/lib/", "/lib/", "/run/")
 _OF_ADMINISTRATORS = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """Nothing was changed; says what was found, what was expected and what to do."""
 
 
@@ -56,15 +56,15 @@ class Found:
     units: Sequence[str]
 
     def given(self) -> Dict[str, bool]:
-        """The gates of the next start. Refused if they cannot be read."""
+        """The gates of the next start. Rejected if they cannot be read."""
         try:
             found = config_file.gates_of(self.config[1]) if self.config is not None else {}
             return {**found, **gates.from_words(self.start.argv)}
         except config_file.ConfigError as error:
             assert self.config is not None
-            raise Refused(f"{self.config[0]}: {error}; nothing was changed: correct it, and run again") from error
+            raise Rejected(f"{self.config[0]}: {error}; nothing was changed: correct it, and run again") from error
         except gates.GateError as error:
-            raise Refused(f"kubelet's arguments: {error}; nothing was changed: correct them, and run again") from error
+            raise Rejected(f"kubelet's arguments: {error}; nothing was changed: correct them, and run again") from error
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Plan:
 
 
 def plan_present(found: Found, wanted: Sequence[str]) -> Plan:
-    """What to write so that these gates are on. Refused if that cannot be."""
+    """What to write so that these gates are on. Rejected if that cannot be."""
     given = found.given()
     missing = gates.needed(found.release, given, wanted)
     if not missing:
@@ -118,7 +118,7 @@ def _argument(found: Found, argument: str) -> Dict[str, Optional[str]]:
     start = found.start
     variable = next((name for name in EXTRA if name in start.used), None)
     if variable is None:
-        raise Refused(
+        raise Rejected(
             f"kubelet's ExecStart uses none of {', '.join(f'${name}' for name in EXTRA)}, and it has no configuration file; nothing was "
             f"changed: add {argument} to its arguments, call systemctl daemon-reload, restart kubelet, and run again"
         )
@@ -137,7 +137,7 @@ def _argument(found: Found, argument: str) -> Dict[str, Optional[str]]:
 
 def _drop_in(variable: str, value: str) -> str:
     if '"' in value or "\n" in value:
-        raise Refused(f"{variable} has quotes in its value; nothing was changed: add the gates there by hand, and run again")
+        raise Rejected(f"{variable} has quotes in its value; nothing was changed: add the gates there by hand, and run again")
     return f'{_HEADER}[Service]\nEnvironment="{variable}={value}"\n'
 
 
@@ -163,7 +163,7 @@ def _without(path: str, text: str, original: str) -> str:
 
 def _check_ours(path: str, found: str) -> None:
     if not path or path.startswith(_OF_PACKAGES):
-        raise Refused(
+        raise Rejected(
             f"{found}, which a package owns; nothing was changed: move the flag to a drop-in below {posixpath.dirname(DROP_IN)}, and "
             "run again"
         )
@@ -173,4 +173,4 @@ def _edited(path: str, edit: Callable[[], str]) -> str:
     try:
         return edit()
     except (ArgumentsError, config_file.ConfigError, gates.GateError) as error:
-        raise Refused(f"{path}: {error}; nothing was changed: add the gates there by hand, and run again") from error
+        raise Rejected(f"{path}: {error}; nothing was changed: add the gates there by hand, and run again") from error

@@ -31,7 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
     environment_file_paths,
     start_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, Found, Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, Found, Rejected
 
 POLL_SECONDS = 0.5
 # So long the same process must have lived: one that systemd restarts again and again has not.
@@ -63,13 +63,13 @@ class Unit:
 
 
 def find_unit(name: str, run: RunWithin) -> Tuple[Unit, List[str]]:
-    """The unit as systemd knows it, and its files in the order in which they count. Refused if there is none."""
+    """The unit as systemd knows it, and its files in the order in which they count. Rejected if there is none."""
     names = ("LoadState", "ActiveState", "MainPID", "ExecStart", "ExecMainStartTimestampMonotonic", "FragmentPath", "DropInPaths")
     outcome = run(show_command(name, *names, "NeedDaemonReload"), ASK_SECONDS)
     found = parsed(outcome.out) if outcome.ok else {}
     match = re.search(r"path=(\S+) ;", found.get("ExecStart", ""))
     if found.get("LoadState") != "loaded" or match is None:
-        raise Refused(
+        raise Rejected(
             f"systemd has no service {name} that starts kubelet (LoadState is {found.get('LoadState', 'unknown')}); nothing was changed: "
             "kubelets of k3s, RKE2, MicroK8s and OpenShift take their feature gates from these distributions' own settings"
         )
@@ -80,12 +80,12 @@ def find_unit(name: str, run: RunWithin) -> Tuple[Unit, List[str]]:
 
 
 def look(host: Host, unit: Unit, unit_paths: Sequence[str], run: RunWithin) -> Found:
-    """The host's kubelet as it will be started next. Refused if that cannot be told."""
+    """The host's kubelet as it will be started next. Rejected if that cannot be told."""
     outcome = run([host.outside(unit.program), "--version"], ASK_SECONDS)
     match = _SAYS.search(outcome.out)
     version = numbers(match.group(1)) if match else None
     if not outcome.ok or version is None or len(version) < 2:
-        raise Refused(f"{unit.program} --version names no version ({outcome.words[:80] or 'no output'}); nothing was changed")
+        raise Rejected(f"{unit.program} --version names no version ({outcome.words[:80] or 'no output'}); nothing was changed")
     # One of ours that systemd has not read yet counts, because the restart comes with a reload.
     paths = [*unit_paths, *([DROP_IN] if DROP_IN not in unit_paths and host.exists(DROP_IN) else [])]
     units = [Source(path, host.text(path) or "") for path in paths]
@@ -93,12 +93,12 @@ def look(host: Host, unit: Unit, unit_paths: Sequence[str], run: RunWithin) -> F
     for path, optional in environment_file_paths(units):
         text = host.text(path)
         if text is None and not optional:
-            raise Refused(f"{path} does not exist, and {unit.name} does not start without it; nothing was changed")
+            raise Rejected(f"{path} does not exist, and {unit.name} does not start without it; nothing was changed")
         files.append(Source(path, text or "", optional, text is None))
     try:
         start = start_of(units, files)
     except ArgumentsError as error:
-        raise Refused(f"{error} ({', '.join(paths)}); nothing was changed") from error
+        raise Rejected(f"{error} ({', '.join(paths)}); nothing was changed") from error
     named = flag(start.argv, "config")
     said = host.text(named) if named else None
     texts = {source.path: source.text for source in [*units, *files]}
@@ -154,10 +154,10 @@ class KubeletService(Service):
         self._systemctl("restart", self.unit.name)
 
     def check_reload(self) -> None:
-        """Refused if a daemon-reload could take the cards from running containers, unless it is allowed."""
+        """Rejected if a daemon-reload could take the cards from running containers, unless it is allowed."""
         users = [] if self._allow_reload else gpu_containers(self._host)
         if users:
-            raise Refused(
+            raise Rejected(
                 "kubelet's arguments stand in files of systemd alone, which must be read again (systemctl daemon-reload), and "
                 f"{len(users)} processes in containers use a card now (such as {users[0]}): systemd could take it from them. Nothing was "
                 "changed: drain the node, or set gpushare_kubelet_allow_daemon_reload"

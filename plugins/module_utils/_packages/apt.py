@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Refused,
+    Rejected,
     Repository,
     Step,
     Wanted,
@@ -59,7 +59,7 @@ class Apt(Manager):
         outcome = self._run(["dpkg-query", "--show", "--showformat", shown, *names], _QUESTION)
         # 1: it does not know one of them.
         if outcome.status not in (0, 1):
-            raise Refused(f"dpkg-query does not answer ({last_words(outcome)}); nothing was changed: run `dpkg --audit` on the host")
+            raise Rejected(f"dpkg-query does not answer ({last_words(outcome)}); nothing was changed: run `dpkg --audit` on the host")
         rows = [line.split("\t") for line in outcome.out.splitlines() if line.count("\t") == 3]
         found = {row[0]: Installed(row[1], row[3] == "hold") for row in rows if row[2] == "installed"}
         return {name: found.get(name.partition(":")[0], Installed(None)) for name in names}
@@ -112,7 +112,7 @@ class Apt(Manager):
             argv += self._going(wanted)
             outcome = self._run(argv, _QUESTION)
             if not outcome.ok:
-                raise Refused(
+                raise Rejected(
                     f"apt cannot install {', '.join(f'{name} {version}' for name, version in versions.items())[:300]}: "
                     f"{last_words(outcome)}; nothing was changed: run `apt-get update` if it misses packages of the distribution"
                 )
@@ -137,7 +137,7 @@ class Apt(Manager):
     def plan_removal(self, names: Sequence[str]) -> List[str]:
         outcome = self._run([*_ENV, "apt-get", "-q", "--simulate", "--allow-change-held-packages", "remove", *names], _QUESTION)
         if not outcome.ok:
-            raise Refused(f"apt cannot remove {', '.join(names)[:300]}: {last_words(outcome)}")
+            raise Rejected(f"apt cannot remove {', '.join(names)[:300]}: {last_words(outcome)}")
         return [found.group(1) for found in _GONE.finditer(outcome.out)]
 
     def remove(self, names: Sequence[str]) -> None:
@@ -153,14 +153,14 @@ class Apt(Manager):
     def _architecture(self) -> str:
         outcome = self._run(["dpkg", "--print-architecture"], _QUESTION)
         if not outcome.ok:
-            raise Refused(f"dpkg does not print its architecture ({last_words(outcome)}); nothing was changed")
+            raise Rejected(f"dpkg does not print its architecture ({last_words(outcome)}); nothing was changed")
         return outcome.out.strip()
 
     def _fetch(self, scratch: "_Scratch", repository: Repository) -> None:
         options = [*scratch.base, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={scratch.own}"]
         outcome = self._run([*_ENV, "apt-get", "-q", *options, *_STRICT, "update"], _FETCH)
         if not outcome.ok:
-            raise Refused(
+            raise Rejected(
                 f"apt cannot use the repository {repository.url}: {last_words(outcome)}; nothing was changed: correct its address, key "
                 "or suite, or wait until it answers again"
             )
@@ -180,7 +180,7 @@ class Apt(Manager):
             outcome = self._run(["dpkg-deb", "--show", "--showformat", shown, path], _QUESTION)
             row = outcome.out.split("\t")
             if not outcome.ok or len(row) != 3:
-                raise Refused(f"{path} is no Debian package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+                raise Rejected(f"{path} is no Debian package ({last_words(outcome)}); nothing was changed: remove it from the folder")
             if row[0] in names and row[2] in ("all", self._architecture()):
                 found.setdefault(row[0], {})[row[1]] = path
         return found
@@ -298,10 +298,10 @@ def _source_files() -> List[str]:
 
 def _package_files(folder: str, suffix: str) -> List[str]:
     if not os.path.isdir(folder):
-        raise Refused(f"there is no folder {folder[:80]} on this host; nothing was changed: put the packages there, or correct its path")
+        raise Rejected(f"there is no folder {folder[:80]} on this host; nothing was changed: put the packages there, or correct its path")
     found = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix))
     if len(found) > 1000:
-        raise Refused(f"the folder {folder[:80]} has {len(found)} packages, expected at most 1000; nothing was changed")
+        raise Rejected(f"the folder {folder[:80]} has {len(found)} packages, expected at most 1000; nothing was changed")
     return found
 
 

@@ -32,7 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Refused,
+    Rejected,
     Repository,
     Step,
     Wanted,
@@ -80,7 +80,7 @@ def together(results: Sequence[Result]) -> Result:
 
 
 def manager_of(run: RunWithin, timeout: float, host: Optional[Host] = None) -> Manager:
-    """The package manager of this host. Refused if it has none that is known here."""
+    """The package manager of this host. Rejected if it has none that is known here."""
     host = host or Host()
     release = host.text("/etc/os-release") or ""
     kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], Manager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
@@ -92,14 +92,14 @@ def manager_of(run: RunWithin, timeout: float, host: Optional[Host] = None) -> M
     for program, base, kind in kinds:
         if host.program(program) and host.program(base):
             return kind(run, timeout)
-    raise Refused(
+    raise Rejected(
         "the host has neither apt-get, dnf nor zypper, expected one of them; nothing was changed: install the packages by hand and let the "
         "role find them (its state present)"
     )
 
 
 def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> Result:
-    """Do it, or with `dry` say what would be done. Refused or TransactionError if nothing was changed, PackagesError if packages were."""
+    """Do it, or with `dry` say what would be done. Rejected or TransactionError if nothing was changed, PackagesError if packages were."""
     check(wanted)
     journal, owner = Journal(root), OWNER + wanted.owner
     result = Result(manager=manager.name)
@@ -231,12 +231,12 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
 
 
 def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: Result) -> None:
-    """What a run of the package manager left half done is finished where that run was ours, and refused where it was not."""
+    """What a run of the package manager left half done is finished where that run was ours, and rejected where it was not."""
     problem = manager.interrupted()
     if not problem:
         return
     if not any(entry.owner == owner for entry in journal.entries()):
-        raise Refused(
+        raise Rejected(
             f"the package manager of this host was interrupted ({problem}), expected none of it; nothing was changed: run "
             "`dpkg --configure -a` and `apt-get --fix-broken install` there, then run again"
         )
@@ -326,7 +326,7 @@ def _removable(manager: Manager, names: Sequence[str], result: Result) -> List[s
         return []
     try:
         others = [name for name in manager.plan_removal(names) if name not in names]
-    except Refused as error:
+    except Rejected as error:
         others, why = [], str(error)
     else:
         why = f"{shown(others)} needs it"

@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Refused,
+    Rejected,
     Repository,
     Step,
     Wanted,
@@ -156,7 +156,7 @@ class Dnf(Manager):
         outcome = self._run(["dnf", "-qy", *options, "repoquery", "--available", "--showduplicates", "--qf", shown, *names], _FETCH)
         if not outcome.ok:
             which = f"the repository {repository.url}" if repository else "the repositories of this host"
-            raise Refused(
+            raise Rejected(
                 f"dnf cannot use {which}: {last_words(outcome)}; nothing was changed: correct its address or key, or wait until it "
                 "answers again"
             )
@@ -170,7 +170,7 @@ class Dnf(Manager):
         outcome = self._run(list(argv), _FETCH)
         # Status 1 is also that nobody has agreed.
         if outcome.status not in (0, 1) or (outcome.status == 1 and "Operation aborted." not in outcome.out + outcome.err):
-            raise Refused(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
+            raise Rejected(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
         rows = table(outcome.out, modules)
         before = self.installed([name for name, _version, _gone in rows]) if rows else {}
         return tuple(Step(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
@@ -257,7 +257,7 @@ def _needed(repository: Repository) -> str:
 
 
 def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bool]]":
-    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. Refused where it cannot be read.
+    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. Rejected where it cannot be read.
 
     modules: those that will be disabled before the transaction is done, so that none of their streams will be enabled by it.
     """
@@ -275,7 +275,7 @@ def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bo
         if not line.startswith(" "):
             section, words = line.strip().rstrip(":"), []
             if section not in (*_NEW, *_GONE, _STREAMS):
-                raise Refused(f"dnf plans something that is not known here ({section[:80]!r}); nothing was changed: do it by hand")
+                raise Rejected(f"dnf plans something that is not known here ({section[:80]!r}); nothing was changed: do it by hand")
             continue
         if line.split()[0] == "replacing":
             rows.append((line.split()[1].rpartition(".")[0], "", True))
@@ -283,7 +283,7 @@ def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bo
         words += line.split()
         if section == _STREAMS:
             if words[0] not in modules:
-                raise Refused(
+                raise Rejected(
                     f"dnf would enable a stream of the module {words[0][:80]!r}; nothing was changed: enable or disable it by hand"
                 )
             words = []
@@ -292,7 +292,7 @@ def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bo
             rows.append((words[0], words[2], section in _GONE))
             words = []
     if words:
-        raise Refused(f"dnf plans something that cannot be read here ({' '.join(words)[:80]!r}); nothing was changed")
+        raise Rejected(f"dnf plans something that cannot be read here ({' '.join(words)[:80]!r}); nothing was changed")
     return rows
 
 

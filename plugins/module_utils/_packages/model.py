@@ -31,7 +31,7 @@ _WORD = re.compile(r"[A-Za-z0-9._/-]{1,64}")
 _KERNEL = re.compile(r"_k[0-9][A-Za-z0-9._]*\Z")
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """Nothing was changed; says what was found, what was expected and what to do."""
 
 
@@ -105,7 +105,7 @@ class Installed:
 
 
 class Manager:
-    """A host's package manager. Commands that change the host raise PackagesError; questions raise Refused."""
+    """A host's package manager. Commands that change the host raise PackagesError; questions raise Rejected."""
 
     #: As facts and messages call it.
     name = ""
@@ -127,7 +127,7 @@ class Manager:
         raise NotImplementedError
 
     def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> "Plan":
-        """What would be done if the host had these files; the host itself stays as it is. Refused if that cannot be."""
+        """What would be done if the host had these files; the host itself stays as it is. Rejected if that cannot be."""
         raise NotImplementedError
 
     def refresh(self, repository: Repository) -> None:
@@ -183,20 +183,20 @@ class Plan:
 
 
 def check(wanted: Wanted) -> None:
-    """Refused if the wish cannot be meant: names, versions and addresses go to programs and into files."""
+    """Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
     if not wanted.packages:
-        raise Refused("no package is named, expected at least one; name them")
+        raise Rejected("no package is named, expected at least one; name them")
     if len(wanted.packages) > LIMIT:
-        raise Refused(f"{len(wanted.packages)} packages are named, expected at most {LIMIT}; name fewer at a time")
+        raise Rejected(f"{len(wanted.packages)} packages are named, expected at most {LIMIT}; name fewer at a time")
     if len({package.name for package in wanted.packages}) < len(wanted.packages):
-        raise Refused("a package is named twice, expected each once; remove one")
+        raise Rejected("a package is named twice, expected each once; remove one")
     for name in (*(package.name for package in wanted.packages), *wanted.replaces):
         _match(_NAME, name, "the package name", "letters, digits and +.-_, with a letter or digit first")
     for package in wanted.packages:
         if package.version:
             _match(_VERSION, package.version, f"the version of {package.name}", "a version such as 1.17.8 or 1.17.8-1")
     if wanted.folder and not wanted.folder.startswith("/"):
-        raise Refused(f"the folder of packages is {wanted.folder[:80]!r}, expected an absolute path; correct it")
+        raise Rejected(f"the folder of packages is {wanted.folder[:80]!r}, expected an absolute path; correct it")
     repository = wanted.repository
     if repository is None:
         return
@@ -211,12 +211,12 @@ def check(wanted: Wanted) -> None:
     for component in repository.components:
         _match(_WORD, component, "a component of the repository", "a word such as main")
     if repository.suite.endswith("/") == bool(repository.components):
-        raise Refused(
+        raise Rejected(
             f"the suite of the repository is {repository.suite!r} with {len(repository.components)} components, expected a path that ends "
             "in / and no component, or a suite and at least one; correct it"
         )
     if not repository.keys:
-        raise Refused("the repository has no key, expected one: what it says could not be checked; name its key and the fingerprint")
+        raise Rejected("the repository has no key, expected one: what it says could not be checked; name its key and the fingerprint")
 
 
 def satisfies(version: Optional[str], wanted: str) -> bool:
@@ -234,17 +234,17 @@ def satisfies(version: Optional[str], wanted: str) -> bool:
 
 
 def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
-    """The newest available version that is wanted. Refused if there is none. available: newest first."""
+    """The newest available version that is wanted. Rejected if there is none. available: newest first."""
     found = next((version for version in available if satisfies(version, wanted)), None)
     if found is None and not available:
-        raise Refused(f"no package {name} in {where}; correct the repository, which may be one of another distribution, or the name")
+        raise Rejected(f"no package {name} in {where}; correct the repository, which may be one of another distribution, or the name")
     if found is None:
-        raise Refused(f"no version {wanted} of {name} in {where}, which has {shown(available)}; name one of these")
+        raise Rejected(f"no version {wanted} of {name} in {where}, which has {shown(available)}; name one of these")
     return found
 
 
 def choose_all(wanted: Wanted, files: "Mapping[str, Mapping[str, str]]", available: Callable[[str], Sequence[str]]) -> Dict[str, str]:
-    """The version of each wanted package. Refused if there is none. files: those of the folder, which go first; available: newest first."""
+    """The version of each wanted package. Rejected if there is none. files: of the folder, which go first; available: newest first."""
     versions = {}
     for package in wanted.packages:
         where = f"the folder {wanted.folder}"
@@ -264,18 +264,18 @@ def by_number(version: str) -> "tuple[tuple[int, str], ...]":
 
 
 def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None:
-    """Refused if one of these versions is older than accepted."""
+    """Rejected if one of these versions is older than accepted."""
     for name, version in versions.items():
         upstream = (version or "").partition(":")[2] or version or ""
         if minimum and (numbers(upstream) or ()) < (numbers(minimum) or ()):
-            raise Refused(f"{name} would be {version}, expected {minimum} or newer; nothing was changed: name a newer version")
+            raise Rejected(f"{name} would be {version}, expected {minimum} or newer; nothing was changed: name a newer version")
 
 
 def check_steps(steps: Sequence[Step], replaces: Sequence[str]) -> None:
-    """Refused if a package would go that may not."""
+    """Rejected if a package would go that may not."""
     lost = [step.name for step in steps if step.after is None and step.name not in replaces]
     if lost:
-        raise Refused(
+        raise Rejected(
             f"the package manager would remove {shown(lost)}, which nobody asked for; nothing was changed: remove these packages yourself "
             "if they may go, or have a look at what they conflict with"
         )
@@ -293,4 +293,4 @@ def last_words(outcome: Outcome, most: int = 400) -> str:
 
 def _match(pattern: "re.Pattern[str]", value: str, what: str, expected: str) -> None:
     if not pattern.fullmatch(value):
-        raise Refused(f"{what} is {value[:80]!r}, expected {expected}; correct it")
+        raise Rejected(f"{what} is {value[:80]!r}, expected {expected}; correct it")

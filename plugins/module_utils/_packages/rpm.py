@@ -15,7 +15,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Refused, Repository, Wanted, last_words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Rejected, Repository, Wanted, last_words
 
 _QUESTION = 120.0
 _KEY, _MOST_KEYS = "gpg-pubkey", 1000
@@ -26,7 +26,7 @@ def versions(run: RunWithin, names: Sequence[str]) -> Dict[str, str]:
     """The whole version of each of these packages that is installed."""
     outcome = run(["rpm", "--query", "--queryformat", _SHOWN, *names], _QUESTION)
     if outcome.status is None:
-        raise Refused(f"rpm does not answer ({last_words(outcome)}); nothing was changed: run `rpm --rebuilddb` on the host")
+        raise Rejected(f"rpm does not answer ({last_words(outcome)}); nothing was changed: run `rpm --rebuilddb` on the host")
     rows = [line.split("\t") for line in outcome.out.splitlines() if line.count("\t") == 2]
     return {row[0]: plain(row[1]) for row in rows}
 
@@ -36,7 +36,7 @@ def files_of(run: RunWithin, wanted: Wanted) -> Dict[str, Dict[str, str]]:
     found: Dict[str, Dict[str, str]] = {}
     names = {package.name for package in wanted.packages}
     if not os.path.isdir(wanted.folder):
-        raise Refused(f"there is no folder {wanted.folder[:80]} on this host; nothing was changed: put the packages there")
+        raise Rejected(f"there is no folder {wanted.folder[:80]} on this host; nothing was changed: put the packages there")
     for name in sorted(os.listdir(wanted.folder)):
         path = os.path.join(wanted.folder, name)
         if not name.endswith(".rpm"):
@@ -44,7 +44,7 @@ def files_of(run: RunWithin, wanted: Wanted) -> Dict[str, Dict[str, str]]:
         outcome = run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
         row = outcome.out.strip().split("\t")
         if not outcome.ok or len(row) != 3:
-            raise Refused(f"{path} is no rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+            raise Rejected(f"{path} is no rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
         if row[0] in names and row[2] in ("noarch", os.uname().machine):
             found.setdefault(row[0], {})[plain(row[1])] = path
     return found

@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Refused,
+    Rejected,
     Repository,
     Step,
     Wanted,
@@ -146,7 +146,7 @@ class Zypper(Manager):
     def _reads(self, zypper: Sequence[str], repository: Repository) -> None:
         outcome = self._run([*zypper, "refresh", sources.PREFIX + repository.name], _FETCH)
         if outcome.status not in _DONE:
-            raise Refused(
+            raise Rejected(
                 f"zypper cannot use the repository {repository.url}: {_words(outcome)}; nothing was changed: correct its address or key, "
                 "or wait until it answers again"
             )
@@ -159,7 +159,7 @@ class Zypper(Manager):
         if outcome.status in (_NOTHING_FOUND, _NO_REPOSITORY):
             return found
         if outcome.status not in _DONE:
-            raise Refused(f"zypper cannot use the repositories of this host: {_words(outcome)}; nothing was changed: correct them")
+            raise Rejected(f"zypper cannot use the repositories of this host: {_words(outcome)}; nothing was changed: correct them")
         for solvable in _parsed(outcome).iter("solvable"):
             name, version = solvable.get("name", ""), rpm.plain(solvable.get("edition", ""))
             # What is only installed is in no repository.
@@ -170,7 +170,7 @@ class Zypper(Manager):
     def _steps(self, argv: Sequence[str], what: str) -> "tuple[Step, ...]":
         outcome = self._run(list(argv), _FETCH)
         if outcome.status not in _DONE:
-            raise Refused(f"zypper cannot {what} {' '.join(argv[-8:])[:300]}: {_words(outcome)}; nothing was changed")
+            raise Rejected(f"zypper cannot {what} {' '.join(argv[-8:])[:300]}: {_words(outcome)}; nothing was changed")
         rows = table(_parsed(outcome))
         before = self.installed(list(rows)) if rows else {}
         return tuple(Step(name, before[name].version, after) for name, after in rows.items())
@@ -204,7 +204,7 @@ class Zypper(Manager):
                 rpm.write(copy, files[path] or b"")
                 imported = self._run(["rpmkeys", "--dbpath", database, "--import", copy], _QUESTION)
                 if not imported.ok:
-                    raise Refused(f"rpm does not take the key of the repository ({last_words(imported)}); nothing was changed")
+                    raise Rejected(f"rpm does not take the key of the repository ({last_words(imported)}); nothing was changed")
             os.mkdir(root + REPOSITORIES)
             for path, content in rpm.copies(REPOSITORIES, files, keys).items():
                 rpm.write(root + path, content)
@@ -218,7 +218,7 @@ class Zypper(Manager):
         outcome = self._run(["rpm", "--eval", "%{_dbpath}"], _QUESTION)
         place = outcome.out.strip()
         if not outcome.ok or not os.path.isdir(place):
-            raise Refused(
+            raise Rejected(
                 f"rpm has no database ({last_words(outcome) or place[:80]}); nothing was changed: run `rpm --rebuilddb` on the host"
             )
         shutil.copytree(place, root + place, ignore=shutil.ignore_patterns(".rpm.lock"))
@@ -235,12 +235,12 @@ class Zypper(Manager):
 
 
 def table(stream: ElementTree.Element) -> "Dict[str, Optional[str]]":
-    """What zypper's XML says that becomes of packages: name to the version, None for one that goes. Refused where it cannot be read."""
+    """What zypper's XML says that becomes of packages: name to the version, None for one that goes. Rejected where it cannot be read."""
     rows: "Dict[str, Optional[str]]" = {}
     for summary in stream.iter("install-summary"):
         for part in summary:
             if part.tag not in (*_NEW, _GONE):
-                raise Refused(f"zypper plans something that is not known here ({part.tag[:80]!r}); nothing was changed: do it by hand")
+                raise Rejected(f"zypper plans something that is not known here ({part.tag[:80]!r}); nothing was changed: do it by hand")
             for solvable in part.iter("solvable"):
                 if solvable.get("type") == "package":
                     rows[solvable.get("name", "")] = None if part.tag == _GONE else rpm.plain(solvable.get("edition", ""))
@@ -292,14 +292,14 @@ def _parsed(outcome: Outcome) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(outcome.out[outcome.out.index("<?xml") :])
     except (ValueError, ElementTree.ParseError) as error:
-        raise Refused(f"zypper printed no XML ({error}); nothing was changed: `zypper --xmlout` must work on the host") from None
+        raise Rejected(f"zypper printed no XML ({error}); nothing was changed: `zypper --xmlout` must work on the host") from None
 
 
 def _words(outcome: Outcome) -> str:
     """What zypper said was wrong: its errors, or the problem that it could not solve."""
     try:
         stream = _parsed(outcome)
-    except Refused:
+    except Rejected:
         return failure(outcome)
     said = [message.text or "" for message in stream.iter("message") if message.get("type") == "error"]
     said += [message.text or "" for message in stream.iter("message") if (message.text or "").startswith("Problem:")]

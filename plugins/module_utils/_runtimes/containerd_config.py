@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_
     remove_empty_header,
     set_value,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Refused, Runtimes, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Rejected, Runtimes, stripped
 
 OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 RUNC_TYPE = "io.containerd.runc."
@@ -47,7 +47,7 @@ def release(version_output: str) -> Tuple[int, int]:
     """(2, 1) from what `containerd --version` prints."""
     match = re.match(r"containerd\s+\S+\s+v?(\d+)\.(\d+)\.\d+", version_output)
     if not match:
-        raise Refused(f"expected a containerd with a version such as 1.7.24, found one that calls itself {version_output.strip()[:200]!r}")
+        raise Rejected(f"expected a containerd with a version such as 1.7.24, found one that calls itself {version_output.strip()[:200]!r}")
     return int(match.group(1)), int(match.group(2))
 
 
@@ -57,11 +57,11 @@ def plugin_path(version: int) -> Path:
 
 
 def file_version(path: str, data: Mapping[str, Any], newest: int) -> int:
-    """The version that the file declares; Refused for those that we do not edit."""
+    """The version that the file declares; Rejected for those that we do not edit."""
     version = data.get("version", 1)
     if version in (2, 3, 4) and version <= newest:
         return int(version)
-    raise Refused(
+    raise Rejected(
         f"{path} has configuration version {'1 (it declares none)' if 'version' not in data else version}, expected 2, 3 or 4 and at "
         f"most {newest}, which this containerd reads: convert it with `containerd config {'migrate' if newest > 2 else 'dump'}`, "
         "restart containerd, see that pods run, and run again"
@@ -85,17 +85,17 @@ def _dump_plugin(dump: Mapping[str, Any]) -> Dict[str, Any]:
         if isinstance(plugins.get(name, {}).get("containerd"), dict):
             plugin: Dict[str, Any] = plugins[name]
             return plugin
-    raise Refused(
+    raise Rejected(
         "this containerd has no CRI plugin, so kubelet cannot use it: take it out of disabled_plugins (it is "
         f"{dump.get('disabled_plugins')})"
     )
 
 
 def check_enabled(dump: Mapping[str, Any]) -> None:
-    """Refused if the CRI plugin is switched off."""
+    """Rejected if the CRI plugin is switched off."""
     disabled = [name for name in dump.get("disabled_plugins") or [] if name in ("cri", OLD_CRI, NEW_CRI)]
     if disabled:
-        raise Refused(f"disabled_plugins of containerd's configuration has {', '.join(disabled)}, so kubelet cannot use it: take it out")
+        raise Rejected(f"disabled_plugins of containerd's configuration has {', '.join(disabled)}, so kubelet cannot use it: take it out")
 
 
 def socket_address(dump: Mapping[str, Any]) -> str:
@@ -264,7 +264,7 @@ def _low_level(runtimes: Runtimes, replaced: bool) -> Dict[str, Any]:
     """The entry of the runtime that pods get now. replaced: whether nvidia shall be the default in its place."""
     default = runtimes.entries.get(runtimes.default)
     if replaced and runtimes.default != RUNTIME and default is not None and not str(default.get("runtime_type", "")).startswith(RUNC_TYPE):
-        raise Refused(
+        raise Rejected(
             f"the default runtime is {runtimes.default} of type {default.get('runtime_type')}, which is not run by runc: making "
             "nvidia the default would take its isolation from every pod that names no RuntimeClass; make a runtime of type "
             f"{RUNC_TYPE}v2 the default first"
@@ -274,7 +274,7 @@ def _low_level(runtimes: Runtimes, replaced: bool) -> Dict[str, Any]:
         if entry is not None and str(entry.get("runtime_type", "")).startswith(RUNC_TYPE):
             found: Dict[str, Any] = entry
             return found
-    raise Refused(
+    raise Rejected(
         f"found the runtimes {', '.join(sorted(runtimes.entries)) or 'none'} and the default {runtimes.default!r}, expected one of "
         f"type {RUNC_TYPE}v2 (usually runc) to copy the options from"
     )

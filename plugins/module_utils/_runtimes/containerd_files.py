@@ -28,7 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
     Asked,
     Plan,
-    Refused,
+    Rejected,
     Runtimes,
     Texts,
     read_text,
@@ -54,7 +54,7 @@ class Installation:
         self._newest = int(loads(self._builtin)["version"])
 
     def dump(self, config: Optional[str] = None) -> Dict[str, Any]:
-        """The effective configuration of the files on the disk. Refused, in containerd's words, if it cannot read them."""
+        """The effective configuration of the files on the disk. Rejected, in containerd's words, if it cannot read them."""
         config = config or self.config
         if self.release >= (2, 0):  # `dump` of 2.0 does not migrate older versions; 1.x has no `migrate`
             return loads(self._must(["--config", config, "config", "migrate"]))
@@ -76,7 +76,7 @@ class Installation:
             return Plan({}, self.runtimes(asked.cdi, before), [])
         files = self.read({})
         wanted = containerd_config.applied(before, changes)
-        refusals: List[str] = []
+        rejections: List[str] = []
         for where, edit in self._places(files):
             try:
                 texts = edit(changes)
@@ -85,21 +85,21 @@ class Installation:
                 if lost:
                     texts = edit(changes + lost)
                     found = self._evaluate(texts)
-            except (TomlError, Refused) as error:
-                refusals.append(f"in {where}: {error}")
+            except (TomlError, Rejected) as error:
+                rejections.append(f"in {where}: {error}")
                 continue
             different = containerd_config.differences(wanted, found)
             if not different:
                 return Plan(texts, self.runtimes(asked.cdi, found), [])
-            refusals.append(f"in {where}: {containerd_config.describe(different)}")
-        raise Refused(
-            f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(refusals)}"
+            rejections.append(f"in {where}: {containerd_config.describe(different)}")
+        raise Rejected(
+            f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(rejections)}"
         )
 
     def absent(self, entries: Sequence[Entry]) -> Plan:
         """What to write so that nothing of ours is left in the files of these journal entries."""
         before = self.dump()
-        refusals: List[str] = []
+        rejections: List[str] = []
         # The runtime that we had to spell out on 1.x goes too, unless others have come to rely on it since.
         for builtin in (dump_section(loads(self._builtin)).get("runtimes") or {}, {}):
             texts, notes = self._undone(entries, builtin)
@@ -111,9 +111,9 @@ class Installation:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:
                 return Plan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), notes)
-            refusals.append(containerd_config.describe(different))
-        raise Refused(
-            f"nothing was changed, because taking our part out would change more than that: {refusals[0]}. Put "
+            rejections.append(containerd_config.describe(different))
+        raise Rejected(
+            f"nothing was changed, because taking our part out would change more than that: {rejections[0]}. Put "
             f"{' and '.join(entry.path for entry in entries)} right by hand and run again"
         )
 
@@ -197,7 +197,7 @@ class Installation:
     def _must(self, arguments: Sequence[str]) -> str:
         status, out, err = self._containerd(arguments)
         if status != 0:
-            raise Refused(f"containerd {' '.join(arguments)} failed: {' '.join((err or out).split())[-800:]}")
+            raise Rejected(f"containerd {' '.join(arguments)} failed: {' '.join((err or out).split())[-800:]}")
         return out
 
 
@@ -205,7 +205,7 @@ def _imports(path: str, text: str) -> List[str]:
     try:
         found = loads(text).get("imports", [])
     except TomlError as error:
-        raise Refused(f"{path} cannot be read: {error}") from error
+        raise Rejected(f"{path} cannot be read: {error}") from error
     return [pattern for pattern in found if isinstance(pattern, str)]
 
 

@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     socket_address,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, Runtimes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, Unit
 
 CONFIG = "/etc/containerd/config.toml"
@@ -79,9 +79,9 @@ class ContainerdService(RuntimeService):
         return not_running(wanted, running)
 
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """Refused if it would have to be restarted and took containers with it."""
+        """Rejected if it would have to be restarted and took containers with it."""
         if not allowed and self.unit.kill_mode not in ("process", "none") and self.lacks(wanted):
-            raise Refused(
+            raise Rejected(
                 f"{self.unit.name} has KillMode={self.unit.kill_mode}, so restarting containerd would end the shims of all containers on "
                 "this host; nothing was changed: give it KillMode=process, as containerd's own unit has, or drain the node and set "
                 "gpushare_container_runtime_allow_container_kill"

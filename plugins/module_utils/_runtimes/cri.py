@@ -33,7 +33,7 @@ class CriError(SilentError):
     """The runtime did not answer; says which socket, and what came instead."""
 
 
-class _RefusedError(CriError):
+class _RejectedError(CriError):
     """The runtime answered that it does not serve this method."""
 
 
@@ -50,10 +50,10 @@ def status(address: str, timeout_s: float = 10.0) -> Status:
     try:
         try:
             message = call(address, METHODS[0], VERBOSE, timeout_s)
-        except _RefusedError as first:
+        except _RejectedError as first:
             try:
                 message = call(address, METHODS[1], VERBOSE, timeout_s)
-            except _RefusedError:
+            except _RejectedError:
                 raise first from None
         return parse_status(message)
     except (OSError, EOFError) as error:
@@ -116,7 +116,7 @@ def call(address: str, method: str, request: bytes, timeout_s: float) -> bytes:
             if len(received) >= 5 and len(received) >= 5 + struct.unpack(">I", received[1:5])[0]:
                 return received[5 : 5 + struct.unpack(">I", received[1:5])[0]]
             if stream == 1 and kind in (_DATA, _HEADERS) and flags & _END_STREAM:
-                raise _RefusedError(f"the container runtime at {address} refused {method}: its CRI plugin is not loaded")
+                raise _RejectedError(f"the container runtime at {address} rejected {method}: its CRI plugin is not loaded")
 
 
 def _request(method: str, message: bytes) -> bytes:

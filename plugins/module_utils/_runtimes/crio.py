@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan
     RUNTIME,
     Asked,
     Plan,
-    Refused,
+    Rejected,
     Runtimes,
     SilentError,
     Texts,
@@ -66,7 +66,7 @@ class CrioService(RuntimeService):
         now = effective(files)
         flagged = flag(self.unit.arguments, "default-runtime")
         if default and flagged not in (None, RUNTIME):
-            raise Refused(
+            raise Rejected(
                 f"the command line of {self.unit.name} has --default-runtime={flagged}, which no file can change; nothing was changed: "
                 "remove it there, restart CRI-O, and run again"
             )
@@ -92,7 +92,7 @@ class CrioService(RuntimeService):
         expected = Runtimes(RUNTIME if default else now.default, dict(now.entries, **{RUNTIME: after.entries.get(RUNTIME)}))
         if after != expected or (after.entries.get(RUNTIME) or {}).get("runtime_path") != program:
             later = ", ".join(one for one in self._files(texts) if os.path.basename(one) > DROP_IN and one != self.config)
-            raise Refused(f"{later or 'another file'} takes back what {path} would say; nothing was changed: rename or remove it")
+            raise Rejected(f"{later or 'another file'} takes back what {path} would say; nothing was changed: rename or remove it")
         self._check(texts)
         return Plan(texts, after, notes)
 
@@ -100,7 +100,7 @@ class CrioService(RuntimeService):
         texts, notes = undone(entries, lambda path, now, original: reverted(now))
         after = effective(self._files(texts))
         if after.default == RUNTIME and RUNTIME not in after.entries:
-            raise Refused(
+            raise Rejected(
                 f"nothing was changed, because the default runtime would still be {RUNTIME}, which no file would define: set another "
                 "default_runtime, and run again"
             )
@@ -137,10 +137,10 @@ class CrioService(RuntimeService):
         try:
             process = self._process()
         except SilentError as error:
-            raise Refused(f"{error}; nothing was changed: see `journalctl -u {self.unit.name}`, cure it, and run again") from error
+            raise Rejected(f"{error}; nothing was changed: see `journalctl -u {self.unit.name}`, cure it, and run again") from error
         default = process.entries.get(process.default, {})
         if replaced and process.default != RUNTIME and default.get("runtime_type", "oci") != "oci":
-            raise Refused(
+            raise Rejected(
                 f"the default runtime is {process.default} of type {default['runtime_type']}, which is not run by runc or crun: making "
                 f"{RUNTIME} the default would take its isolation from every pod; nothing was changed: make crun or runc the default first"
             )
@@ -158,7 +158,7 @@ class CrioService(RuntimeService):
         return [path for path in HOOKS if os.path.exists(path)]
 
     def _check(self, texts: Texts) -> None:
-        """Refused, in CRI-O's words, if it cannot read its files with these new texts."""
+        """Rejected, in CRI-O's words, if it cannot read its files with these new texts."""
         scratch = tempfile.mkdtemp(prefix="gpushare-crio-")
         try:
             config, folder = os.path.join(scratch, "crio.conf"), os.path.join(scratch, "crio.conf.d")
@@ -173,7 +173,7 @@ class CrioService(RuntimeService):
             arguments = [f"--config={config}", f"--config-dir={folder}", "config"]
             status, out, err = self.unit.program_call(self._run)(arguments)
             if status != 0:
-                raise Refused(f"crio config rejects the new configuration: {' '.join((err or out).split())[-600:]}; nothing was changed")
+                raise Rejected(f"crio config rejects the new configuration: {' '.join((err or out).split())[-600:]}; nothing was changed")
         finally:
             shutil.rmtree(scratch)
 
@@ -185,7 +185,7 @@ def effective(files: Mapping[str, str]) -> Runtimes:
         try:
             section = loads(text).get("crio", {}).get("runtime", {})
         except TomlError as error:
-            raise Refused(f"{path} cannot be read: {error}; nothing was changed") from error
+            raise Rejected(f"{path} cannot be read: {error}; nothing was changed") from error
         default = section.get("default_runtime") or default
         entries.update({name: stripped(entry) for name, entry in (section.get("runtimes") or {}).items()})
     return Runtimes(default, entries)

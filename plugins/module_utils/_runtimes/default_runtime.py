@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import ContainerdService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.crio import CrioService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker import DockerService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
     RuntimeService,
     Unit,
@@ -90,13 +90,13 @@ class Result:
 
 
 def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
-    """Do it, or with `check` say what would be done. Refused if nothing was changed; TransactionError if it was put back.
+    """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back.
 
     `absent` is for every container runtime that has entries of ours, whichever one kubelet uses by now.
     """
     if wanted.state == "present":
         if wanted.cdi and wanted.runtime != "containerd":
-            raise Refused(f"found {wanted.runtime}, expected containerd: no other has a switch for CDI; nothing was changed")
+            raise Rejected(f"found {wanted.runtime}, expected containerd: no other has a switch for CDI; nothing was changed")
         return _converge(wanted, wanted.runtime, check, run, point)
     done = [_converge(wanted, name, check, run, point) for name in KINDS if _entries(KINDS[name])]
     if not done:
@@ -122,14 +122,14 @@ def _converge(wanted: Wanted, name: str, check: bool, run: RunWithin, point: Cal
         runtimes = wanted.asked()
         problem = None if not runtimes.program or (wanted.program_comes and check) else check_program(runtimes.program, run)
         if problem:
-            raise Refused(problem)
+            raise Rejected(problem)
         plan = service.present(runtimes)
         _fill(transaction, plan, [])
     else:
         plan = service.absent(entries)
         _fill(transaction, plan, entries)
     if service.silent and not entries:
-        raise Refused(f"{service.silent}; nothing was changed: see `journalctl -u {unit.name}`, cure it, and run again")
+        raise Rejected(f"{service.silent}; nothing was changed: see `journalctl -u {unit.name}`, cure it, and run again")
     why = service.lacks(plan.after) or ""
     service.check_restart(plan.after, wanted.allow_container_kill)
     warnings = _brought_along(service, entries) if why else []

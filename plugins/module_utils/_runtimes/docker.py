@@ -30,7 +30,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan
     RUNTIME,
     Asked,
     Plan,
-    Refused,
+    Rejected,
     Runtimes,
     SilentError,
     Texts,
@@ -85,7 +85,7 @@ class DockerService(RuntimeService):
 
     def absent(self, entries: Sequence[Entry]) -> Plan:
         def reverted(path: str, now: str, original: str) -> Optional[str]:
-            docker_config.parsed(path, now)  # Refused, with the line, where it is broken.
+            docker_config.parsed(path, now)  # Rejected, with the line, where it is broken.
             return docker_config.reverted(now, original)
 
         texts, notes = undone(entries, reverted)
@@ -113,7 +113,7 @@ class DockerService(RuntimeService):
         self._allowed = allowed
         ends = None if allowed or not self.lacks(wanted) else self._ends(wanted, self._data() if self._next is None else self._next)
         if ends:
-            raise Refused(
+            raise Rejected(
                 f"{ends}; nothing was changed: switch live-restore on in {self.config} and reload docker, or drain the node and set "
                 "gpushare_container_runtime_allow_container_kill"
             )
@@ -171,14 +171,14 @@ class DockerService(RuntimeService):
         return f"restarting {self.unit.name} would end the {count} running containers of this host, because it runs without live-restore"
 
     def _check(self, text: str) -> None:
-        """Refused, in dockerd's words, if it would not start with this daemon.json and its command line."""
+        """Rejected, in dockerd's words, if it would not start with this daemon.json and its command line."""
         scratch = tempfile.mkdtemp(prefix="gpushare-docker-")
         try:
             candidate, nowhere = os.path.join(scratch, "daemon.json"), os.path.join(scratch, "nowhere")
             status, out, err = self.unit.program_call(self._run)(["--version"])
             release = numbers((re.search(r"version v?([0-9.]+)", out) or [""] * 2)[1])
             if status != 0 or release is None:
-                raise Refused(f"{self.unit.program} --version failed or names no version: {' '.join((out or err).split())[:200]}")
+                raise Rejected(f"{self.unit.program} --version failed or names no version: {' '.join((out or err).split())[:200]}")
             if release[:1] >= VALIDATES:
                 arguments = ["--validate"]
             else:
@@ -192,7 +192,7 @@ class DockerService(RuntimeService):
             words = [*self._start.words, f"--config-file={candidate}", *arguments]
             status, out, err = self.unit.program_call(self._run)(words)
             if status != 0 and not (release[:1] < VALIDATES and f"{nowhere}/" in err):
-                raise Refused(f"dockerd rejects {self.config}: {self._located(err or out, candidate, text)}; nothing was changed")
+                raise Rejected(f"dockerd rejects {self.config}: {self._located(err or out, candidate, text)}; nothing was changed")
         finally:
             shutil.rmtree(scratch)
 
@@ -231,7 +231,7 @@ def _address(words: Sequence[str]) -> str:
 
 
 def _next_start(unit: Unit, run: RunWithin) -> Tuple[Start, bool]:
-    """How the unit will start dockerd next, and whether it can be reloaded. Refused if systemd has not read what decides that."""
+    """How the unit will start dockerd next, and whether it can be reloaded. Rejected if systemd has not read what decides that."""
     names = ("ExecStart", "FragmentPath", "DropInPaths", "Environment", "EnvironmentFiles", "NeedDaemonReload", "CanReload")
     outcome = run(show_command(unit.name, *names), ASK_SECONDS)
     properties = parsed(outcome.out)
@@ -247,7 +247,7 @@ def _next_start(unit: Unit, run: RunWithin) -> Tuple[Start, bool]:
     words = docker_config.expanded(match.group(1).split()[1:] if match else unit.arguments, environment)
     start = Start(unit.name, words, sources)
     if properties.get("NeedDaemonReload") == "yes" and start.value(DEFAULT) is None and start.line_of(DEFAULT):
-        raise Refused(
+        raise Rejected(
             f"{start.line_of(DEFAULT)} has --{DEFAULT}, which systemd has not read; nothing was changed: remove it there, or drain the "
             f"node, call `systemctl daemon-reload`, restart {unit.name}, and run again"
         )

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import JsonError, Path, loads, remove, set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Refused, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Rejected, Runtimes
 
 DEFAULT, TABLE = "default-runtime", "runtimes"
 BUILTIN = "runc"
@@ -104,23 +104,23 @@ def environment_of(text: str) -> Dict[str, str]:
 
 
 def parsed(path: str, text: str) -> Dict[str, Any]:
-    """The configuration. Refused, with the line, if it is none that we edit."""
+    """The configuration. Rejected, with the line, if it is none that we edit."""
     if not text.strip():
         return {}
     try:
         data = loads(text)
     except JsonError as error:
-        raise Refused(
+        raise Rejected(
             f"{path}: {error}. dockerd needs plain JSON: correct the file, see that docker starts with it, and run again"
         ) from error
     runtimes = data.get(TABLE, {}) if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(runtimes, dict) or not all(isinstance(one, dict) for one in runtimes.values()):
-        raise Refused(f"{path} is not an object whose {TABLE!r} is an object of objects, which dockerd requires: correct it, and run again")
+        raise Rejected(f"{path} is not an object whose {TABLE!r} is an object of objects, as dockerd requires: correct it, and run again")
     return data
 
 
 def needed(data: Mapping[str, Any], path: str, start: Start, program: str, default: bool) -> Tuple[List[Tuple[Path, Any]], List[str]]:
-    """Changes of daemon.json so that there is nvidia with this program, by `default` as the default; and notes. Refused if it cannot be.
+    """Changes of daemon.json so that there is nvidia with this program, by `default` as the default; and notes. Rejected if it cannot be.
 
     A default runtime of the command line is adopted: with another one in the file, even an equal one, dockerd would not start.
     """
@@ -128,14 +128,14 @@ def needed(data: Mapping[str, Any], path: str, start: Start, program: str, defau
     notes: List[str] = []
     now, flagged = data.get(DEFAULT), start.value(DEFAULT)
     if now is not None and flagged is not None:
-        raise Refused(
+        raise Rejected(
             f"{path} has {DEFAULT!r} and {start.where(DEFAULT)} has --{DEFAULT}={flagged}, so docker would not start again; nothing was "
             "changed: remove one of them, and run again"
         )
     if flagged == RUNTIME:
         notes.append(f"{start.where(DEFAULT)} has --{DEFAULT}={RUNTIME} already: it stays, and {path} gets no default runtime")
     elif default and flagged is not None:
-        raise Refused(
+        raise Rejected(
             f"{start.where(DEFAULT)} has --{DEFAULT}={flagged}, and dockerd accepts no other one from {path}; nothing was changed: remove "
             f"it there, call `systemctl daemon-reload`, restart {start.unit}, and run again"
         )
@@ -144,12 +144,12 @@ def needed(data: Mapping[str, Any], path: str, start: Start, program: str, defau
         changes.append(((DEFAULT,), RUNTIME))
     entry, added = data.get(TABLE, {}).get(RUNTIME), start.runtimes.get(RUNTIME)
     if added is not None and not same_program(added, program):
-        raise Refused(
+        raise Rejected(
             f"{start.where('add-runtime')} has --add-runtime {RUNTIME}={added}, expected {program}; nothing was changed: remove it there, "
             "or set gpushare_container_runtime_program"
         )
     if entry is not None and "runtimeType" in entry:
-        raise Refused(f"{path}: the runtime {RUNTIME} has a runtimeType, expected a path ({program}); nothing was changed: remove it")
+        raise Rejected(f"{path}: the runtime {RUNTIME} has a runtimeType, expected a path ({program}); nothing was changed: remove it")
     # Also where the command line has it: dockerd looks for the default runtime of the file in the file, and reloads that alone.
     if entry is None:
         changes.append(((TABLE, RUNTIME), {"path": program, "runtimeArgs": []}))
@@ -221,7 +221,7 @@ def _check_isolation(data: Mapping[str, Any], start: Start, name: str) -> None:
     kind = str(entry.get("runtimeType", "") or ("" if entry else name))
     alike = os.path.basename(str(entry.get("path", ""))) in _ALIKE or kind in _ALIKE or kind.startswith(_RUNC_TYPE)
     if not alike:
-        raise Refused(
+        raise Rejected(
             f"the default runtime is {name} ({entry.get('path') or kind}), which is not run by runc or crun: making {RUNTIME} the default "
             "would take its isolation from every pod; nothing was changed: make runc the default first, or set gpushare_default_runtime: "
             "unchanged"

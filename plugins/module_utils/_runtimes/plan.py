@@ -19,7 +19,7 @@ RUNTIME = "nvidia"
 Texts = Dict[str, Optional[str]]
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """Nothing was changed; says what was found, what was expected and what to do."""
 
 
@@ -84,11 +84,11 @@ def read_text(path: str) -> Optional[str]:
 
 
 def decoded(path: str, content: bytes) -> str:
-    """Its text. Refused if it is none."""
+    """Its text. Rejected if it is none."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not UTF-8 ({error}): a container runtime's configuration must be") from error
+        raise Rejected(f"{path} is not UTF-8 ({error}): a container runtime's configuration must be") from error
 
 
 def undone(entries: Sequence[Entry], reverted: Callable[[str, str, str], Optional[str]]) -> Tuple[Texts, List[str]]:

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
 # So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.
@@ -32,7 +32,7 @@ Program = Callable[[Sequence[str]], Tuple[int, str, str]]
 
 
 class RestartError(RuntimeError):
-    """systemctl refused or did not end; the message has its words and the daemon's."""
+    """systemctl rejected or did not end; the message has its words and the daemon's."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +60,23 @@ class Unit:
         return call
 
     def check_running(self, ours: bool) -> None:
-        """Refused if it does not run, unless what it does not run with may be ours."""
+        """Rejected if it does not run, unless what it does not run with may be ours."""
         if self.active != "active" and not ours:
-            raise Refused(
+            raise Rejected(
                 f"{self.name} is {self.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {self.name}`, "
                 "start it, and run again"
             )
 
 
 def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]], starts: str = "containerd") -> Unit:
-    """The unit as systemd knows it. Refused if there is none.
+    """The unit as systemd knows it. Rejected if there is none.
 
     arguments_of: the arguments of a process, [] if it is gone; starts: what it should start, for the message.
     """
     properties = _show(name, run)
     start = re.search(r"path=(\S+) ; argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
     if properties.get("LoadState") != "loaded" or start is None:
-        raise Refused(
+        raise Rejected(
             f"systemd has no service {name} that starts {starts} (LoadState is {properties.get('LoadState', 'unknown')}): set "
             "gpushare_container_runtime_unit to the one that kubelet's container runtime runs as"
         )
@@ -123,11 +123,11 @@ class RuntimeService(Service):
         self._held = self._conditions()
 
     def present(self, asked: Asked) -> Plan:
-        """What to write so that pods get what is asked. Refused if that cannot be."""
+        """What to write so that pods get what is asked. Rejected if that cannot be."""
         raise NotImplementedError
 
     def absent(self, entries: Sequence[Entry]) -> Plan:
-        """What to write so that nothing of ours is left in the files of these journal entries. Refused if that cannot be."""
+        """What to write so that nothing of ours is left in the files of these journal entries. Rejected if that cannot be."""
         raise NotImplementedError
 
     def paths(self) -> List[str]:
@@ -154,7 +154,7 @@ class RuntimeService(Service):
         raise NotImplementedError
 
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """Refused if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
+        """Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
         raise NotImplementedError
 
     def is_due(self) -> bool:
@@ -228,5 +228,5 @@ def _show(name: str, run: RunWithin) -> Dict[str, str]:
     properties = ("LoadState", "ActiveState", "KillMode", "MainPID", "ExecStart", "ExecMainStartTimestampMonotonic")
     outcome = run(show_command(name, *properties), ASK_SECONDS)
     if not outcome.ok:
-        raise Refused(f"systemctl show {name} failed: {outcome.words}; a host with systemd was expected")
+        raise Rejected(f"systemctl show {name} failed: {outcome.words}; a host with systemd was expected")
     return parsed(outcome.out)

@@ -32,7 +32,7 @@ FOLDER = "folder:"
 CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
 
 
-class Refused(RuntimeError):
+class Rejected(RuntimeError):
     """Nothing was changed; says what was found and what to do."""
 
 
@@ -85,7 +85,7 @@ def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence
 
 
 def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_dir: str, state: str) -> Dict[str, Any]:
-    """Carry the plan out. Refused: nothing was changed. TransactionError: it was put back. KubectlError: all but kubeadm's part is done."""
+    """Carry the plan out. Rejected: nothing was changed. TransactionError: it was put back. KubectlError: done but for kubeadm's part."""
     transaction = Transaction(OWNER, point=tools.point)
     folders = _plan(transaction, plan)
     scheduler, service = plan["scheduler"], None
@@ -125,7 +125,7 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
     for one in plan["files"]:
         state = read_state(one["path"])
         if digest(None if state is None else state.content) != one["sha256_before"]:
-            raise Refused(f"{one['path']} has been changed by somebody else just now, so nothing was changed: run again")
+            raise Rejected(f"{one['path']} has been changed by somebody else just now, so nothing was changed: run again")
         folder = os.path.dirname(one["path"])
         if one["content"] is None:
             transaction.remove(one["path"])
@@ -140,7 +140,7 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
 def _check_extender(host: Host, tls_dir: str) -> None:
     missing = [name for name in SCHEDULER_TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
     if missing:
-        raise Refused(
+        raise Rejected(
             f"{tls_dir} has no {', '.join(missing)}, which kube-scheduler needs to call the extender, so nothing was changed: run the "
             "role extender first, which makes them"
         )
@@ -148,7 +148,7 @@ def _check_extender(host: Host, tls_dir: str) -> None:
         return
     reason = unhealthy(*fetch_json(host.health_url, ca=host.health_ca), "synced")
     if reason is not None:
-        raise Refused(f"the extender must be in sync before a scheduler is pointed at it, so nothing was changed: {reason}")
+        raise Rejected(f"the extender must be in sync before a scheduler is pointed at it, so nothing was changed: {reason}")
 
 
 def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
@@ -166,7 +166,7 @@ def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
     try:
         return candidate.check(tools.run, tools.ctr, scheduler["image"], mounts, scheduler["command"], scheduler["kind"])
     except candidate.CandidateError as error:
-        raise Refused(f"kube-scheduler refuses the configuration, so nothing was written. It says:\n{error}") from error
+        raise Rejected(f"kube-scheduler rejects the configuration, so nothing was written. It says:\n{error}") from error
     finally:
         os.unlink(path)
 

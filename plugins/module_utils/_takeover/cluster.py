@@ -86,9 +86,9 @@ class Cluster:
     def move_aside(self, names: Sequence[str], dry: bool) -> Outcome:
         """Move every plugin away that runs on these nodes. TakeOverError, before anything is changed, where that cannot be."""
         self._known(names)
-        refusals = [plugin.refusal for plugin in self.plugins_on(set(names)) if plugin.refusal]
-        if refusals:
-            raise TakeOverError(" ".join(refusals) + " Nothing was changed.")
+        rejections = [plugin.rejection for plugin in self.plugins_on(set(names)) if plugin.rejection]
+        if rejections:
+            raise TakeOverError(" ".join(rejections) + " Nothing was changed.")
         # A plugin that has left a node already is still to get its affinity, if the attempt before was cut short.
         concerned = {plugin.title for plugin in self.plugins_on(set(names))}
         changes = self._converge(lambda: self._moves(names, concerned), dry)

@@ -76,7 +76,7 @@ class OtherPlugin:
         return self.kind == ORIGINAL
 
     @property
-    def refusal(self) -> str:
+    def rejection(self) -> str:
         """Why it cannot be moved aside here, and the change to make instead; "" where it can."""
         if not self.by_affinity or self.prepared or not self.owner:
             return ""
@@ -87,7 +87,7 @@ class OtherPlugin:
         )
 
     def as_dict(self) -> Dict[str, Any]:
-        return {**asdict(self), "title": self.title, "refusal": self.refusal, "original": self.is_original}
+        return {**asdict(self), "title": self.title, "rejection": self.rejection, "original": self.is_original}
 
 
 def other_plugins(daemon_sets: Sequence[Mapping[str, Any]]) -> List[OtherPlugin]:

@@ -79,7 +79,7 @@ WantedBy=multi-user.target
 }
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """Nothing was changed; says what was found, what was expected and what to do."""
 
 
@@ -110,7 +110,7 @@ class Wanted:
 
 
 def converge(wanted: Wanted, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = lambda _point: None) -> Result:
-    """Do it, or with `dry` say what would be done. Refused if nothing was changed, TransactionError if it was put back."""
+    """Do it, or with `dry` say what would be done. Rejected if nothing was changed, TransactionError if it was put back."""
     others = next((name for path, name in wanted.yields_to.items() if host.exists(path)), "")
     if others:
         return Result(managed_by=others, notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
@@ -209,7 +209,7 @@ def _plan(transaction: Transaction, before: Optional[str], after: str, entry: Op
 
 
 def _prove(text: str, strict: bool, host: Host, run: RunWithin) -> None:
-    """Refused if the host's own nvidia-ctk does not read the candidate, or reads something else."""
+    """Rejected if the host's own nvidia-ctk does not read the candidate, or reads something else."""
     program = host.program("nvidia-ctk")
     if program is None:
         return
@@ -221,21 +221,21 @@ def _prove(text: str, strict: bool, host: Host, run: RunWithin) -> None:
     finally:
         os.unlink(path)
     if not outcome.ok:
-        raise Refused(f"nvidia-ctk rejects the candidate of {CONFIG} ({outcome.words[-300:]}); nothing was changed: correct that file")
+        raise Rejected(f"nvidia-ctk rejects the candidate of {CONFIG} ({outcome.words[-300:]}); nothing was changed: correct that file")
     try:
         read = loads(outcome.out)
     except TomlError as error:
-        raise Refused(f"nvidia-ctk prints a configuration that is no TOML ({error}); nothing was changed: look at {CONFIG}") from error
+        raise Rejected(f"nvidia-ctk prints a configuration that is no TOML ({error}); nothing was changed: look at {CONFIG}") from error
     wrong = [name for name, value in STRICT.items() if strict and read.get(name, not value) is not value]
     if wrong:
-        raise Refused(f"nvidia-ctk reads {', '.join(wrong)} in another way than written; nothing was changed: look at {CONFIG}")
+        raise Rejected(f"nvidia-ctk reads {', '.join(wrong)} in another way than written; nothing was changed: look at {CONFIG}")
 
 
 def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
-    """The toolkit's version, "" if it does not say. Refused without a toolkit, or with one that is too old."""
+    """The toolkit's version, "" if it does not say. Rejected without a toolkit, or with one that is too old."""
     program = host.program("nvidia-ctk") or host.program("nvidia-container-runtime")
     if program is None:
-        raise Refused(
+        raise Rejected(
             "the host has no nvidia-ctk and no nvidia-container-runtime, expected NVIDIA's container toolkit; nothing was changed: install "
             "it, or set gpushare_toolkit_state: managed"
         )
@@ -244,7 +244,7 @@ def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
     if found is None:
         return ""
     if (numbers(found.group(1)) or ()) < (numbers(wanted.minimum) or ()):
-        raise Refused(
+        raise Rejected(
             f"the host has NVIDIA's container toolkit {found.group(1)}, expected {wanted.minimum} or newer ({_ESCAPES}); nothing was "
             "changed: upgrade it, set gpushare_toolkit_state: managed, or lower gpushare_toolkit_minimum"
         )
@@ -255,7 +255,7 @@ def _decoded(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise Refused(f"{CONFIG} is not UTF-8 ({error}); nothing was changed: correct it") from error
+        raise Rejected(f"{CONFIG} is not UTF-8 ({error}); nothing was changed: correct it") from error
 
 
 def _plan_units(transaction: Transaction, host: Host) -> None:
@@ -296,7 +296,7 @@ class _Refresh(Service):
             outcome = self._run(["systemctl", *argv], _GENERATE)
             if not outcome.ok:
                 said = self._run(["journalctl", "-u", service, "-n", "20", "--no-pager", "-o", "cat"], _QUESTION).words
-                raise Refused(f"systemctl {' '.join(argv)} failed: {outcome.words}; the log of {service} says: {said}")
+                raise Rejected(f"systemctl {' '.join(argv)} failed: {outcome.words}; the log of {service} says: {said}")
 
     def _problem(self) -> Optional[str]:
         """Why the spec is not of these cards and of this driver. Without a driver there is nothing to name."""

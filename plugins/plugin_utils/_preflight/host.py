@@ -34,7 +34,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     Reasons,
 )
 
-#: Family of a distribution to the versions that this release knows. Older ones are refused, others are warned of.
+#: Family of a distribution to the versions that this release knows. Older ones are rejected, others are warned of.
 SYSTEMS: Mapping[str, tuple[str, ...]] = {
     "debian": ("12", "13"),
     "ubuntu": ("22.04", "24.04"),

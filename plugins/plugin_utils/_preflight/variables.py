@@ -171,30 +171,30 @@ def _few(hosts: list[str]) -> str:
 def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
     """Values that can be, but not with each other. values: of all variables that are given; the others have their defaults."""
 
-    def refuse(found_: str, expected: str, cure: str) -> None:
+    def reject(found_: str, expected: str, cure: str) -> None:
         found.append(Reason(host, "variables", ERROR, found_, expected, cure))
 
     found: list[Reason] = []
-    _dashboard(values, refuse)
+    _dashboard(values, reject)
     mode, isolation = str(values.get("gpushare_node_schedule") or ""), str(values.get("gpushare_isolation") or "auto")
     if mode in _MODES and isolation not in _MODES[mode]:
         seen = f"gpushare_node_schedule: {mode} with gpushare_isolation: {isolation}"
-        refuse(seen, f"gpushare_isolation: {' or '.join(_MODES[mode])}", "correct one of the two: pods select the node by what it says")
+        reject(seen, f"gpushare_isolation: {' or '.join(_MODES[mode])}", "correct one of the two: pods select the node by what it says")
     address = str(values.get("gpushare_metrics_address") or "")
     extender, plugin = values.get("gpushare_metrics_extender_port", 9441), values.get("gpushare_metrics_plugin_port", 9440)
     if not address or _ip(address) is not None:
         return found
     if not ipaddress.ip_address(address).is_loopback and not values.get("gpushare_metrics_token"):
         seen = f"gpushare_metrics_address: {address!r} without gpushare_metrics_token"
-        refuse(seen, "a token where others than this host can ask for the metrics", "set gpushare_metrics_token (in a vault), or 127.0.0.1")
+        reject(seen, "a token where others than this host can ask for the metrics", "set gpushare_metrics_token (in a vault), or 127.0.0.1")
     if extender and extender == plugin:
-        refuse(f"port {extender} for the metrics of both daemons", "two ports", "correct one of gpushare_metrics_*_port")
+        reject(f"port {extender} for the metrics of both daemons", "two ports", "correct one of gpushare_metrics_*_port")
     if extender and extender == values.get("gpushare_extender_port", 32766):
-        refuse(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
+        reject(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
     return found
 
 
-def _dashboard(values: Mapping[str, Any], refuse: Callable[[str, str, str], None]) -> None:
+def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
     """What the dashboard needs, on a host that serves it."""
     if values.get("gpushare_dashboard_state", "absent") != "present":
         return
@@ -202,29 +202,29 @@ def _dashboard(values: Mapping[str, Any], refuse: Callable[[str, str, str], None
     files = [str(values.get(f"gpushare_dashboard_tls_{what}") or "") for what in ("cert", "key")]
     if not values.get("gpushare_dashboard_token"):
         seen = "gpushare_dashboard_state: present without gpushare_dashboard_token"
-        refuse(seen, "the token that people enter on the page", "set gpushare_dashboard_token (in a vault)")
+        reject(seen, "the token that people enter on the page", "set gpushare_dashboard_token (in a vault)")
     if not tls and _ip(address) is None and not ipaddress.ip_address(address).is_loopback:
         seen = f"gpushare_dashboard_address: {address!r} with gpushare_dashboard_tls: false"
-        refuse(seen, "TLS where the token goes over a network", "leave gpushare_dashboard_tls out, or listen on 127.0.0.1 behind a proxy")
+        reject(seen, "TLS where the token goes over a network", "leave gpushare_dashboard_tls out, or listen on 127.0.0.1 behind a proxy")
     if any(files) and not (tls and all(files)):
         seen = (
             "one of gpushare_dashboard_tls_cert and gpushare_dashboard_tls_key"
             if tls
             else "a certificate with gpushare_dashboard_tls: false"
         )
-        refuse(seen, "certificate and key, or none of both", "set both, or remove them")
+        reject(seen, "certificate and key, or none of both", "set both, or remove them")
     if all(files) and files[0] != files[1] and files[0].rsplit("/", 1)[-1] == files[1].rsplit("/", 1)[-1]:
-        refuse(f"{files[0]} and {files[1]}, two files of one name", "different names", "rename one of them")
+        reject(f"{files[0]} and {files[1]}, two files of one name", "different names", "rename one of them")
     if _ip(address) is None and ipaddress.ip_address(address).is_unspecified and not values.get("gpushare_dashboard_host_names"):
         seen = f"gpushare_dashboard_address: {address!r} without gpushare_dashboard_host_names"
-        refuse(seen, "the names of the server, because requests for others are rejected", "set gpushare_dashboard_host_names")
+        reject(seen, "the names of the server, because requests for others are rejected", "set gpushare_dashboard_host_names")
     ports = {"gpushare_extender_port": 32766}
     if values.get("gpushare_metrics_address"):
         ports.update(gpushare_metrics_extender_port=9441, gpushare_metrics_plugin_port=9440)
     port = values.get("gpushare_dashboard_port", 9442)
     for name, default in ports.items():
         if values.get(name, default) == port:
-            refuse(f"port {port} in gpushare_dashboard_port and {name}", "two ports", f"correct gpushare_dashboard_port or {name}")
+            reject(f"port {port} in gpushare_dashboard_port and {name}", "two ports", f"correct gpushare_dashboard_port or {name}")
 
 
 #: ACK's words for a node to the isolations that keep their promise.

@@ -21,10 +21,10 @@ _QUOTED = 80
 
 @dataclass(frozen=True)
 class Choice:
-    """nodes: names of the dead nodes; refusals: why the run must stop, each a message of its own."""
+    """nodes: names of the dead nodes; rejections: why the run must stop, each a message of its own."""
 
     nodes: tuple[str, ...]
-    refusals: tuple[str, ...]
+    rejections: tuple[str, ...]
 
 
 def choose(hosts: Iterable[Known], states: Mapping[str, str], accounts: Collection[str]) -> Choice:
@@ -32,19 +32,19 @@ def choose(hosts: Iterable[Known], states: Mapping[str, str], accounts: Collecti
     of_accounts = {name[len(PLUGIN_ACCOUNT_PREFIX) :] for name in accounts if name.startswith(PLUGIN_ACCOUNT_PREFIX)}
     candidates = sorted({*states, *of_accounts})
     nodes: list[str] = []
-    refusals: list[str] = []
+    rejections: list[str] = []
     for host in hosts:
         matches = [name for name in candidates if wrong_node(host, name) is None]
         if len(matches) > 1:
-            refusals.append(f"{_short(host.host)} may be any of the nodes {_listed(matches)}: set gpushare_node_name for it")
+            rejections.append(f"{_short(host.host)} may be any of the nodes {_listed(matches)}: set gpushare_node_name for it")
         ready = [name for name in matches if states.get(name) == READY]
-        refusals += [
+        rejections += [
             f"the node {name} is Ready, so {_short(host.host)} is not dead: run the playbook remove_node, or stop the host and wait "
             "until the API server reports NotReady"
             for name in ready
         ]
         nodes += [name for name in matches if name not in ready]
-    return Choice(tuple(dict.fromkeys(nodes)), tuple(refusals))
+    return Choice(tuple(dict.fromkeys(nodes)), tuple(rejections))
 
 
 def _listed(names: Sequence[str]) -> str:

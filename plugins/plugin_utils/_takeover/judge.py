@@ -40,15 +40,15 @@ class HostState:
 
 @dataclass(frozen=True)
 class Verdict:
-    """refusals: why the run must stop, each a message of its own; moves: host → titles of the DaemonSets that leave it."""
+    """rejections: why the run must stop, each a message of its own; moves: host → titles of the DaemonSets that leave it."""
 
-    refusals: tuple[str, ...]
+    rejections: tuple[str, ...]
     moves: Mapping[str, list[str]]
 
 
 def judge(hosts: Iterable[HostState], found: Mapping[str, Any], port: int, drain: bool) -> Verdict:
     """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first."""
-    refusals: list[str] = []
+    rejections: list[str] = []
     moves: dict[str, list[str]] = {}
     concerned: dict[str, Mapping[str, Any]] = {}
     for host in hosts:
@@ -56,17 +56,17 @@ def judge(hosts: Iterable[HostState], found: Mapping[str, Any], port: int, drain
         if here:
             moves[host.host] = [str(plugin["title"]) for plugin in here]
         concerned.update({str(plugin["title"]): plugin for plugin in here})
-        refusals += _unknown(host, here)
-        refusals += _holders(host, here, found["pods"], drain)
+        rejections += _unknown(host, here)
+        rejections += _holders(host, here, found["pods"], drain)
         if any(plugin["original"] for plugin in here):
-            refusals += _unit(host)
-    refusals = [str(plugin["refusal"]) for _title, plugin in sorted(concerned.items()) if plugin["refusal"]] + refusals
+            rejections += _unit(host)
+    rejections = [str(plugin["rejection"]) for _title, plugin in sorted(concerned.items()) if plugin["rejection"]] + rejections
     if any(plugin["original"] for plugin in found["plugins"]) and port in found["node_ports"]:
-        refusals.append(
+        rejections.append(
             f"the original's Service has the NodePort {port}, which kube-proxy serves on 127.0.0.1, too, and gpushare_extender_port is the "
             "same: set gpushare_extender_port to a free port outside of the range of NodePorts, such as 22766"
         )
-    return Verdict(tuple(refusals), moves)
+    return Verdict(tuple(rejections), moves)
 
 
 def held_by(host: HostState, kinds: Iterable[str], pods: Mapping[str, str]) -> list[str]:

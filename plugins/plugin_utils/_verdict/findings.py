@@ -34,7 +34,7 @@ _NO_PLUGIN = (
     ("node_not_ready", _SAME),
     ("kubelet_stopped", _SAME),
 )
-_NO_API = (("rbac_differs", _ANY), ("policy_differs", _ANY), ("token_expired", _SAME), ("token_missing", _SAME), ("token_refused", _SAME))
+_NO_API = (("rbac_differs", _ANY), ("policy_differs", _ANY), ("token_expired", _SAME), ("token_missing", _SAME), ("token_rejected", _SAME))
 _NO_EXTENDER = (
     ("runtime_missing", _SAME),
     ("certificate_wrong", _SAME),

@@ -223,9 +223,9 @@ def _calls(evidence: Evidence) -> list[Finding]:
     for host, seen in planes.items():
         before, after = (_health(one, host) for one in (seen, evidence.probed[host]))
         reason = proof.not_called(None if after.why else {"filter_calls": after.filter_calls}, after.why, before.filter_calls)
-        refused = after.unauthorized_calls - before.unauthorized_calls
-        if reason and refused > 0:
-            reason += f", and has refused {refused} calls that came without the scheduler's client certificate"
+        rejected = after.unauthorized_calls - before.unauthorized_calls
+        if reason and rejected > 0:
+            reason += f", and has rejected {rejected} calls that came without the scheduler's client certificate"
         reasons.append(reason)
     if evidence.probes and reasons and all(reasons):
         cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"

@@ -116,12 +116,12 @@ class Api:
             self.announce("MODIFIED", raw)
 
     async def create(self, path: str, body: Mapping[str, Any], *, within: float, **params: object) -> dict[str, Any]:
-        """A Binding: lands, lands late with the answer lost, is lost, or is refused. It lands whatever becomes of who sent it."""
+        """A Binding: lands, lands late with the answer lost, is lost, or is rejected. It lands whatever becomes of who sent it."""
         server = float(str(params["timeout"]).removesuffix("s"))
         body = copy.deepcopy(dict(body))
         chance, uid = self._random.random(), body["metadata"]["uid"]
         if chance < (0.5 if self.struggles else 0.01) or uid in self._slow:
-            self.faults["landed late"] += 1
+            self.faults["arrived late"] += 1
             # What is slow once is slow again, so that sending it twice does not help.
             self._slow = {uid} - self._slow
             # It arrives within the transit's bound, and the server works on it no longer than it was told.
@@ -130,7 +130,7 @@ class Api:
             await asyncio.sleep(self._random.choice((0.001, 0.05)))
             raise _NO_ANSWER
         if chance < 0.02:
-            self.faults["lost" if chance < 0.015 else "refused"] += 1
+            self.faults["lost" if chance < 0.015 else "rejected"] += 1
             await asyncio.sleep(0.005)
             raise _NO_ANSWER if chance < 0.015 else KubeError(500, "InternalError", "etcd has no leader")
         answer: asyncio.Future[KubeError | None] = asyncio.get_running_loop().create_future()

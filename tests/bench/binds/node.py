@@ -31,8 +31,8 @@ class Node:
     def __init__(self, name: str, inventory: Inventory, clock: Callable[[], float], api: Kubelet, seed: int) -> None:
         self.name, self.inventory = name, inventory
         self.over: list[str] = []
-        self.refused = 0
-        self.outlived = 0
+        self.rejected = 0
+        self.orphaned = 0
         self.said: Held = NOTHING_HELD
         self._api = api
         self._running: dict[str, frozenset[str]] = {}
@@ -53,7 +53,7 @@ class Node:
         uid, phase = raw["metadata"]["uid"], raw["status"]["phase"]
         self._plugin.pods.event(kind, parse_local_pod(raw))
         if kind == "DELETED" or phase in ("Succeeded", "Failed"):
-            self.outlived += uid in self._running
+            self.orphaned += uid in self._running
             # The ids are free to kubelet, whatever still runs.
             self._manager.active.discard(uid)
         elif phase == "Pending" and uid not in self._manager.active and "deletionTimestamp" not in raw["metadata"]:
@@ -85,7 +85,7 @@ class Node:
         try:
             now(self._manager.admit(raw))
         except AdmissionError:
-            self.refused += 1
+            self.rejected += 1
             self._api.status(uid, "Failed")
             return
         given = self._manager.given.get(uid, {}).values()

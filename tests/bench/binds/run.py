@@ -114,7 +114,7 @@ class Run:
                 return
             host = self.hosts[self.leader]
             if host.closed():
-                self.events["asked a closed fence"] += 1
+                self.events["asked without the leadership"] += 1
                 await asyncio.sleep(0.2)
                 return
             self.ask(host, raw)
@@ -267,8 +267,8 @@ async def run(seed: int, binds: int) -> dict[str, Any]:
         "sent_after_a_pause": len(api.late),
         "of_these_reported": len(late),
         "ledger_excess_by_these": len(api.explained),
-        "admissions_refused": sum(node.refused for node in nodes),
-        "processes_outlived": sum(node.outlived for node in nodes),
+        "admissions_rejected": sum(node.rejected for node in nodes),
+        "processes_orphaned": sum(node.orphaned for node in nodes),
         "virtual_seconds": round(one.clock() - began),
         **one.events,
         **api.faults,

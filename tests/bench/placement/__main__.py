@@ -45,7 +45,7 @@ def replay(policy: str, hosts_file: Path, pods: Sequence[TracePod], seed: int) -
     workload.observe(pod.request for pod in pods)
     placement = Placement("binpack" if policy == "random" else policy, workload=workload)
     draw, pick = random.Random(seed), random.Random(seed + 1)
-    arrived = placed = count = refused = 0
+    arrived = placed = count = rejected = 0
     marks = list(MARKS)
     fractions: dict[str, float] = {}
     start = time.process_time()
@@ -54,7 +54,7 @@ def replay(policy: str, hosts_file: Path, pods: Sequence[TracePod], seed: int) -
         count += 1
         arrived += pod.asked
         name = _place(placement, hosts, ledger, pod, pick if policy == "random" else None, f"pod-{count}")
-        placed, refused = (placed + pod.asked, refused) if name else (placed, refused + 1)
+        placed, rejected = (placed + pod.asked, rejected) if name else (placed, rejected + 1)
         while marks and arrived >= marks[0] * total:
             fractions[f"{marks.pop(0):.1f}"] = round(placed / total, 4)
     spent = time.process_time() - start
@@ -63,7 +63,7 @@ def replay(policy: str, hosts_file: Path, pods: Sequence[TracePod], seed: int) -
         "policy": policy,
         "seed": seed,
         "pods": count,
-        "refused": refused,
+        "rejected": rejected,
         "cpu_ms_per_pod": round(1000 * spent / count, 3),
         "placed": fractions,
         "problems": problems,
@@ -103,13 +103,13 @@ def main() -> None:
     found = []
     only = ", only cards count" if options.cards_only else ""
     print(f"{options.pods}: {len(pods)} pods with cards{only}; fraction of all card memory placed when pods have asked for …")
-    print(f"{'policy':>8} {'seed':>5} " + " ".join(f"{mark:>6.0%}" for mark in MARKS) + "  CPU ms/pod  refused")
+    print(f"{'policy':>8} {'seed':>5} " + " ".join(f"{mark:>6.0%}" for mark in MARKS) + "  CPU ms/pod  rejected")
     for seed in options.seeds:
         for policy in options.policies:
             one = replay(policy, options.traces / "openb_node_list_gpu_node.csv", pods, seed)
             found.append(one | {"trace": options.pods, "cards_only": options.cards_only})
             cells = " ".join(f"{fraction:>6.1%}" for fraction in one["placed"].values())
-            print(f"{policy:>8} {seed:>5} {cells} {one['cpu_ms_per_pod']:>11.2f} {one['refused']:>8}", flush=True)
+            print(f"{policy:>8} {seed:>5} {cells} {one['cpu_ms_per_pod']:>11.2f} {one['rejected']:>8}", flush=True)
             assert one["problems"] == 0, "a card was given twice"
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")

@@ -196,7 +196,7 @@ def main() -> int:
     try:
         found = asyncio.run(measure(given, say))
     except KubeError as error:
-        sys.exit(f"the API server refused: {error}")
+        sys.exit(f"the API server rejected: {error}")
     text = json.dumps(found, indent=1)
     print(text)
     if given.out:

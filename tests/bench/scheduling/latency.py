@@ -20,11 +20,11 @@ _RESULTS: Final = "gpushare_extender_verb_results_total"
 class Latency:
     """Milliseconds from a call's body to its answer; percentiles are interpolated within a bucket of the histogram.
 
-    refused: calls whose answer was no: no node fits, or not bound, or not ready yet.
+    rejected: calls whose answer was no: no node fits, or not bound, or not ready yet.
     """
 
     calls: int
-    refused: int
+    rejected: int
     mean: float
     p50: float
     p95: float
@@ -41,7 +41,7 @@ def latencies(text: str) -> dict[str, Latency]:
     """From the text of a scrape."""
     buckets: dict[str, list[tuple[float, int]]] = {}
     sums: dict[str, float] = {}
-    refused: dict[str, int] = {}
+    rejected: dict[str, int] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             verb = sample.labels.get("verb", "")
@@ -50,13 +50,13 @@ def latencies(text: str) -> dict[str, Latency]:
             elif sample.name == f"{_SECONDS}_sum":
                 sums[verb] = sample.value
             elif sample.name == _RESULTS and sample.labels["result"] != "ok":
-                refused[verb] = refused.get(verb, 0) + int(sample.value)
+                rejected[verb] = rejected.get(verb, 0) + int(sample.value)
     found = {}
     for verb, counted in buckets.items():
         calls = counted[-1][1]
         if calls:
             p50, p95, p99 = (round(1000 * quantile(counted, part), 3) for part in (0.5, 0.95, 0.99))
-            found[verb] = Latency(calls, refused.get(verb, 0), round(1000 * sums[verb] / calls, 3), p50, p95, p99)
+            found[verb] = Latency(calls, rejected.get(verb, 0), round(1000 * sums[verb] / calls, 3), p50, p95, p99)
     return found
 
 

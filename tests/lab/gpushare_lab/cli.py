@@ -119,7 +119,7 @@ def _run(arguments: argparse.Namespace, passed_on: list[str]) -> None:
             _gpu(name, arguments.node, arguments.cards)
         case "kubectl":
             instance = state.existing(name)
-            saved.refuse_half_restored(instance)
+            saved.reject_half_restored(instance)
             cluster.replace_by_kubectl(instance, passed_on)
         case "exec":
             _execute(state.existing(name), arguments.node, passed_on)
@@ -154,7 +154,7 @@ def _check_gpu_node(instance: state.Instance, node: str) -> None:
 
 def _execute(instance: state.Instance, node: str, command: list[str]) -> None:
     instance.node(node)
-    saved.refuse_half_restored(instance)
+    saved.reject_half_restored(instance)
     if not command:
         raise LabError("no command: write `lab exec NODE COMMAND …`")
     if sys.stdin.isatty() and sys.stdout.isatty():

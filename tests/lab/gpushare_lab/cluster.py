@@ -131,7 +131,7 @@ def _kubeadm(instance: Instance, name: str, *arguments: str) -> None:
 
 
 def _forget(instance: Instance, names: list[str]) -> None:
-    """kubeadm refuses to join under the name of a node that still is registered as ready."""
+    """kubeadm does not join a host under the name of a node that still is registered as ready."""
     kubectl(instance, "delete", "node", "--ignore-not-found", *names)
 
 

@@ -45,7 +45,7 @@ def instance_lock(name: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def changing(name: str) -> Iterator[Instance]:
-    """An existing instance under its lock, after what a killed save has left is settled; refused after a killed restore."""
+    """An existing instance under its lock, after what a killed save has left is settled; rejected after a killed restore."""
     with instance_lock(name):
         saved.settle(state.existing(name), finish_restore=False)
         yield state.existing(name)
@@ -79,7 +79,7 @@ def up(name: str, wishes: Wishes) -> Instance:
         cards = _cards(before, wishes)
         states = {node: simulated.state_text(spec, node, name) for node, spec in cards.items()}
         runtimes = _runtimes(before, wishes, cards)
-        _refuse_changes(before, version, wishes)
+        _reject_changes(before, version, wishes)
         prepared = prepare(version, runtimes.values())
         instance = _write_down(name, before, version, cards, replace(wishes, runtimes=runtimes))
         with locked(_lock("host")):
@@ -122,7 +122,7 @@ def _cards(before: Instance | None, wishes: Wishes) -> dict[str, str]:
     return cards_of_nodes(count, asked, present)
 
 
-def _refuse_changes(before: Instance | None, version: str, wishes: Wishes) -> None:
+def _reject_changes(before: Instance | None, version: str, wishes: Wishes) -> None:
     if before is None:
         return
     reasons = []

@@ -65,7 +65,7 @@ def remove_half_made(instance: str) -> int:
 def remove_container(identity: str) -> None:
     """Remove one container. A node with a running kubelet would take its time to stop by itself."""
     remove = ["podman", "rm", "-f", "-v", "-t", "1", identity]
-    # One that ends by itself while podman is about to kill it is refused ("container state improper: stopped"), and then can be removed.
+    # One that ends by itself while podman is about to kill it is rejected ("container state improper: stopped"), and then can be removed.
     if run(remove, check=False).returncode != 0:
         run(remove)
 

@@ -86,7 +86,7 @@ def prepare(version: str, wanted: Iterable[str] = ()) -> Prepared:
 
 
 def clean_cache() -> None:
-    """Remove the cache, and images of former versions of the lab; refused while an instance uses them."""
+    """Remove the cache, and images of former versions of the lab; rejected while an instance uses them."""
     containers = podman.instances_with_containers() if podman.installed() else set()
     if users := sorted({*containers, *state.names()}):
         raise LabError(f"the cache is in use by {', '.join(users)}: call `lab --name NAME down` for each first")

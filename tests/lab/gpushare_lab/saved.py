@@ -66,7 +66,7 @@ def unfinished(instance: Instance) -> Unfinished | None:
     return Unfinished(**json.loads(path.read_text())) if path.exists() else None
 
 
-def refuse_half_restored(instance: Instance) -> None:
+def reject_half_restored(instance: Instance) -> None:
     """An error if the nodes are neither those of now nor those of the saved state."""
     left = unfinished(instance)
     if left and left.command == "restore":
@@ -81,7 +81,7 @@ def settle(instance: Instance, *, finish_restore: bool) -> None:
         _collect(instance)
     elif left.command == "restore":
         if not finish_restore:
-            refuse_half_restored(instance)
+            reject_half_restored(instance)
         say(f"restoring the state {left.state} was interrupted: finishing it")
         _put_back(instance, left.state)
     else:
@@ -180,7 +180,7 @@ def copy_containerd(source: Path, target: Path) -> None:
 
 
 def _check(instance: Instance, name: str) -> None:
-    """Refuse what cannot be restored, before anything is touched."""
+    """Reject what cannot be restored, before anything is touched."""
     if (found := listed(instance).get(name)) is None:
         raise _no_such_state(instance, name)
     remedy = f"call `lab --name {instance.name} forget {name}` and save it anew"

@@ -32,6 +32,6 @@ def test_from_what_the_extender_writes() -> None:
     meters.took("bind", OK, 0.03)
     found = latencies("".join(render(meters.families())))
     assert set(found) == {"filter", "bind"}
-    assert (found["filter"].calls, found["filter"].refused, found["filter"].mean) == (4, 1, pytest.approx(4.0))
+    assert (found["filter"].calls, found["filter"].rejected, found["filter"].mean) == (4, 1, pytest.approx(4.0))
     assert isinstance(found["bind"], Latency)
     assert found["bind"].p50 <= found["bind"].p99

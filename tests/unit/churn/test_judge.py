@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from e2e.churn_judge import counts, in_pairs, never_seen, over_booked, peaks, refusal_runs, survivors, wrong_cards
-from e2e.churn_log import ALLOCATION, REFUSED, Log, Plan, Pod
+from e2e.churn_judge import counts, in_pairs, never_seen, over_booked, peaks, rejection_runs, survivors, wrong_cards
+from e2e.churn_log import ALLOCATION, REJECTED, Log, Plan, Pod
 from unit.churn.logs import Story
 
 
@@ -123,16 +123,16 @@ def test_an_id_given_before_its_last_bearer_has_ended() -> None:
     assert problem.startswith("id GPU-a-_-1 was given to c0 of two")
 
 
-def refused(name: str, number: int, at: float, reason: str = REFUSED) -> Pod:
+def rejected(name: str, number: int, at: float, reason: str = REJECTED) -> Pod:
     return Pod(f"{name}-{number}", Plan(name, (4,)), at, failed=at + 1, reason=reason)
 
 
-def test_refusals_in_a_row_of_one_name() -> None:
+def test_rejections_in_a_row_of_one_name() -> None:
     story = Story()
-    story.log.pods = {pod.uid: pod for pod in [refused("a", 0, 0), refused("a", 1, 1), refused("b", 0, 2), refused("a", 2, 4)]}
+    story.log.pods = {pod.uid: pod for pod in [rejected("a", 0, 0), rejected("a", 1, 1), rejected("b", 0, 2), rejected("a", 2, 4)]}
     story.log.pods["fine"] = Pod("fine", Plan("a", (4,)), 3, running=4)
-    assert refusal_runs(story.log) == {"a": 2, "b": 1}
-    assert (counts(story.log).refused, counts(story.log).refused_in_a_row) == (4, 2)
+    assert rejection_runs(story.log) == {"a": 2, "b": 1}
+    assert (counts(story.log).rejected, counts(story.log).rejected_in_a_row) == (4, 2)
 
 
 def test_pairs_are_of_one_group_one_size_and_different_cards() -> None:
@@ -169,14 +169,14 @@ def test_who_had_room_and_ran() -> None:
     assert counts(story.log).room_reached == 2
 
 
-def test_for_a_pod_that_kubelet_refused_speaks_the_one_made_in_its_place() -> None:
+def test_for_a_pod_that_kubelet_rejected_speaks_the_one_made_in_its_place() -> None:
     def attempt(retry: int, *, group: int, ran: bool) -> Pod:
         pod = Pod(f"{group}-{retry}", Plan("a", (4,), group=group, retry=retry), float(retry))
-        pod.running, pod.failed, pod.reason = (2.0, None, "") if ran else (None, 2.0, REFUSED)
+        pod.running, pod.failed, pod.reason = (2.0, None, "") if ran else (None, 2.0, REJECTED)
         return pod
 
     story = Story()
     lives = [attempt(0, group=1, ran=False), attempt(1, group=1, ran=True), attempt(0, group=2, ran=False), attempt(1, group=2, ran=False)]
     story.log.pods = {pod.uid: pod for pod in lives}
     found = counts(story.log)
-    assert (found.pods, found.room, found.room_reached, found.refused) == (4, 2, 1, 3)
+    assert (found.pods, found.room, found.room_reached, found.rejected) == (4, 2, 1, 3)

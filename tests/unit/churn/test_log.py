@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from e2e.churn_log import REFUSED, Given, Log, Plan
+from e2e.churn_log import REJECTED, Given, Log, Plan
 from e2e.churn_original import original_errors
 from unit.churn.logs import CARDS, Story, annotations
 
@@ -31,15 +31,15 @@ def test_a_pods_life() -> None:
     log.api_says("MODIFIED", seen("Running", node="gpu2", started="abc"), 4.0)
     log.api_says("DELETED", seen("Running", node="gpu2", started="abc"), 5.0)
     assert (pod.created, pod.bound, pod.running, pod.gone) == (1.0, 2.0, 4.0, 5.0)
-    assert (pod.node, pod.containers, pod.refused) == ("gpu2", {"abc"}, False)
+    assert (pod.node, pod.containers, pod.rejected) == ("gpu2", {"abc"}, False)
     assert "another" not in pod.annotations
 
 
-def test_a_refused_pod() -> None:
+def test_a_rejected_pod() -> None:
     log = Log(CARDS)
     log.made(Plan("n", (4,)), {"metadata": {"uid": "u"}}, 1.0)
-    pod = log.api_says("MODIFIED", seen("Failed", node="gpu2", reason=REFUSED, message="why"), 3.0)
-    assert (pod.refused, pod.reached, pod.failed, pod.message) == (True, False, 3.0, "why")
+    pod = log.api_says("MODIFIED", seen("Failed", node="gpu2", reason=REJECTED, message="why"), 3.0)
+    assert (pod.rejected, pod.reached, pod.failed, pod.message) == (True, False, 3.0, "why")
 
 
 def test_what_a_node_says() -> None:

@@ -93,12 +93,12 @@ def test_a_swap_over_books_a_card_when_one_of_the_two_has_ended() -> None:
     assert (found.other, found.over_booked, found.cards) == (2, 1, {("gpu1", 0)})
 
 
-def test_what_was_refused_here_starts_there() -> None:
+def test_what_was_rejected_here_starts_there() -> None:
     a, b = bound("a", 1, 0), bound("b", 2, 0)
-    refused = Admission(5.0, b, "c0", tuple(ids(9)), None)
-    found = replay([admission(1, a, end=6.0), refused], [a, b], CARDS)
+    rejected = Admission(5.0, b, "c0", tuple(ids(9)), None)
+    found = replay([admission(1, a, end=6.0), rejected], [a, b], CARDS)
     assert (found.wrong, found.over_booked) == (0, 1)
-    assert replay([admission(1, a, end=4.0), refused], [a, b], CARDS).over_booked == 0
+    assert replay([admission(1, a, end=4.0), rejected], [a, b], CARDS).over_booked == 0
 
 
 def test_one_card_of_two_is_too_few() -> None:

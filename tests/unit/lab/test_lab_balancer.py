@@ -85,7 +85,7 @@ async def passed_on_and_ended() -> None:
 
 
 def test_a_connection_that_nobody_can_take_is_ended_at_once() -> None:
-    async def refused() -> bytes:
+    async def rejected() -> bytes:
         front = await asyncio.start_server(partial(balancer.serve, servers=[Server("127.0.0.2")], port=1), "127.0.0.1", 0)
         reader, _writer = await asyncio.open_connection(*front.sockets[0].getsockname())
         try:
@@ -95,7 +95,7 @@ def test_a_connection_that_nobody_can_take_is_ended_at_once() -> None:
         finally:
             front.close()
 
-    assert asyncio.run(asyncio.wait_for(refused(), 20)) == b""
+    assert asyncio.run(asyncio.wait_for(rejected(), 20)) == b""
 
 
 def test_nothing_that_listens_is_no_answer() -> None:

@@ -55,7 +55,7 @@ def test_a_kubernetes_that_needs_a_newer_go_says_which() -> None:
         kubernetes_go_mod(GO_MOD.replace("go 1.26.0", "go 1.40.0"), "1.99.0")
 
 
-def test_a_kubernetes_that_is_put_together_otherwise_is_refused() -> None:
+def test_a_kubernetes_that_is_put_together_otherwise_is_rejected() -> None:
     with pytest.raises(LabError, match=r"no go line or no k8s\.io modules"):
         kubernetes_go_mod("module k8s.io/kubernetes\n", "1.36.3")
 
@@ -164,6 +164,6 @@ def test_cards_have_uuids_that_depend_on_instance_node_and_index_only() -> None:
     assert len({*first, *uuids(state_text("2x16", "gpu2", "demo")), *uuids(state_text("2x16", "gpu1", "other"))}) == 6
 
 
-def test_cards_that_make_no_sense_are_refused_with_the_nodes_name() -> None:
+def test_cards_that_make_no_sense_are_rejected_with_the_nodes_name() -> None:
     with pytest.raises(LabError, match="gpu1: cards"):
         state_text("sixteen", "gpu1", "demo")

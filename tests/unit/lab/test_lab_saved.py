@@ -73,7 +73,7 @@ def test_a_path_with_a_separator_stays_one_path(names: list[str]) -> None:
     assert options["upperdir"].replace("\2", ",") == "/u,p"
 
 
-def test_more_layers_than_a_mount_can_name_are_refused_in_words() -> None:
+def test_more_layers_than_a_mount_can_name_are_rejected_in_words() -> None:
     with pytest.raises(LabError, match="a node has 99 layers"):
         mount_options([Path(f"/{'x' * 60}/{number}") for number in range(99)], Path("/u"), Path("/w"))
 
@@ -202,14 +202,14 @@ def test_a_state_that_is_not_complete_is_none(lab: Instance) -> None:
 def test_after_a_restore_that_was_killed_nothing_else_is_done(lab: Instance) -> None:
     unfinished(lab, "restore", "bare")
     made_state(lab, "bare")
-    for refused in (lambda: saved.settle(lab, finish_restore=False), lambda: saved.refuse_half_restored(lab)):
+    for rejected in (lambda: saved.settle(lab, finish_restore=False), lambda: saved.reject_half_restored(lab)):
         with pytest.raises(LabError, match=r"restoring the state bare was interrupted: `lab --name one up` finishes it"):
-            refused()
+            rejected()
 
 
-def test_a_killed_save_is_no_reason_to_refuse(lab: Instance) -> None:
+def test_a_killed_save_is_no_reason_to_reject(lab: Instance) -> None:
     unfinished(lab, "save", "bare")
-    saved.refuse_half_restored(lab)
+    saved.reject_half_restored(lab)
 
 
 @pytest.mark.parametrize(
@@ -219,19 +219,19 @@ def test_a_killed_save_is_no_reason_to_refuse(lab: Instance) -> None:
         ({"kubernetes": "1.35.8"}, r"has Kubernetes 1\.35\.8, the lab has 1\.36\.3 by now"),
     ],
 )
-def test_a_state_of_another_recipe_is_refused(lab: Instance, fields: dict[str, str], reason: str) -> None:
+def test_a_state_of_another_recipe_is_rejected(lab: Instance, fields: dict[str, str], reason: str) -> None:
     made_state(lab, "bare", **fields)
     with pytest.raises(LabError, match=reason):
         saved._check(lab, "bare")
 
 
-def test_a_state_whose_layer_is_gone_is_refused(lab: Instance, tmp_path: Path) -> None:
+def test_a_state_whose_layer_is_gone_is_rejected(lab: Instance, tmp_path: Path) -> None:
     made_state(lab, "bare", tmp_path / "gone", tmp_path)
     with pytest.raises(LabError, match=r"the state bare lacks /\S+/gone:"):
         saved._check(lab, "bare")
 
 
-def test_a_state_that_can_be_restored_is_not_refused(lab: Instance, tmp_path: Path) -> None:
+def test_a_state_that_can_be_restored_is_not_rejected(lab: Instance, tmp_path: Path) -> None:
     made_state(lab, "bare", tmp_path)
     saved._check(lab, "bare")
 

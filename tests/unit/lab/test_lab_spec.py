@@ -39,13 +39,13 @@ def test_what_is_asked_for_wins_over_what_is_there_and_that_over_the_default() -
     assert cards == {"gpu1": "8", "gpu2": "48", "gpu3": "2x16"}
 
 
-def test_cards_for_a_node_that_will_not_be_are_refused() -> None:
+def test_cards_for_a_node_that_will_not_be_are_rejected() -> None:
     with pytest.raises(LabError, match="cards for gpu3, but the GPU nodes are gpu1, gpu2"):
         cards_of_nodes(2, {"gpu3": "16"})
 
 
 @pytest.mark.parametrize("count", [0, 51])
-def test_a_number_of_nodes_out_of_range_is_refused(count: int) -> None:
+def test_a_number_of_nodes_out_of_range_is_rejected(count: int) -> None:
     with pytest.raises(LabError, match=f"{count} GPU nodes: expected 1 to 50"):
         cards_of_nodes(count, {})
 
@@ -55,18 +55,18 @@ def test_cards_are_named_by_node() -> None:
 
 
 @pytest.mark.parametrize("text", ["2x16", "gpu0=16", "cp1=16", "gpu1=", "gpu1=16,,gpu2=16", ""])
-def test_cards_without_a_gpu_node_before_them_are_refused(text: str) -> None:
+def test_cards_without_a_gpu_node_before_them_are_rejected(text: str) -> None:
     with pytest.raises(LabError, match="expected NODE=CARDS"):
         parse_cards(text)
 
 
-def test_a_node_named_twice_is_refused() -> None:
+def test_a_node_named_twice_is_rejected() -> None:
     with pytest.raises(LabError, match="gpu1 stands there twice"):
         parse_cards("gpu1=16,gpu1=24")
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "1st", "a-", "-a", "a b", "a/b", "a" * 21])
-def test_names_that_could_not_be_part_of_a_host_name_are_refused(name: str) -> None:
+def test_names_that_could_not_be_part_of_a_host_name_are_rejected(name: str) -> None:
     with pytest.raises(LabError, match="instance name"):
         check_name(name)
 
@@ -128,7 +128,7 @@ def test_one_control_plane_needs_no_address_before_it() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2, 4, 5])
-def test_a_number_of_control_planes_that_etcd_does_not_like_is_refused(count: int) -> None:
+def test_a_number_of_control_planes_that_etcd_does_not_like_is_rejected(count: int) -> None:
     with pytest.raises(LabError, match=f"{count} control planes: expected 1 or 3"):
         check_control_planes(count)
 

@@ -38,8 +38,8 @@ def test_the_address_before_three_control_planes_is_none_of_theirs() -> None:
     assert ONE.endpoint == ""
 
 
-def test_another_number_of_control_planes_is_refused() -> None:
-    lifecycle._refuse_changes(THREE, "1.36.3", lifecycle.Wishes())
-    lifecycle._refuse_changes(THREE, "1.36.3", lifecycle.Wishes(control_planes=3))
+def test_another_number_of_control_planes_is_rejected() -> None:
+    lifecycle._reject_changes(THREE, "1.36.3", lifecycle.Wishes())
+    lifecycle._reject_changes(THREE, "1.36.3", lifecycle.Wishes(control_planes=3))
     with pytest.raises(LabError, match="it has 3 control planes, not 1"):
-        lifecycle._refuse_changes(THREE, "1.36.3", lifecycle.Wishes(control_planes=1))
+        lifecycle._reject_changes(THREE, "1.36.3", lifecycle.Wishes(control_planes=1))

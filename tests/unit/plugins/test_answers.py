@@ -129,7 +129,7 @@ def run(folder: Path, hosts: dict[str, dict[str, Any]], **variables: Any) -> str
     return done.stdout + done.stderr
 
 
-def test_a_host_that_says_it_is_another_node_is_refused(tmp_path: Path) -> None:
+def test_a_host_that_says_it_is_another_node_is_rejected(tmp_path: Path) -> None:
     said = {"gpu1": host(tmp_path / "1", "--hostname-override=gpu1"), "gpu2": host(tmp_path / "2", "--hostname-override=gpu1")}
     said["gpu3"] = {**host(tmp_path / "3", "--hostname-override=Node-3"), "gpushare_node_name": "Node-3"}
     said["gpu4"] = host(tmp_path / "4", "--hostname-override=gpu4", "--root-dir=/x\nExecStartPre=+/x")
@@ -179,4 +179,4 @@ class Fails:
 def test_a_wrong_password_of_sudo_is_an_answer_and_a_lost_connection_is_none() -> None:
     assert ask(Fails(AnsibleError("Incorrect sudo password")), {}) == {"changed": False, "failed": True, "msg": "Incorrect sudo password"}
     with pytest.raises(AnsibleConnectionFailure):
-        ask(Fails(AnsibleConnectionFailure("refused")), {})
+        ask(Fails(AnsibleConnectionFailure("rejected")), {})

@@ -39,7 +39,7 @@ def play(
     )
 
 
-def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) -> None:
+def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -> None:
     sudo = tmp_path / "sudo"
     sudo.write_text("#!/bin/sh\necho 'ops is not in the sudoers file.' >&2\nexit 1\n")
     sudo.chmod(0o755)
@@ -69,7 +69,7 @@ def test_bad_input_is_refused_with_every_reason_of_every_host(tmp_path: Path) ->
         r"cp1: variables: found the variable gpushare_extender_prot, .* did you mean gpushare_extender_port\?",
         r"cp1: variables: found gpushare_extender_port: 70000; expected a number from 1 to 65535",
         r"gpu1: variables: found gpushare_memory_unit: 'TiB' .*must be one of: GiB, 256MiB, 128MiB, 64MiB, MiB",
-        r"gpu2: unreachable: found no connection \(.*refused",
+        r"gpu2: unreachable: found no connection \(.*rejected",
         r"gpu3: facts: found a module that failed \(.*/nonexistent/python",
         r"gpu3: variables: found gpushare_api_server: .*nowhere",
         r"variables: found gpushare_token_seconds: its default on cp1, gpu1, .*; 7200 on gpu4; expected one value on every host",
@@ -103,7 +103,7 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
 
 
 @pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])
-def test_an_inventory_without_one_of_the_groups_is_refused(tmp_path: Path, group: str) -> None:
+def test_an_inventory_without_one_of_the_groups_is_rejected(tmp_path: Path, group: str) -> None:
     done = play(tmp_path, ROOT / "playbooks/preflight.yml", {group: {"h1": {}}})
     assert done.returncode == 2, done.stdout + done.stderr
     assert "has no host in the group" in done.stdout + done.stderr
@@ -164,16 +164,16 @@ def test_a_reason_that_is_accepted_is_a_warning(tmp_path: Path) -> None:
     hosts = fleet(tmp_path / "hosts")
     FakeRoot(tmp_path / "hosts/gpu2").process(60, "nvidia-device-plugin", namespace="pid:[7]")
     (tmp_path / "play.yml").write_text(ACTIONS)
-    refused = play(tmp_path, tmp_path / "play.yml", hosts)
-    assert refused.returncode == 2
+    rejected = play(tmp_path, tmp_path / "play.yml", hosts)
+    assert rejected.returncode == 2
     reason = "gpu2: managers: found NVIDIA device plugin on the host (process 60 (nvidia-device-plugin))"
-    assert reason in refused.stdout + refused.stderr
+    assert reason in rejected.stdout + rejected.stderr
     warned = play(tmp_path, tmp_path / "play.yml", hosts, accept=["managers"])
     assert warned.returncode == 0, warned.stdout + warned.stderr
     assert "[WARNING]: " + reason in warned.stdout + warned.stderr
 
 
-def test_what_a_role_would_refuse_is_a_reason_like_the_others(tmp_path: Path) -> None:
+def test_what_a_role_would_reject_is_a_reason_like_the_others(tmp_path: Path) -> None:
     hosts = fleet(tmp_path / "hosts")
     hosts["gpu_nodes"]["gpu1"]["planned"] = {"changed": False, "restarted": True}
     hosts["gpu_nodes"]["gpu2"]["planned"] = {
@@ -182,8 +182,8 @@ def test_what_a_role_would_refuse_is_a_reason_like_the_others(tmp_path: Path) ->
         "msg": "/etc/containerd/config.toml has version 1;\n upgrade it",
     }
     (tmp_path / "play.yml").write_text(ACTIONS)
-    refused = play(tmp_path, tmp_path / "play.yml", hosts)
-    assert refused.returncode == 2
-    output = refused.stdout + refused.stderr
+    rejected = play(tmp_path, tmp_path / "play.yml", hosts)
+    assert rejected.returncode == 2
+    output = rejected.stdout + rejected.stderr
     assert "gpu2: runtime: found a configuration that cannot be extended (/etc/containerd/config.toml has version 1; upgrade it)" in output
     assert "gpu1: runtime" not in output

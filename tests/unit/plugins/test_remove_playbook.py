@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""playbooks/remove_node.yml and remove_dead_node.yml through Ansible itself: what they refuse, and what the dead way asks kubectl for."""
+"""playbooks/remove_node.yml and remove_dead_node.yml through Ansible itself: what they reject, and what the dead way asks kubectl for."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def writes(folder: Path) -> list[str]:
         ("remove_dead_node", "gpu1", "gpu1 can be reached, so it is not dead"),
     ],
 )
-def test_a_selection_is_refused_before_anything_is_changed(tmp_path: Path, playbook: str, names: str, words: str) -> None:
+def test_a_selection_is_rejected_before_anything_is_changed(tmp_path: Path, playbook: str, names: str, words: str) -> None:
     done = run(tmp_path, playbook, names)
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0, said
@@ -72,13 +72,13 @@ def test_a_selection_is_refused_before_anything_is_changed(tmp_path: Path, playb
     assert writes(tmp_path) == []
 
 
-def test_a_host_that_is_not_in_the_run_is_refused(tmp_path: Path) -> None:
+def test_a_host_that_is_not_in_the_run_is_rejected(tmp_path: Path) -> None:
     done = run(tmp_path, "remove_dead_node", "gpu2", "Unknown", "--limit", "cp1")
     assert "gpu2 is not in this run, so it cannot be checked whether it answers" in " ".join(done.stdout.split())
     assert writes(tmp_path) == []
 
 
-def test_a_node_that_is_ready_is_refused_although_its_host_does_not_answer(tmp_path: Path) -> None:
+def test_a_node_that_is_ready_is_rejected_although_its_host_does_not_answer(tmp_path: Path) -> None:
     done = run(tmp_path, "remove_dead_node", "gpu2", "True")
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0, said

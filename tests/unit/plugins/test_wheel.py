@@ -73,7 +73,7 @@ def test_a_changed_source_changes_the_hash(package: Path, name: str) -> None:
     assert build_wheel(package).sha256 != first
 
 
-def test_what_is_no_package_is_refused_with_its_folder(package: Path) -> None:
+def test_what_is_no_package_is_rejected_with_its_folder(package: Path) -> None:
     (package / "little_package" / "__init__.py").unlink()
     with pytest.raises(WheelError, match=r"little_package must be a package"):
         build_wheel(package)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The strict reader finds what Prometheus would refuse, and what it would only frown at."""
+"""The strict reader finds what Prometheus would reject, and what it would only frown at."""
 
 from __future__ import annotations
 

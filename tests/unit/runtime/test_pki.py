@@ -324,7 +324,7 @@ def test_a_new_client_certificate_alone_needs_no_reload(host: Host) -> None:
     assert host.calls == []
 
 
-def test_what_the_disk_refuses_is_named(host: Host) -> None:
+def test_what_the_disk_rejects_is_named(host: Host) -> None:
     host.dir.parent.mkdir()
     host.dir.write_text("a file")
     code, out, err = host.run("ensure")

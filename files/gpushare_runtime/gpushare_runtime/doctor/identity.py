@@ -46,7 +46,7 @@ def judge_tokens(found: Findings, host: Host, unit: Unit, now: float, unauthoriz
     token = max(alive, key=lambda one: one.issued)
     if unauthorized(str(host.at(unit.file("kubeconfig"))), token):
         seen = f"a token of ServiceAccount {token.account} that the API server answers with 401"
-        found.error("token_refused", seen, "a token of the ServiceAccount that lives", renew)
+        found.error("token_rejected", seen, "a token of the ServiceAccount that lives", renew)
     left = (token.expires - now) / (token.expires - token.issued)
     if token is tokens[own] and left < _LEAST_LEFT:
         seen = f"{left:.0%} of the life of the token in {own} left"

@@ -198,7 +198,7 @@ class Binder:
                 failure = error
             doubt = doubt or failure.ambiguous
             if not doubt and failure.status != 409:
-                raise self._refused(args, failure)
+                raise self._rejected(args, failure)
             try:
                 pod = await self._read(args)
             except KubeError as error:
@@ -218,14 +218,14 @@ class Binder:
                 self._cluster.forget(args.uid)
                 raise _elsewhere(args, node)
             if not doubt:
-                raise self._refused(args, failure)
+                raise self._rejected(args, failure)
             if not failure.ambiguous:
                 break
         if annotations:
             self._outcome_unknown[args.uid] = _InFlight(args.node, asyncio.create_task(self._settle(args)))
         raise BindError(f"it is not known whether pod {args} was bound to node {args.node}: {failure}", "api-unknown")
 
-    def _refused(self, args: BindArguments, failure: KubeError) -> BindError:
+    def _rejected(self, args: BindArguments, failure: KubeError) -> BindError:
         self._cluster.forget(args.uid)
         return BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}", _cause(failure))
 
@@ -286,7 +286,7 @@ class Binder:
 
 def _cause(error: KubeError) -> str:
     """Of a bind that surely has not happened."""
-    return "api-refused" if error.status else "api-unreachable"
+    return "api-rejected" if error.status else "api-unreachable"
 
 
 def _elsewhere(args: BindArguments, node: str) -> BindError:

@@ -26,7 +26,7 @@ RESULTS: Final = (OK, UNSCHEDULABLE, ERROR)
 """unschedulable: no node fits, no eviction helps, or the pod is not bound, and the answer says why; error: the question could not be
 answered: it is no such question, the caches are not complete, or a fault of ours."""
 
-CAUSES: Final = ("no-room", "elsewhere", "gone", "invalid", "not-ready", "api-refused", "api-unreachable", "api-unknown")
+CAUSES: Final = ("no-room", "elsewhere", "gone", "invalid", "not-ready", "api-rejected", "api-unreachable", "api-unknown")
 """Why a pod was not bound. no-room: the node's cards were given to others after filter; elsewhere: it is on another node, or on
 its way there; api-unreachable: no Binding was sent; api-unknown: the API server has not said whether the Binding happened."""
 

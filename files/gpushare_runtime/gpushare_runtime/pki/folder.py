@@ -113,7 +113,7 @@ class Unreadable(OSError, Broken):
 
 
 class Folder:
-    """The certificates under one path. Times are UTC and given; OSError for what the disk refuses."""
+    """The certificates under one path. Times are UTC and given; OSError for what the disk rejects."""
 
     def __init__(self, path: Path, purpose: Purpose = EXTENDER) -> None:
         self.path = path

@@ -36,7 +36,7 @@ def test_specifications(spec: str, expected: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.parametrize("spec", ["", "0x16", "2x", "16G", "x16", "16+", "-16", "33x16", "16+32x16", "16:Voodoo 2"])
-def test_bad_specifications_are_refused(spec: str) -> None:
+def test_bad_specifications_are_rejected(spec: str) -> None:
     with pytest.raises(cards.CardsError):
         cards.cards_from_spec(spec, "gpu1", "seed")
 
@@ -78,7 +78,7 @@ def test_the_file_is_replaced_in_one_step(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_impossible_states_are_refused() -> None:
+def test_impossible_states_are_rejected() -> None:
     (card,) = cards.cards_from_spec("16", "gpu1", "s")
     state = cards.State(cards=(card,))
     with pytest.raises(cards.CardsError, match="16384 MiB, 16640 MiB would be in use"):

@@ -484,7 +484,7 @@ def test_a_broken_journal_is_named_and_nothing_is_changed(host: Path) -> None:
     assert content(host, FIRST) == b"new"
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     with pytest.raises(OSError, match="regular file"):
         Transaction("x", str(tmp_path)).write("/etc", b"")

@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain
     drain,
     evictable,
     name_of,
-    refusals,
+    rejections,
     uncordon,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
@@ -156,7 +156,7 @@ def test_a_node_that_there_is_not() -> None:
 
 
 def test_words_that_name_no_pod_are_shortened() -> None:
-    assert refusals("kubectl drain n failed: " + "x" * 5000) == "x" * 300
+    assert rejections("kubectl drain n failed: " + "x" * 5000) == "x" * 300
 
 
 def test_a_cordon_leaves_the_pods_and_is_undone() -> None:

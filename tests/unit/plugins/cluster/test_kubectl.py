@@ -117,10 +117,10 @@ def test_what_a_killed_run_left_is_removed_first() -> None:
     assert candidate.check(run, "ctr", IMAGE, [], []) is None
 
 
-def test_a_refusal_is_told_from_a_check_that_could_not_be_made() -> None:
-    refusal = (1, "", 'E1121 run.go:72] "command failed" err="unknown field \\"bogus\\""\n')
+def test_a_rejection_is_told_from_a_check_that_could_not_be_made() -> None:
+    rejection = (1, "", 'E1121 run.go:72] "command failed" err="unknown field \\"bogus\\""\n')
     with pytest.raises(candidate.CandidateError, match="unknown field"):
-        candidate.check(Answers(refusal), "ctr", IMAGE, [], [])
+        candidate.check(Answers(rejection), "ctr", IMAGE, [], [])
     why = candidate.check(Answers((1, "", "ctr: failed to dial: no such file\n")), "ctr", IMAGE, [], [])
     assert why == "the candidate was not checked: ctr: failed to dial: no such file"
     why = candidate.check(Answers((0, "Kubernetes v1.36.3\n", "")), "ctr", IMAGE, [], [])

@@ -50,7 +50,7 @@ def test_the_distributions_python_is_taken_unless_it_is_too_old(versions: dict[s
 
 
 @pytest.mark.parametrize(("versions", "words"), [({}, "found none"), ({"python3": "3.9"}, "python3 is 3.9")])
-def test_no_python_is_refused_with_what_was_found(versions: dict[str, str], words: str) -> None:
+def test_no_python_is_rejected_with_what_was_found(versions: dict[str, str], words: str) -> None:
     host = Host(versions)
     with pytest.raises(core.RuntimeEnvError, match=rf"3\.10 or newer is needed.*{words}.*gpushare_python"):
         core.find_python(host.run, host.which, "")

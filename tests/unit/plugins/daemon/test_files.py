@@ -162,14 +162,14 @@ class Systemd:
         self.enabled: set[str] = set()
         self.active: set[str] = set()
         self.process = ""
-        self.refuses = ""
+        self.rejects = ""
         self.reloads = 0
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[0] == "journalctl":
             return 0, "it said this", ""
         verb, name = argv[1], argv[-1]
-        if verb == self.refuses:
+        if verb == self.rejects:
             return 1, "", "Access denied"
         on_disk = {path.name: path.read_text() for path in self.folder.iterdir() if path.suffix != ".env"}
         if verb == "show":
@@ -242,7 +242,7 @@ def test_a_timer_that_is_not_wanted_is_stopped(tmp_path: Path) -> None:
 def test_systemds_own_words_are_the_error(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     (tmp_path / "p.timer").write_text("t")
-    systemd.refuses = "enable"
+    systemd.rejects = "enable"
     with pytest.raises(SystemdError, match=r"systemctl enable --no-reload --quiet p\.timer failed with exit status 1: Access denied"):
         systemd.companions(p_timer="t").settle()
 

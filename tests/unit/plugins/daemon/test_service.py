@@ -191,7 +191,7 @@ def test_any_part_changes_the_generation() -> None:
     assert len({generation(one) for one in parts}) == len(parts)
 
 
-def test_a_unit_without_a_service_is_refused() -> None:
+def test_a_unit_without_a_service_is_rejected() -> None:
     with pytest.raises(SystemdError, match=r"\[Service\]"):
         apart("[Unit]\n", "/x.env", ["g1"])
 
@@ -231,13 +231,13 @@ def test_a_changed_unit_is_not_read_where_that_would_hurt(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("word", ["a'b", 'a"b', "a\\b", "$HOME", "%h", "a;b", "x" * 90 + "'"])
-def test_a_word_that_systemd_would_read_otherwise_is_refused(word: str) -> None:
+def test_a_word_that_systemd_would_read_otherwise_is_rejected(word: str) -> None:
     with pytest.raises(SystemdError, match="a word may have letters, digits") as error:
         apart(f"[Service]\nExecStart=/x {word} y\n", "/x.env", [])
     assert len(str(error.value)) < 260
 
 
-def test_a_unit_that_starts_nothing_is_refused() -> None:
+def test_a_unit_that_starts_nothing_is_rejected() -> None:
     with pytest.raises(SystemdError, match="a line ExecStart="):
         apart("[Service]\nType=oneshot\n", "/x.env", [])
 

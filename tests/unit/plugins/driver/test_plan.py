@@ -28,7 +28,7 @@ def plan(name: str = "debian_12", wish: Wish = CURRENT, **changes: Any) -> Plan:
 
 
 def checks(found: Plan) -> list[str]:
-    return [one.check for one in found.refused]
+    return [one.check for one in found.rejected]
 
 
 def names(found: Plan) -> list[str]:
@@ -107,14 +107,14 @@ def test_headers_for_the_running_and_the_next_kernel() -> None:
     assert [name for name, _ in found.headers] == ["linux-headers-6.1.0-32-amd64", "linux-headers-amd64"]
 
 
-def test_two_kernels_whose_headers_are_one_package_are_refused() -> None:
+def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
     two = {"next_release": "5.14.0-570.1.1.el9_6.x86_64"}
     assert checks(plan("rhel_9", **two)) == ["headers"]
     assert checks(plan("rhel_9", **two, headers=("5.14.0-503.11.1.el9_5.x86_64",))) == []
 
 
 @pytest.mark.parametrize(
-    ("devices", "version", "wanted", "module", "refused"),
+    ("devices", "version", "wanted", "module", "rejected"),
     [
         ((T4,), "580.126.20", "auto", "open", []),
         ((T4,), "550.163.01", "auto", "proprietary", []),
@@ -139,10 +139,10 @@ def test_two_kernels_whose_headers_are_one_package_are_refused() -> None:
     ],
 )
 def test_the_kernel_module_by_the_generation_of_the_cards(
-    devices: tuple[str, ...], version: str, wanted: str, module: str, refused: list[str]
+    devices: tuple[str, ...], version: str, wanted: str, module: str, rejected: list[str]
 ) -> None:
     found = plan(wish=Wish(version, module=wanted), devices=devices)
-    assert (found.module, checks(found)) == (module, refused)
+    assert (found.module, checks(found)) == (module, rejected)
 
 
 def test_a_card_that_is_not_known_is_said() -> None:
@@ -184,7 +184,7 @@ STRICT = {"strict": True, "secure_boot": "enabled"}
 
 
 @pytest.mark.parametrize(
-    ("name", "wish", "build", "refused"),
+    ("name", "wish", "build", "rejected"),
     [
         ("debian_12", CURRENT, "dkms", ["secure_boot"]),
         ("debian_12", replace(CURRENT, own_key=True), "dkms", []),
@@ -196,27 +196,27 @@ STRICT = {"strict": True, "secure_boot": "enabled"}
         ("suse_15", replace(CURRENT, module="proprietary"), "precompiled", ["secure_boot"]),
     ],
 )
-def test_secure_boot_is_found_before_anything_is_changed(name: str, wish: Wish, build: str, refused: list[str]) -> None:
+def test_secure_boot_is_found_before_anything_is_changed(name: str, wish: Wish, build: str, rejected: list[str]) -> None:
     found = plan(name, wish, **STRICT)
-    assert (found.build, checks(found)) == (build, refused)
-    for one in found.refused:
+    assert (found.build, checks(found)) == (build, rejected)
+    for one in found.rejected:
         assert "mokutil --import" in one.cure
 
 
 @pytest.mark.parametrize(
-    ("wish", "refused"),
+    ("wish", "rejected"),
     [
         (replace(CURRENT, build="precompiled"), ["build"]),
         (Wish("535.261.03", source="distribution", build="precompiled"), ["build"]),
         (replace(CURRENT, build="dkms"), []),
     ],
 )
-def test_a_build_that_the_source_lacks(wish: Wish, refused: list[str]) -> None:
-    assert checks(plan(wish=wish)) == refused
+def test_a_build_that_the_source_lacks(wish: Wish, rejected: list[str]) -> None:
+    assert checks(plan(wish=wish)) == rejected
 
 
 @pytest.mark.parametrize(
-    ("have", "module", "want", "ok", "change", "refused"),
+    ("have", "module", "want", "ok", "change", "rejected"),
     [
         (None, None, "580.126.20", False, "install", []),
         ("580.126.20", "open", "580.126.20", False, "none", []),
@@ -230,21 +230,21 @@ def test_a_build_that_the_source_lacks(wish: Wish, refused: list[str]) -> None:
         ("580.95.05", "open", "580.126.20", False, "upgrade", ["change"]),
     ],
 )
-def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want: str, ok: bool, change: str, refused: list[str]) -> None:
+def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want: str, ok: bool, change: str, rejected: list[str]) -> None:
     found = plan(wish=Wish(want, change_ok=ok), version=have, module=module)
-    assert (found.change, checks(found)) == (change, refused)
+    assert (found.change, checks(found)) == (change, rejected)
 
 
 @pytest.mark.parametrize(
-    ("changes", "refused"),
+    ("changes", "rejected"),
     [
         ({"vendor": "DGX OS 6.1.0"}, "vendor_image"),
         ({"container": True}, "driver_container"),
         ({"run_file": True}, "run_file"),
     ],
 )
-def test_what_somebody_else_manages_is_left_alone(changes: dict[str, Any], refused: str) -> None:
-    assert checks(plan(**changes)) == [refused]
+def test_what_somebody_else_manages_is_left_alone(changes: dict[str, Any], rejected: str) -> None:
+    assert checks(plan(**changes)) == [rejected]
 
 
 def test_a_change_of_module_may_remove_the_other_kind_only() -> None:
@@ -312,13 +312,13 @@ def test_nouveau_is_blacklisted_once() -> None:
 def test_a_version_that_is_none(version: str) -> None:
     found = plan(wish=Wish(version))
     assert checks(found) == ["version"]
-    assert len(str(found.refused[0])) < 400
+    assert len(str(found.rejected[0])) < 400
 
 
 def test_a_distribution_without_data() -> None:
     found = make(replace(DEBIAN, name="Alpine Linux v3.20"), CURRENT, None)
     assert checks(found) == ["distribution"]
-    assert "Alpine Linux v3.20 on x86_64" in found.refused[0].found
+    assert "Alpine Linux v3.20 on x86_64" in found.rejected[0].found
 
 
 def test_a_source_that_the_distribution_or_its_machine_lacks() -> None:
@@ -356,7 +356,7 @@ def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "changes", "refused"),
+    ("wish", "changes", "rejected"),
     [
         (replace(RUN_FILE, run_file="NVIDIA-580.126.20.run"), {}, ["run_file"]),
         (replace(RUN_FILE, run_file="/root/NVIDIA-Linux-x86_64-550.163.01.run"), {}, ["run_file"]),
@@ -368,8 +368,8 @@ def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
         (RUN_FILE, STRICT, ["secure_boot"]),
     ],
 )
-def test_a_run_file_that_would_fail_half_way(wish: Wish, changes: dict[str, Any], refused: list[str]) -> None:
-    assert checks(plan(wish=wish, **changes)) == refused
+def test_a_run_file_that_would_fail_half_way(wish: Wish, changes: dict[str, Any], rejected: list[str]) -> None:
+    assert checks(plan(wish=wish, **changes)) == rejected
 
 
 WORDS = st.sampled_from(["auto", "open", "proprietary"])
@@ -383,16 +383,16 @@ WORDS = st.sampled_from(["auto", "open", "proprietary"])
     st.sampled_from(["nvidia", "distribution", "run_file"]),
     st.booleans(),
 )
-def test_a_plan_that_is_not_refused_suits_every_card(
+def test_a_plan_that_is_not_rejected_suits_every_card(
     name: str, devices: list[str], version: tuple[int, int], module: str, source: str, strict: bool
 ) -> None:
     wish = Wish(
         f"{version[0]}.{version[1]}", source=source, module=module, run_file=f"/x/{version[0]}.{version[1]}.run", fingerprints=("A" * 40,)
     )
     found = plan(name, wish, devices=tuple(devices), strict=strict)
-    for one in found.refused:
+    for one in found.rejected:
         assert all((one.found, one.expected, one.cure))
-    if found.refused:
+    if found.rejected:
         return
     for card in filter(None, map(generation, devices)):
         assert card.first <= version[0] <= (card.last or 9999)

@@ -352,7 +352,7 @@ def waiting(reason: str) -> Json:
     return {"phase": "Pending", "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason}}}]}
 
 
-REFUSED = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}]}
+REJECTED = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}]}
 
 
 def test_probe_pods_are_waited_for_until_they_run() -> None:
@@ -366,8 +366,8 @@ def test_probe_pods_are_waited_for_until_they_run() -> None:
     assert [item["metadata"]["name"] for item in api.sent[0]["items"]] == [probe]
 
 
-@pytest.mark.parametrize(("node", "status"), [("", REFUSED), ("gpu1", waiting("ErrImageNeverPull"))])
-def test_a_refusal_that_lasts_is_not_waited_out(node: str, status: Json) -> None:
+@pytest.mark.parametrize(("node", "status"), [("", REJECTED), ("gpu1", waiting("ErrImageNeverPull"))])
+def test_a_rejection_that_lasts_is_not_waited_out(node: str, status: Json) -> None:
     found, clock, _api = place([api_pod(name("gpu1"), node=node, **status)])
     assert found[name("gpu1")] is not None
     assert clock.now == 15.5, "the first look after 15 seconds"

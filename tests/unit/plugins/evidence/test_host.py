@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import arguments_of
 
 from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
@@ -358,7 +358,7 @@ def test_a_container_runtime_is_compared_with_its_files(monkeypatch: pytest.Monk
     assert opened == [((unit or usual, "run", arguments_of, program), config or None, "run", 10.0)] * 3
 
 
-@pytest.mark.parametrize("error", [Refused("no"), CriError("no"), OSError("no"), ValueError("no")])
+@pytest.mark.parametrize("error", [Rejected("no"), CriError("no"), OSError("no"), ValueError("no")])
 def test_why_a_container_runtime_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def find_unit(*_arguments: object) -> None:
         raise error

@@ -143,7 +143,7 @@ def same(left: Any, right: Any) -> bool:
 
 @settings(max_examples=400)
 @given(SEEDS)
-def test_it_reads_what_tomllib_reads_and_refuses_what_it_refuses(seed: int) -> None:
+def test_it_reads_what_tomllib_reads_and_rejects_what_it_rejects(seed: int) -> None:
     text = Writer(seed).document()
     assert same(ours(text), oracle(text))
 
@@ -619,7 +619,7 @@ def test_inline_tables_are_extended_inside_their_braces() -> None:
     assert set_value(text, ("a", "options", "SystemdCgroup"), False) == text.replace("true", "false")
 
 
-def test_what_lies_in_an_array_of_tables_is_refused() -> None:
+def test_what_lies_in_an_array_of_tables_is_rejected() -> None:
     with pytest.raises(TomlError, match="is no table"):
         set_value("[[a]]\nb = 1\n", ("a", "c"), 2)
 
@@ -629,7 +629,7 @@ def test_a_value_is_not_turned_into_a_table() -> None:
         set_value("[a]\nb = 1\n", ("a", "b", "c d"), 2)
 
 
-def test_what_would_lose_something_else_is_refused() -> None:
+def test_what_would_lose_something_else_is_rejected() -> None:
     words = r"^the layout around a is not one that can be edited safely; change it by hand$"
     with pytest.raises(TomlError, match=words):
         set_value("[a.b]\nc = 1\n", ("a",), {})

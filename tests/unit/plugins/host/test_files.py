@@ -65,7 +65,7 @@ def test_no_file_and_an_empty_one_are_told_apart() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(path: Path) -> None:
+def test_what_is_no_regular_file_is_rejected_and_not_waited_for(path: Path) -> None:
     os.mkfifo(path.parent / "pipe")
     descriptors = os.listdir("/proc/self/fd")
     for other in (path.parent, path.parent / "pipe"):

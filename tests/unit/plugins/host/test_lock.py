@@ -34,7 +34,7 @@ def holder(path: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def test_a_second_run_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
+def test_a_second_run_is_rejected_with_the_name_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     process = holder(path)
     try:

@@ -69,7 +69,7 @@ def own(**changes: Any) -> Token:
         (own(), "u2", 0, "a ServiceAccount that is gone"),
         (own(), None, 0, "a ServiceAccount that is gone"),
         (own(subject="system:serviceaccount:a:b"), "u1", 0, "that of system:serviceaccount:a:b"),
-        (own(accepted=False), "u1", 0, "the API server refuses"),
+        (own(accepted=False), "u1", 0, "the API server rejects"),
         (None, "u1", 0, "no token of its own yet"),
     ],
 )

@@ -61,7 +61,7 @@ class FakeKubelet:
         self.version = version
         self.release = tuple(int(part) for part in version.split(".")[:2])
         self.calls: list[list[str]] = []
-        self.refuses: set[str] = set()
+        self.rejects: set[str] = set()
         self.pid, self.since, self.argv, self.gates, self.active = 0, 0.0, [], {}, "inactive"
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Health)
         self.server.well = False  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ class FakeKubelet:
         self.gates = self._understood()
         self.pid += 100
         self.since = time.time()
-        well = set(self.gates) <= KNOWN[self.release] and not self.refuses & {name for name, value in self.gates.items() if value}
+        well = set(self.gates) <= KNOWN[self.release] and not self.rejects & {name for name, value in self.gates.items() if value}
         self.active = "active" if well else "activating"
         self.server.well = well  # type: ignore[attr-defined]
         if well:

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Rejected
 
 from unit.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, FOLDER, FakeKubelet
 from unit.plugins.kubelet.found_states import CONFIG_TEXT, NEW_DROP_IN, OLD_DROP_IN, STATES
@@ -112,7 +112,7 @@ def test_a_comment_and_an_unknown_setting_stay(made: list[FakeKubelet], tmp_path
 def test_a_kubelet_that_does_not_come_up_gets_its_files_back(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.9")
     before = tree(host)
-    host.refuses = {"DevicePlugins"}
+    host.rejects = {"DevicePlugins"}
     with pytest.raises(TransactionError, match="put back what was there") as caught:
         run(host)
     assert "what kubelet says" in str(caught.value)
@@ -144,13 +144,13 @@ def test_killed_anywhere_the_next_run_finishes(made: list[FakeKubelet], tmp_path
         assert host.gates["DevicePlugins"] is False, wanted
 
 
-def test_a_gate_that_this_kubelet_does_not_list_is_refused(
+def test_a_gate_that_this_kubelet_does_not_list_is_rejected(
     made: list[FakeKubelet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.9")
     before = tree(host)
     monkeypatch.setitem(__import__("unit.plugins.kubelet.fake_kubelet", fromlist=["LISTED"]).LISTED, (1, 9), ("CPUManager",))
-    with pytest.raises(Refused, match="does not list the feature gate Accelerators, DevicePlugins"):
+    with pytest.raises(Rejected, match="does not list the feature gate Accelerators, DevicePlugins"):
         run(host)
     assert tree(host) == before
 
@@ -160,7 +160,7 @@ def test_no_daemon_reload_while_a_container_uses_a_card(made: list[FakeKubelet],
     host.root.process(4711, "train.py", namespace="pid:[7]")
     host.root.link("/proc/4711/fd/9", "/dev/nvidia0")
     before = tree(host)
-    with pytest.raises(Refused, match="1 processes in containers use a card now"):
+    with pytest.raises(Rejected, match="1 processes in containers use a card now"):
         run(host)
     assert (tree(host), host.reloads) == (before, 0)
     allowed = Wanted("present", ("DevicePlugins",), "kubelet.service", 1.0, True)
@@ -214,7 +214,7 @@ def test_edits_of_others_in_an_environment_file_stay(made: list[FakeKubelet], tm
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_place(
+def test_what_cannot_be_read_is_rejected_with_its_place(
     made: list[FakeKubelet], tmp_path: Path, version: str, files: dict[str, str], words: str
 ) -> None:
     started = FakeKubelet.start
@@ -226,16 +226,16 @@ def test_what_cannot_be_read_is_refused_with_its_place(
     made.append(host)
     host.active, host.pid = "active", 7
     before = tree(host)
-    with pytest.raises(Refused, match=words) as caught:
+    with pytest.raises(Rejected, match=words) as caught:
         run(host)
     assert "nothing was changed" in str(caught.value)
     assert tree(host) == before
 
 
-def test_a_stopped_kubelet_is_refused(made: list[FakeKubelet], tmp_path: Path) -> None:
+def test_a_stopped_kubelet_is_rejected(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.9")
     host.active = "failed"
-    with pytest.raises(Refused, match=r"kubelet\.service is failed, expected active"):
+    with pytest.raises(Rejected, match=r"kubelet\.service is failed, expected active"):
         run(host)
 
 

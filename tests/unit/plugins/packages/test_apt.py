@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Plan, Refused, Repository, Wanted, check
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Plan, Rejected, Repository, Wanted, check
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
 FILE = "/etc/apt/preferences.d/gpushare-nvidia-driver"
@@ -48,5 +48,5 @@ def test_what_may_go_is_named_to_apt_if_it_is_there() -> None:
 
 @pytest.mark.parametrize("version", ["580 evil", "a\nPin: x", "x" * 300])
 def test_a_preferred_version_is_a_version(version: str) -> None:
-    with pytest.raises(Refused, match="version of the repository"):
+    with pytest.raises(Rejected, match="version of the repository"):
         check(Wanted("x", (Package("a"),), replace(REPOSITORY, version=version)))

@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Package,
     PackagesError,
     Plan,
-    Refused,
+    Rejected,
     Repository,
     Step,
     Wanted,
@@ -65,7 +65,7 @@ class Fake(Manager):
     def plan(self, wanted: Wanted, files: Mapping[str, bytes | None]) -> Plan:
         self.asked.append("plan")
         if self.down:
-            raise Refused("the repository does not answer")
+            raise Rejected("the repository does not answer")
         versions = {one.name: choose(one.name, one.version, self.repository.get(one.name, []), "here") for one in wanted.packages}
         now = self.installed(list(versions))
         steps = [Step(name, now[name].version, version) for name, version in versions.items() if now[name].version != version]
@@ -184,7 +184,7 @@ def test_packages_stay_where_they_are_to(root: str) -> None:
 
 def test_a_package_that_would_go_must_be_named(root: str) -> None:
     before, host = tree(root), Fake(**{"nvidia-docker2": ("2.13-1", False)})
-    with pytest.raises(Refused, match="would remove nvidia-docker2"):
+    with pytest.raises(Rejected, match="would remove nvidia-docker2"):
         present(wanted(), host, False, root)
     assert tree(root) == before
     present(wanted(replaces=("nvidia-docker2",)), host, False, root)
@@ -285,7 +285,7 @@ def test_a_rotated_key_goes_with_the_first_and_one_that_stays_is_named(root: str
 def test_a_repository_that_fails_leaves_everything(root: str) -> None:
     before, host = tree(root), Fake()
     host.down = True
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         present(wanted(), host, False, root)
     assert tree(root) == before
     host.down, host.broken = False, True
@@ -333,7 +333,7 @@ def test_killed_anywhere_the_next_run_finishes_and_knows_how_it_was(root: str, k
 def test_an_interrupted_package_manager_is_repaired_only_if_we_did_it(root: str) -> None:
     host = Fake()
     host.problem = "tk is half configured"
-    with pytest.raises(Refused, match="half configured"):
+    with pytest.raises(Rejected, match="half configured"):
         present(wanted(), host, False, root)
     host.problem = ""
     present(wanted(), host, False, root)
@@ -381,14 +381,14 @@ def test_versions() -> None:
 
 def test_names_that_are_options_or_paths_are_rejected() -> None:
     for package in (Package("--purge"), Package("a b"), Package("../x"), Package("tk", "-o"), Package("tk", "1 2"), Package("x" * 200)):
-        with pytest.raises(Refused):
+        with pytest.raises(Rejected):
             check(Wanted("x", (package,)))
     for url in ("https://example.org/a b", "ftp://example.org", "https://example.org/\nDeb: x"):
-        with pytest.raises(Refused):
+        with pytest.raises(Rejected):
             check(Wanted("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
-    with pytest.raises(Refused, match="a module of the repository"):
+    with pytest.raises(Rejected, match="a module of the repository"):
         check(Wanted("x", (Package("tk"),), replace(REPOSITORY, modules=("../x",))))
-    with pytest.raises(Refused, match="no key"):
+    with pytest.raises(Rejected, match="no key"):
         check(Wanted("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
 
 
@@ -418,12 +418,12 @@ def test_the_table_of_dnf() -> None:
         ("libnvidia", "2:1.17.8-1", False),
         ("old", "1.0-1", True),
     ]
-    with pytest.raises(Refused, match="not known here"):
+    with pytest.raises(Rejected, match="not known here"):
         table(TABLE.replace("Upgrading:", "Swapping:"))
 
 
 def test_a_stream_of_a_module_is_enabled_by_nobody() -> None:
     streams = TABLE.replace("\nTransaction", "Enabling module streams:\n nvidia-driver                 latest-dkms\n\nTransaction")
     assert table(streams, ["nvidia-driver"]) == table(TABLE)
-    with pytest.raises(Refused, match="a stream of the module 'nvidia-driver'"):
+    with pytest.raises(Rejected, match="a stream of the module 'nvidia-driver'"):
         table(streams)

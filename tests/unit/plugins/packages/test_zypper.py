@@ -7,7 +7,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.zypper import locked, table, with_locks, without_locks
 
 # As `zypper addlock` of 1.14.42 writes it.
@@ -45,5 +45,5 @@ def test_what_becomes_of_packages() -> None:
     )
     assert table(summary(parts)) == {"a": "1.0-1", "b": "3:2.0-1", "c": None}
     assert table(summary("")) == {}
-    with pytest.raises(Refused, match="'to-shred'"):
+    with pytest.raises(Rejected, match="'to-shred'"):
         table(summary("<to-shred><solvable type='package' name='a' edition='1'/></to-shred>"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which unit of memory preflight refuses: too many ids for kubelet, or another one while pods have memory."""
+"""Which unit of memory preflight rejects: too many ids for kubelet, or another one while pods have memory."""
 
 from __future__ import annotations
 
@@ -65,27 +65,27 @@ def test_the_list_is_as_long_as_it_really_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cards", "refused", "fits"),
+    ("cards", "rejected", "fits"),
     [(of(8, 80), ["MiB"], "64MiB"), (of(4, 16), [], "MiB"), (of(16, 192), ["MiB"], "64MiB"), (of(40, 192), ["MiB", "64MiB"], "128MiB")],
 )
-def test_a_unit_with_too_many_ids_is_refused_with_the_one_that_fits(cards: list[tuple[str, int]], refused: list[str], fits: str) -> None:
+def test_a_unit_with_too_many_ids_is_rejected_with_the_one_that_fits(cards: list[tuple[str, int]], rejected: list[str], fits: str) -> None:
     assert smallest_fitting(cards) == fits
-    assert [unit for unit in reversed(UNITS) if judged(unit, cards)] == refused
-    for unit in refused:
+    assert [unit for unit in reversed(UNITS) if judged(unit, cards)] == rejected
+    for unit in rejected:
         (reason,) = judged(unit, cards)
         assert (reason.check, reason.severity) == ("memory_unit", "error")
         assert f"{count(cards, unit)} ids" in reason.found
         assert f"gpushare_memory_unit: {fits}" in reason.cure
 
 
-def test_another_unit_while_pods_have_memory_is_refused_with_both_cures() -> None:
+def test_another_unit_while_pods_have_memory_is_rejected_with_both_cures() -> None:
     (reason,) = judged("256MiB", of(2, 16), "GiB", PODS[:1])
     assert "1 pod that has memory of the cards in units of GiB" in reason.found
     assert PODS[0] in reason.found
     assert "keep gpushare_memory_unit: GiB" in reason.cure
     assert judged("256MiB", of(2, 16), "GiB", ()) == []
     assert judged("GiB", of(2, 16), "GiB", PODS) == []
-    assert judged("256MiB", of(2, 16), "", PODS) == [], "the original's unit is not known here: the device plugin refuses it itself"
+    assert judged("256MiB", of(2, 16), "", PODS) == [], "the original's unit is not known here: the device plugin rejects it itself"
     assert judged("TiB", of(2, 16), "GiB", PODS) == []
 
 

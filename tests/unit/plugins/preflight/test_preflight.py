@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which facts, inventories and variables are refused, which are warned of, and in which words."""
+"""Which facts, inventories and variables are rejected, which are warned of, and in which words."""
 
 from __future__ import annotations
 
@@ -487,7 +487,7 @@ def test_a_cluster_that_answers_and_has_every_host_is_fit() -> None:
     assert of_cluster({"item": "cp0", "msg": "no route", "unreachable": True}, answer("cp1", NODES)) == []
 
 
-def test_a_host_that_is_no_node_is_refused_alone() -> None:
+def test_a_host_that_is_no_node_is_rejected_alone() -> None:
     (one,) = of_cluster(answer("cp1", NODES), hosts=("cp1", "gpu1", "gpu9"))
     assert one == ("gpu9", "node", "no node 'gpu9' in the cluster of cp1")
 
@@ -522,13 +522,13 @@ def test_an_answer_without_authorities_is_one_of_an_older_release() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1.24.17", "v1.22.2+rke2r1", "v1.20.0"])
-def test_a_cluster_whose_scheduler_could_not_read_our_configuration_is_refused(version: str) -> None:
+def test_a_cluster_whose_scheduler_could_not_read_our_configuration_is_rejected(version: str) -> None:
     assert of_cluster(answer("cp1", NODES, version)) == [("cp1", "kubernetes", f"Kubernetes {version}")]
 
 
-def test_a_control_plane_that_cannot_ask_or_may_not_is_refused() -> None:
-    gone = {"item": "cp1", "failed": True, "msg": "kubectl get failed: refused"}
-    assert of_cluster(gone) == [("cp1", "api", "no answer from the API server (kubectl get failed: refused)")]
+def test_a_control_plane_that_cannot_ask_or_may_not_is_rejected() -> None:
+    gone = {"item": "cp1", "failed": True, "msg": "kubectl get failed: rejected"}
+    assert of_cluster(gone) == [("cp1", "api", "no answer from the API server (kubectl get failed: rejected)")]
     assert of_cluster(gone, answer("cp2", [*NODES, "cp2"]), hosts=("cp1", "cp2"))[0][:2] == ("cp1", "api")
     # A run that is limited to a GPU node, and nobody to be asked.
     assert of_cluster(gone, hosts=("gpu1",))[0][:2] == ("cp1", "api")
@@ -596,7 +596,7 @@ def test_what_several_hosts_share_is_the_same_on_all_of_them(values: dict[str, d
     assert [str(one).partition("found ")[2].rpartition("; set it")[0] for one in found_] == said
 
 
-def test_a_gpu_node_of_another_distribution_is_refused_before_its_containerd_is_looked_for(tmp_path: Path) -> None:
+def test_a_gpu_node_of_another_distribution_is_rejected_before_its_containerd_is_looked_for(tmp_path: Path) -> None:
     root = gpu(debian(FakeRoot(tmp_path)))
     root.process(50, "/usr/local/bin/k3s", "agent")
     assert ("distribution", "error") in found(root)

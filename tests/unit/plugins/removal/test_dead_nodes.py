@@ -36,18 +36,18 @@ def stranger(name: str) -> Known:
 )
 def test_the_node_of_a_dead_host_is_the_one_that_the_inventory_names(asked: Known, node: str) -> None:
     choice = choose([asked], STATES, ACCOUNTS)
-    assert (choice.nodes, choice.refusals) == ((node,), ())
+    assert (choice.nodes, choice.rejections) == ((node,), ())
 
 
 def test_a_node_that_is_ready_is_not_dead() -> None:
     choice = choose([host("gpu1"), host("gpu2")], STATES, ACCOUNTS)
     assert choice.nodes == ("gpu2",)
-    (words,) = choice.refusals
+    (words,) = choice.rejections
     assert words.startswith("the node gpu1 is Ready, so gpu1 is not dead: run the playbook remove_node")
 
 
 def test_a_ready_control_plane_of_that_name_is_not_dead_either() -> None:
-    assert choose([stranger("cp1")], STATES, ACCOUNTS).refusals
+    assert choose([stranger("cp1")], STATES, ACCOUNTS).rejections
 
 
 @pytest.mark.parametrize("name", ["gpu9", "gpu", "*", "", "../gpu2", "GPU2"])
@@ -55,10 +55,10 @@ def test_a_name_that_the_cluster_does_not_have_is_no_node(name: str) -> None:
     assert choose([stranger(name)], STATES, ACCOUNTS).nodes == ()
 
 
-def test_a_name_that_fits_two_nodes_is_refused_until_the_inventory_says_which() -> None:
+def test_a_name_that_fits_two_nodes_is_rejected_until_the_inventory_says_which() -> None:
     states = {"gpu2": "Unknown", "gpu2.example.org": "Unknown"}
     choice = choose([host("gpu2")], states, [])
-    assert choice.refusals == ("gpu2 may be any of the nodes gpu2, gpu2.example.org: set gpushare_node_name for it",)
+    assert choice.rejections == ("gpu2 may be any of the nodes gpu2, gpu2.example.org: set gpushare_node_name for it",)
     assert choose([host("gpu2", node="gpu2.example.org")], states, []).nodes == ("gpu2.example.org",)
 
 
@@ -66,9 +66,9 @@ def test_an_account_without_our_prefix_names_no_node() -> None:
     assert choose([stranger("gone")], {}, ["gone", "gpushare-extender"]).nodes == ()
 
 
-def test_a_long_name_is_cut_in_a_refusal() -> None:
+def test_a_long_name_is_cut_in_a_rejection() -> None:
     long = "a" * 200
-    (words,) = choose([Known("b" * 300, "", long, ())], {long: "True"}, []).refusals
+    (words,) = choose([Known("b" * 300, "", long, ())], {long: "True"}, []).rejections
     assert "b" * 81 not in words
 
 

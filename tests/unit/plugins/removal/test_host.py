@@ -663,14 +663,14 @@ def test_a_files_fate(tmp_path: Path, before: str | None, left: bytes | None, no
 
 
 class Told(Systemd):
-    """With settings of somebody else, or a systemd that refuses something."""
+    """With settings of somebody else, or a systemd that rejects something."""
 
     drop_ins = ""
-    refuses = ""
+    rejects = ""
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         status, out, err = super().__call__(argv)
-        if argv[1] == self.refuses:
+        if argv[1] == self.rejects:
             return 1, "", " not today\n"
         return status, out.replace("DropInPaths=", f"DropInPaths={self.drop_ins}") if argv[2:] and "extender" in argv[2] else out, err
 
@@ -691,11 +691,11 @@ def test_settings_of_others_for_a_unit_of_ours_are_named(host: Host) -> None:
 def test_a_systemd_that_does_not_forget_is_an_error_but_not_that_nothing_had_failed(host: Host) -> None:
     told = Told(host.root)
     told.loaded, told.active = host.systemd.loaded, host.systemd.active
-    told.refuses = "daemon-reload"
+    told.rejects = "daemon-reload"
     with pytest.raises(RemoveError, match="systemctl daemon-reload failed: not today; run it"):
         plan_services(host.layout, told).apply()
     host.root.file(EXTENDER, "# Copyright: gpushare.kubernetes contributors\n")
-    told.refuses = "reset-failed"
+    told.rejects = "reset-failed"
     plan_services(host.layout, told).apply()
     assert ["reset-failed", "gpushare-extender.service"] in told.calls
 

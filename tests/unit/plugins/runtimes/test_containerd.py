@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Refused, Runtimes, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, Runtimes, stripped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -343,20 +343,20 @@ def test_no_scratch_file_is_left(tmp_path: Path, folder: Path, monkeypatch: pyte
         ("version = 3\n", "has configuration version 3, expected 2, 3 or 4 and at most 2"),
     ],
 )
-def test_what_cannot_be_right_is_refused_with_a_cure(folder: Path, text: str, message: str) -> None:
+def test_what_cannot_be_right_is_rejected_with_a_cure(folder: Path, text: str, message: str) -> None:
     machine = Machine(model("1.7.24"), folder).write({"config.toml": text})
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(Rejected, match=message):
         machine.present()
     assert machine.texts() == {"config.toml": text.encode()}
 
 
-def test_taking_it_out_is_refused_where_it_would_break_what_others_built_on_it(folder: Path) -> None:
+def test_taking_it_out_is_rejected_where_it_would_break_what_others_built_on_it(folder: Path) -> None:
     machine = Machine(model("1.7.24"), folder).write({"config.toml": kubeadm(2)})
     machine.present()
     # Somebody else's file makes ours the default as well; without our entry that name would lead nowhere.
     text = machine.config.read_text().replace("version = 2\n", f'version = 2\nimports = ["{folder}/theirs.toml"]\n')
     machine.write({"config.toml": text, "theirs.toml": f'version = 2\n[{section(2)}.containerd]\ndefault_runtime_name = "nvidia"\n'})
-    with pytest.raises(Refused, match="the default runtime 'nvidia' would not exist"):
+    with pytest.raises(Rejected, match="the default runtime 'nvidia' would not exist"):
         machine.absent()
 
 
@@ -392,7 +392,7 @@ def test_what_is_no_secret_is_shown() -> None:
     assert containerd_config.masked(text) == text
 
 
-def test_a_refusal_tells_no_secret() -> None:
+def test_a_rejection_tells_no_secret() -> None:
     secret = {"registry": {"configs": {"a": {"auth": {"password": "geheim"}}}}, "enable_selinux": True}
     dump = {"plugins": {OLD: {"containerd": {}, **secret}}}
     found = containerd_config.differences(dump, {"plugins": {OLD: {"containerd": {}}}})
@@ -415,7 +415,7 @@ def test_the_release_is_read_as_distributions_print_it(printed: str, release: tu
 
 
 def test_another_program_is_not_taken_for_containerd() -> None:
-    with pytest.raises(Refused, match=r"found one that calls itself 'k3s version v1.30.4\+k3s1"):
+    with pytest.raises(Rejected, match=r"found one that calls itself 'k3s version v1.30.4\+k3s1"):
         containerd_config.release("k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n")
 
 
@@ -561,14 +561,14 @@ def test_containerds_words_and_ours_name_the_file(folder: Path) -> None:
     def failing(arguments: Sequence[str]) -> Answer:
         return (1, " out \n", "") if arguments[0] == "--config" else model("2.1.4")(arguments)
 
-    with pytest.raises(Refused, match=f"^containerd --config {folder}/config.toml config migrate failed: out$"):
+    with pytest.raises(Rejected, match=f"^containerd --config {folder}/config.toml config migrate failed: out$"):
         Installation(failing, str(folder / "config.toml")).dump()
     machine = Machine(model("1.7.24"), folder).write({"config.toml": "version = 2\nimports = ['a.toml', 'b.toml']\n"})
     machine.write({"a.toml": "version = 2\n"})
     (folder / "b.toml").write_bytes(b"\xff")
-    with pytest.raises(Refused, match=rf"^{folder}/b.toml is not UTF-8 \(.*\): a container runtime's configuration must be$"):
+    with pytest.raises(Rejected, match=rf"^{folder}/b.toml is not UTF-8 \(.*\): a container runtime's configuration must be$"):
         machine.installation.read({})
-    with pytest.raises(Refused, match=f"^{folder}/a.toml cannot be read: line 1: expected a key"):
+    with pytest.raises(Rejected, match=f"^{folder}/a.toml cannot be read: line 1: expected a key"):
         machine.installation.read({str(folder / "a.toml"): "[\n"})
 
 
@@ -579,7 +579,7 @@ def test_where_no_place_has_the_effect_alone_every_place_is_named(folder: Path) 
         return status, out.replace('"enable_selinux" = false', '"enable_selinux" = true') if BINARY in out else out, err
 
     machine = Machine(odd, folder).write({"config.toml": "version = 2\nimports = ['a.toml']\n", "a.toml": "version = 2\n"})
-    with pytest.raises(Refused) as error:
+    with pytest.raises(Rejected) as error:
         machine.present()
     change = f"plugins.{OLD}.enable_selinux: expected False, found True"
     assert str(error.value) == (
@@ -637,17 +637,17 @@ def test_what_is_missing_is_said_in_full_where_there_is_no_entry_and_as_a_differ
         ("", None, "^found the runtimes none and the default ''"),
     ],
 )
-def test_a_default_that_runc_does_not_run_is_refused(name: str, runtimes: dict[str, Any] | None, words: str) -> None:
-    with pytest.raises(Refused, match=words):
+def test_a_default_that_runc_does_not_run_is_rejected(name: str, runtimes: dict[str, Any] | None, words: str) -> None:
+    with pytest.raises(Rejected, match=words):
         containerd_config.needed({"default_runtime_name": name, "runtimes": runtimes}, BINARY)
 
 
-def test_a_dump_without_a_cri_plugin_is_refused() -> None:
-    with pytest.raises(Refused, match=r"^this containerd has no CRI plugin, .*\(it is \['cri'\]\)$"):
+def test_a_dump_without_a_cri_plugin_is_rejected() -> None:
+    with pytest.raises(Rejected, match=r"^this containerd has no CRI plugin, .*\(it is \['cri'\]\)$"):
         dump_section({"disabled_plugins": ["cri"], "plugins": {OLD: {"containerd": 1}, NEW: {}}})
     assert dump_section({"plugins": {OLD: {"containerd": {"a": 1}}, NEW: {"containerd": {"b": 1}}}}) == {"b": 1}
     for name in ("cri", OLD, NEW):
-        with pytest.raises(Refused, match=f"^disabled_plugins of containerd's configuration has {name}, so"):
+        with pytest.raises(Rejected, match=f"^disabled_plugins of containerd's configuration has {name}, so"):
             containerd_config.check_enabled({"disabled_plugins": ["other", name]})
     containerd_config.check_enabled({"disabled_plugins": ["io.containerd.snapshotter.v1.zfs"]})
     containerd_config.check_enabled({"disabled_plugins": None})
@@ -667,7 +667,7 @@ def test_the_version_of_a_file_decides(data: dict[str, int], newest: int, found:
     if isinstance(found, int):
         assert containerd_config.file_version("/c", data, newest) == found
     else:
-        with pytest.raises(Refused, match=f"^/c has configuration {found}"):
+        with pytest.raises(Rejected, match=f"^/c has configuration {found}"):
             containerd_config.file_version("/c", data, newest)
 
 

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     address_of,
     config_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Refused, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Rejected, Runtimes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RestartError, Unit, check_program, find_unit
 
 from unit.plugins.runtimes.fake_containerd import model
@@ -96,15 +96,15 @@ def test_the_unit_is_read_and_the_process_knows_its_arguments_best(host: Host) -
     assert config_of(unit(host)) == "/etc/containerd/config.toml"
 
 
-def test_a_host_without_the_unit_is_refused(host: Host) -> None:
+def test_a_host_without_the_unit_is_rejected(host: Host) -> None:
     host.properties = {"LoadState": "not-found", "ActiveState": "inactive"}
-    with pytest.raises(Refused, match=r"no service containerd.service .*gpushare_container_runtime_unit"):
+    with pytest.raises(Rejected, match=r"no service containerd.service .*gpushare_container_runtime_unit"):
         unit(host)
 
 
 def test_a_daemon_that_does_not_run_is_not_touched_unless_it_may_be_our_doing(host: Host) -> None:
     host.properties["ActiveState"] = "failed"
-    with pytest.raises(Refused, match="is failed, expected active; nothing was changed"):
+    with pytest.raises(Rejected, match="is failed, expected active; nothing was changed"):
         unit(host).check_running(False)
     unit(host).check_running(True)
 
@@ -113,7 +113,7 @@ def test_a_daemon_that_does_not_run_is_not_touched_unless_it_may_be_our_doing(ho
 def test_a_restart_that_ends_containers_needs_leave(host: Host, tmp_path: Path, mode: str) -> None:
     host.properties["KillMode"] = mode
     service = opened(host, tmp_path)
-    with pytest.raises(Refused, match=f"KillMode={mode}"):
+    with pytest.raises(Rejected, match=f"KillMode={mode}"):
         service.check_restart(OTHERS, False)
     service.check_restart(OTHERS, True)
     service.check_restart(service.wanted(), False)
@@ -148,7 +148,7 @@ def test_a_good_restart(host: Host, service: ContainerdService) -> None:
     ]
 
 
-def test_a_refused_restart_says_what_containerd_complains_of(host: Host, service: ContainerdService) -> None:
+def test_a_rejected_restart_says_what_containerd_complains_of(host: Host, service: ContainerdService) -> None:
     host.restart = Outcome([], 1, err="Job for containerd.service failed")
     host.journal = 'level=info msg="starting"\nlevel=warning msg="failed to load plugin cri"\ncontainerd: no way\nlevel=info msg="done"\n'
     with pytest.raises(RestartError) as error:
@@ -218,17 +218,17 @@ def test_the_program_has_to_work(tmp_path: Path) -> None:
         ({"LoadState": "masked"}, "LoadState is masked"),
     ],
 )
-def test_a_unit_that_starts_nothing_is_refused(host: Host, how: dict[str, str], found: str) -> None:
+def test_a_unit_that_starts_nothing_is_rejected(host: Host, how: dict[str, str], found: str) -> None:
     host.properties.update(how)
-    with pytest.raises(Refused, match=rf"has no service containerd.service that starts containerd \({found}\): set gpushare"):
+    with pytest.raises(Rejected, match=rf"has no service containerd.service that starts containerd \({found}\): set gpushare"):
         unit(host)
     host.properties = {}
-    with pytest.raises(Refused, match=r"\(LoadState is unknown\)"):
+    with pytest.raises(Rejected, match=r"\(LoadState is unknown\)"):
         unit(host)
 
 
-def test_a_host_without_systemd_is_refused() -> None:
-    with pytest.raises(Refused, match=r"^systemctl show x failed: no such file; a host with systemd was expected$"):
+def test_a_host_without_systemd_is_rejected() -> None:
+    with pytest.raises(Rejected, match=r"^systemctl show x failed: no such file; a host with systemd was expected$"):
         find_unit("x", lambda argv, _timeout: Outcome(argv, 1, err="no such file"), lambda _pid: [])
 
 
@@ -273,7 +273,7 @@ def test_a_restart_that_ends_no_container_needs_no_leave(host: Host, tmp_path: P
 
 def test_a_unit_of_which_nothing_is_known_is_said_to_be_so(host: Host, service: ContainerdService) -> None:
     host.properties["ActiveState"] = ""
-    with pytest.raises(Refused, match="is unknown, expected active"):
+    with pytest.raises(Rejected, match="is unknown, expected active"):
         unit(host).check_running(False)
     assert "systemd says that it is unknown" in str(service.healthy())
     host.properties["ActiveState"] = "active"

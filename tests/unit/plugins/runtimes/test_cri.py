@@ -95,7 +95,7 @@ def test_before_v1_there_was_v1alpha2(serve: Callable[..., str]) -> None:
 
 def test_a_server_without_the_service_is_named(serve: Callable[..., str]) -> None:
     address = serve()
-    with pytest.raises(cri.CriError, match=rf"{address} refused /runtime.v1.RuntimeService/Status: its CRI plugin is not loaded"):
+    with pytest.raises(cri.CriError, match=rf"{address} rejected /runtime.v1.RuntimeService/Status: its CRI plugin is not loaded"):
         cri.status(address)
 
 
@@ -104,7 +104,7 @@ def test_an_error_of_the_server_is_one(serve: Callable[..., str]) -> None:
         context.abort(grpc.StatusCode.UNAVAILABLE, "server is not initialized yet")
         raise AssertionError
 
-    with pytest.raises(cri.CriError, match="refused"):
+    with pytest.raises(cri.CriError, match="rejected"):
         cri.status(serve(v1=fail))
 
 

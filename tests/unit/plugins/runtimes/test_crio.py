@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, crio, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 
 from unit.plugins.runtimes.fake_containerd import dumped
 
@@ -223,25 +223,25 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
         ),
     ],
 )
-def test_what_cannot_be_right_is_refused_before_anything_is_written(host: Host, name: str, text: str, message: str) -> None:
+def test_what_cannot_be_right_is_rejected_before_anything_is_written(host: Host, name: str, text: str, message: str) -> None:
     host.write(name, text)
     if "kata" in text:
         host.start()
     before = host.tree()
     for check in (True, False):
-        with pytest.raises(Refused, match=message):
+        with pytest.raises(Rejected, match=message):
             host.converge(check=check)
     assert (host.tree(), host.restarts) == (before, 0)
 
 
-def test_a_default_on_the_command_line_and_a_file_that_crio_rejects_are_refused(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_on_the_command_line_and_a_file_that_crio_rejects_are_rejected(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.flags = "--default-runtime=crun"
-    with pytest.raises(Refused, match=r"command line of crio.service has --default-runtime=crun, which no file can change"):
+    with pytest.raises(Rejected, match=r"command line of crio.service has --default-runtime=crun, which no file can change"):
         host.converge()
     host.flags = ""
     monkeypatch.setattr(host, "crio", lambda _arguments: (1, "", "no such option"))
     before = host.tree()
-    with pytest.raises(Refused, match="crio config rejects the new configuration: no such option; nothing was changed"):
+    with pytest.raises(Rejected, match="crio config rejects the new configuration: no such option; nothing was changed"):
         host.converge()
     assert host.tree() == before
 
@@ -302,5 +302,5 @@ def test_what_a_killed_run_left_broken_is_put_back(host: Host) -> None:
 
 def test_a_crio_that_does_not_run_is_left_alone(host: Host) -> None:
     host.process.write_text("")
-    with pytest.raises(Refused, match=r"crio.service is failed, expected active; nothing was changed"):
+    with pytest.raises(Rejected, match=r"crio.service is failed, expected active; nothing was changed"):
         host.converge()

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Rejected
 
 from unit.plugins.runtimes.fake_containerd import model
 
@@ -183,7 +183,7 @@ def test_an_edit_that_containerd_has_not_loaded_is_told(host: Host) -> None:
 def test_a_containerd_that_is_unwell_without_us_is_left_alone(host: Host) -> None:
     host.running.write_text("")
     before = host.tree()
-    with pytest.raises(Refused, match="is failed, expected active; nothing was changed"):
+    with pytest.raises(Rejected, match="is failed, expected active; nothing was changed"):
         host.converge()
     assert (host.tree(), host.restarts) == (before, 0)
 
@@ -194,15 +194,15 @@ def test_a_containerd_that_does_not_answer_is_left_alone(host: Host, monkeypatch
 
     monkeypatch.setattr(cri, "status", silent)
     before = host.tree()
-    with pytest.raises(Refused, match=r"does not answer: timed out; nothing was changed: see `journalctl -u containerd.service`"):
+    with pytest.raises(Rejected, match=r"does not answer: timed out; nothing was changed: see `journalctl -u containerd.service`"):
         host.converge()
     assert (host.tree(), host.restarts) == (before, 0)
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_a_missing_program_is_refused(host: Host, check: bool) -> None:
+def test_a_missing_program_is_rejected(host: Host, check: bool) -> None:
     host.program.unlink()
-    with pytest.raises(Refused, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
+    with pytest.raises(Rejected, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
         host.converge(check=check)
 
 
@@ -214,11 +214,11 @@ def test_secrets_of_the_configuration_are_in_no_diff(host: Host) -> None:
     assert "nvidia" in str(host.converge(check=True).diff)
 
 
-def test_a_restart_that_would_end_containers_is_refused_before_anything_is_written(host: Host) -> None:
+def test_a_restart_that_would_end_containers_is_rejected_before_anything_is_written(host: Host) -> None:
     host.properties["KillMode"] = "control-group"
     before = host.tree()
     for check in (True, False):
-        with pytest.raises(Refused, match="KillMode=control-group"):
+        with pytest.raises(Rejected, match="KillMode=control-group"):
             host.converge(check=check)
     assert (host.tree(), host.restarts) == (before, 0)
     allowed = Wanted("present", str(host.program), "containerd.service", None, 0.2, True)
@@ -296,5 +296,5 @@ def test_cdi_alone_adds_no_runtime_and_needs_no_program(host: Host) -> None:
 
 def test_cdi_is_switched_on_in_containerd_only(host: Host) -> None:
     wanted = Wanted("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True, runtime="docker")
-    with pytest.raises(Refused, match=r"^found docker, expected containerd"):
+    with pytest.raises(Rejected, match=r"^found docker, expected containerd"):
         converge(wanted, False, host.run)

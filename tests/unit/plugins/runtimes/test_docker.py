@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Refused, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected, Runtimes, SilentError
 
 from unit.plugins.runtimes import fake_docker
 
@@ -270,12 +270,12 @@ def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: Host) -> None:
         ("", '{"default-runtime": "v", "runtimes": {"v": {"runtimeType": "io.containerd.runsc.v1"}}}', "runsc.v1.*isolation"),
     ],
 )
-def test_what_cannot_be_right_is_refused_before_anything_is_written(host: Host, options: str, text: str, message: str) -> None:
+def test_what_cannot_be_right_is_rejected_before_anything_is_written(host: Host, options: str, text: str, message: str) -> None:
     host.options.write_text(f"# options\nDOCKER_OPTS='{options}'\n")
     host.config.write_text(text)
     before = host.tree()
     for check in (True, False):
-        with pytest.raises(Refused, match=message):
+        with pytest.raises(Rejected, match=message):
             host.converge(check=check)
     assert (host.tree(), host.done) == (before, [])
 
@@ -304,7 +304,9 @@ def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: Host) ->
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
             patch.setattr(module, "arguments_of", lambda _pid: ["dockerd", *host.words])
-        with pytest.raises(Refused, match=r"restarting docker.service would end the 3 running containers .* without live-restore; nothing"):
+        with pytest.raises(
+            Rejected, match=r"restarting docker.service would end the 3 running containers .* without live-restore; nothing"
+        ):
             converge(host.wanted(), False, run)
         host.containers = 0
         assert converge(host.wanted(), False, run).changed
@@ -312,10 +314,10 @@ def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: Host) ->
     assert (host.done, host.default()) == (["restart"], "nvidia")
 
 
-def test_a_flag_that_systemd_has_not_read_is_refused(host: Host) -> None:
+def test_a_flag_that_systemd_has_not_read_is_rejected(host: Host) -> None:
     host.unit.write_text(UNIT.replace("$DOCKER_OPTS", "--default-runtime=runc"))
     host.properties["NeedDaemonReload"] = "yes"
-    with pytest.raises(Refused, match=r"docker.service:3 has --default-runtime, which systemd has not read; nothing was changed"):
+    with pytest.raises(Rejected, match=r"docker.service:3 has --default-runtime, which systemd has not read; nothing was changed"):
         host.converge()
     host.unit.write_text("# --default-runtime=runc\n" + UNIT)
     assert host.converge().changed
@@ -326,7 +328,7 @@ def test_absent_undoes_it_to_the_byte_and_once_only(host: Host) -> None:
     before = host.files()
     host.converge()
     host.done.clear()
-    with pytest.raises(Refused, match=r"restarting docker.service would end the 3 running containers .* switch live-restore on"):
+    with pytest.raises(Rejected, match=r"restarting docker.service would end the 3 running containers .* switch live-restore on"):
         host.converge("absent")
     assert host.default() == "nvidia"
     assert host.config.exists()
@@ -349,7 +351,7 @@ def test_a_restart_that_ends_no_container_is_allowed(host: Host, why: str) -> No
 
 def test_where_docker_cannot_be_reloaded_it_is_restarted(host: Host) -> None:
     host.properties["CanReload"] = "no"
-    with pytest.raises(Refused, match="would end the 3 running"):
+    with pytest.raises(Rejected, match="would end the 3 running"):
         host.converge()
     assert host.converge(allowed=True).changed
     assert (host.default(), host.done) == ("nvidia", ["restart"])
@@ -375,12 +377,12 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
     assert host.converge("absent", allowed=True).notes == [f"{host.config} is gone, so there was nothing to take out"]
 
 
-def test_a_way_back_with_which_docker_would_not_start_is_refused(host: Host) -> None:
+def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: Host) -> None:
     host.converge()
     host.options.write_text("DOCKER_OPTS=--default-runtime=nvidia\n")
     host.write(json.dumps({"runtimes": json.loads(host.config.read_text())["runtimes"]}))
     before = host.tree()
-    with pytest.raises(Refused, match="specified default runtime 'nvidia' does not exist"):
+    with pytest.raises(Rejected, match="specified default runtime 'nvidia' does not exist"):
         host.converge("absent", allowed=True)
     assert host.tree() == before
 
@@ -401,7 +403,7 @@ def test_a_reload_that_docker_does_not_follow_is_put_back_without_a_restart(host
     assert (host.tree(), host.done) == (before, ["reload"])
 
 
-def test_a_reload_that_systemd_refuses_is_put_back(host: Host) -> None:
+def test_a_reload_that_systemd_rejects_is_put_back(host: Host) -> None:
     before, monitored = host.tree(), host.run
 
     def run(argv: list[str], timeout: float) -> Outcome:
@@ -460,14 +462,14 @@ def test_what_a_killed_run_left_broken_is_put_back(host: Host) -> None:
 def test_a_docker_that_does_not_run_is_left_alone(host: Host) -> None:
     host.process.write_text("")
     before = host.tree()
-    with pytest.raises(Refused, match=r"docker.service is failed, expected active; nothing was changed"):
+    with pytest.raises(Rejected, match=r"docker.service is failed, expected active; nothing was changed"):
         host.converge()
     assert (host.tree(), host.done) == (before, [])
 
 
-def test_a_missing_program_is_refused(host: Host) -> None:
+def test_a_missing_program_is_rejected(host: Host) -> None:
     host.program.unlink()
-    with pytest.raises(Refused, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
+    with pytest.raises(Rejected, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
         host.converge()
 
 
@@ -511,7 +513,7 @@ def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: Host) -> None:
     drop_in = host.folder / "docker-options.conf"
     drop_in.write_text('[Service]\nEnvironment="DOCKER_OPTS= --iptables=false --default-runtime=runc"\n')
     host.properties |= {"DropInPaths": str(drop_in), "Environment": '"DOCKER_OPTS= --default-runtime=runc"'}
-    with pytest.raises(Refused, match=r"docker-options.conf:2 has --default-runtime=runc"):
+    with pytest.raises(Rejected, match=r"docker-options.conf:2 has --default-runtime=runc"):
         host.converge()
 
 

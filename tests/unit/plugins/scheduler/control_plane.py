@@ -43,8 +43,8 @@ class ControlPlane:
         self.deaf = "\0"
         # Plans are pure; the tests of kills ask for the same ones again and again.
         self._plans: dict[tuple[str, str], Plan] = {}
-        self.refuses = ""
-        self.refuses_patch = False
+        self.rejects = ""
+        self.rejects_patch = False
         self.synced = True
         self.ctr: str | None = "/usr/bin/ctr"
         self.other_pods: list[dict[str, Any]] = []
@@ -136,7 +136,7 @@ class ControlPlane:
                 self.known(calls=self.known()["calls"] + 1)
             return 0, "", ""
         if words[0] == "patch":
-            if self.refuses_patch:
+            if self.rejects_patch:
                 return 1, "", "configmaps is forbidden"
             patch = json.loads(words[-1])
             if "scheduler-policy" in words:
@@ -156,7 +156,7 @@ class ControlPlane:
             assert argv[-1] == f"c{known['starts']}-{known['ends']}"
             self.known(since=now(1), ends=known["ends"] + 1, reads=self.config_in_use())
             return 0, "", ""
-        return (1, "", f"error: {self.refuses}\n") if self.refuses else (0, "kind: KubeSchedulerConfiguration\n", "")
+        return (1, "", f"error: {self.rejects}\n") if self.rejects else (0, "kind: KubeSchedulerConfiguration\n", "")
 
     def health(self, _url: str, ca: str | None = None) -> tuple[dict[str, Any], str]:
         assert ca == str(self.pki.parent / "ca.crt")

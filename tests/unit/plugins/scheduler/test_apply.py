@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A control plane's scheduler is changed and changed back as a whole: refused, proven, put back, and finished after a kill anywhere."""
+"""A control plane's scheduler is changed and changed back as a whole: rejected, proven, put back, and finished after a kill anywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest, service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import Refused
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
 
 from unit.plugins.scheduler.control_plane import CLUSTER, ControlPlane, now, parsed
@@ -55,9 +55,9 @@ def test_there_and_back_again_and_nothing_the_second_time(plane: ControlPlane) -
     assert (plane.known()["starts"], plane.known()["ends"]) == (3, 0)
 
 
-def test_a_configuration_that_the_scheduler_refuses_is_never_written(plane: ControlPlane) -> None:
-    before, plane.refuses = plane.tree(), 'unknown field "extendrs"'
-    with pytest.raises(Refused, match=r'nothing was written. It says:\nerror: unknown field "extendrs"'):
+def test_a_configuration_that_the_scheduler_rejects_is_never_written(plane: ControlPlane) -> None:
+    before, plane.rejects = plane.tree(), 'unknown field "extendrs"'
+    with pytest.raises(Rejected, match=r'nothing was written. It says:\nerror: unknown field "extendrs"'):
         plane.converge()
     assert plane.tree() == before
 
@@ -65,7 +65,7 @@ def test_a_configuration_that_the_scheduler_refuses_is_never_written(plane: Cont
 def test_missing_certificates_are_named_before_anything_is_written(plane: ControlPlane) -> None:
     (plane.pki / "tls.key").unlink()
     before = plane.tree()
-    with pytest.raises(Refused, match=r"has no tls.key, which kube-scheduler needs"):
+    with pytest.raises(Rejected, match=r"has no tls.key, which kube-scheduler needs"):
         plane.converge()
     assert plane.tree() == before
 
@@ -97,10 +97,10 @@ def test_an_absent_that_does_not_hold_is_put_back_too(plane: ControlPlane) -> No
 
 
 def test_when_only_kubeadms_part_fails_the_next_run_does_it_alone(plane: ControlPlane) -> None:
-    plane.refuses_patch = True
+    plane.rejects_patch = True
     with pytest.raises(KubectlError, match="configmaps is forbidden"):
         plane.converge()
-    starts, plane.refuses_patch = plane.known()["starts"], False
+    starts, plane.rejects_patch = plane.known()["starts"], False
     assert plane.converge()
     assert (plane.known()["starts"], "gpushare-pki" in plane.known()["cluster"]) == (starts, True)
     assert not plane.converge()
@@ -294,7 +294,7 @@ def test_a_file_that_was_changed_since_the_plan_is_not_written_over(plane: Contr
         path.parent.mkdir(exist_ok=True)
         path.write_text("theirs")
         before = plane.tree()
-        with pytest.raises(Refused, match=f"^{path} has been changed by somebody else just now, so nothing was changed: run again$"):
+        with pytest.raises(Rejected, match=f"^{path} has been changed by somebody else just now, so nothing was changed: run again$"):
             plane.carry_out(plan)
         assert plane.tree() == before
         path.write_bytes(content) if content is not None else path.unlink()
@@ -328,14 +328,14 @@ def test_kubeadms_part_is_patched_at_the_version_that_was_read(plane: ControlPla
 def test_an_extender_that_is_not_in_sync_stops_what_would_restart_a_scheduler_and_nothing_else(plane: ControlPlane) -> None:
     words = "^the extender must be in sync before a scheduler is pointed at it, so nothing was changed: .* synced: true; it says"
     plane.synced, before = False, plane.tree()
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(Rejected, match=words):
         plane.converge()
     assert plane.tree() == before
     plane.synced = True
     assert killed(plane, "present", f"written {plane.manifest}")
     plane.synced = False
     plan, _due = plane.plan("present")
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(Rejected, match=words):
         plane.carry_out(plan)
     plane.synced = True
     plane.converge()
@@ -343,7 +343,7 @@ def test_an_extender_that_is_not_in_sync_stops_what_would_restart_a_scheduler_an
     # Nothing is due; then only a restart is.
     plane.carry_out(plane.plan("present")[0])
     plane.known(since="2026-01-01T00:00:00Z")
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(Rejected, match=words):
         plane.carry_out(plane.plan("present")[0])
     plane.known(since=now(1))
     plane.converge("absent")
@@ -353,12 +353,12 @@ def test_an_extender_that_is_not_in_sync_stops_what_would_restart_a_scheduler_an
 def test_plain_http_needs_no_certificates(plane: ControlPlane) -> None:
     for name in ("tls.key", "ca.crt"):
         (plane.pki / name).unlink()
-    with pytest.raises(Refused, match=r"has no ca.crt, tls.key, which"):
+    with pytest.raises(Rejected, match=r"has no ca.crt, tls.key, which"):
         plane.converge()
     plan, _due = plane.plan("present")
     tools = apply.Tools(Kubectl(plane.kubectl, "kubectl", "x"), plane.run, None, str(plane.folder))
     plane.synced = False
-    with pytest.raises(Refused, match=r"^the extender must be in sync"):
+    with pytest.raises(Rejected, match=r"^the extender must be in sync"):
         apply.apply(plane.host, tools, plan.for_module, "aliyun.com/gpu-mem", "", "present")
 
 

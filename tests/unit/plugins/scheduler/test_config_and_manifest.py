@@ -150,12 +150,12 @@ def test_without_preemption_kube_scheduler_does_not_ask_for_victims() -> None:
         ),
     ],
 )
-def test_what_cannot_be_merged_with_is_refused_in_words(config: Any, words: str) -> None:
+def test_what_cannot_be_merged_with_is_rejected_in_words(config: Any, words: str) -> None:
     with pytest.raises(SchedulerError, match=words):
         scheduler_config.merge_config(config, manifest(), EXTENDER, None, (1, 36))
 
 
-def test_a_manifest_that_is_none_of_a_scheduler_is_refused() -> None:
+def test_a_manifest_that_is_none_of_a_scheduler_is_rejected() -> None:
     pod = manifest()
     pod["spec"]["containers"][0]["command"] = ["sh", "-c", "exec kube-scheduler --leader-elect"]
     with pytest.raises(SchedulerError, match="one container whose command is kube-scheduler; found 0"):

@@ -202,7 +202,7 @@ def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_ke
         ),
     ],
 )
-def test_a_scheduler_that_cannot_be_wired_is_refused_in_words(files: dict[str, str], words: str) -> None:
+def test_a_scheduler_that_cannot_be_wired_is_rejected_in_words(files: dict[str, str], words: str) -> None:
     with pytest.raises(SchedulerError, match=words):
         plan(Found({CONFIG_PATH: None, **files}))
 

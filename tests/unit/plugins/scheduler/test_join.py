@@ -95,7 +95,7 @@ def test_our_own_copy_follows_the_other_control_plane_and_a_file_of_others_stays
         "/etc/kubernetes/manifests/x.yaml",
     ],
 )
-def test_a_path_that_a_host_must_not_take_from_another_is_refused(path: str) -> None:
+def test_a_path_that_a_host_must_not_take_from_another_is_rejected(path: str) -> None:
     with pytest.raises(JoinError, match="below /etc/kubernetes/ and not below /etc/kubernetes/manifests/"):
         plan(Transaction("scheduler"), {path: ""})
 

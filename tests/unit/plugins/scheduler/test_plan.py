@@ -230,7 +230,7 @@ def test_our_share_of_nodes_follows_the_cluster_and_the_setting_but_an_administr
 
 
 @pytest.mark.parametrize("setting", [-2, 101])
-def test_a_share_that_cannot_be_is_refused(setting: int) -> None:
+def test_a_share_that_cannot_be_is_rejected(setting: int) -> None:
     with pytest.raises(scheduler_manifest.SchedulerError, match=f"or 0 to 100; found {setting}"):
         present(UNTOUCHED, setting)
 
@@ -387,7 +387,7 @@ def test_the_lease_is_the_one_that_the_scheduler_will_compete_for() -> None:
     assert with_flags("--leader-elect=false").lease == "none"
 
 
-def test_two_schedulers_that_would_be_active_at_once_are_refused() -> None:
+def test_two_schedulers_that_would_be_active_at_once_are_rejected() -> None:
     check_lease("kube-system/kube-scheduler", "kube-system/kube-scheduler", 3, "cp1")
     check_lease("infra/mine", "", 3, "cp1")
     check_lease("none", "none", 1, "cp1")

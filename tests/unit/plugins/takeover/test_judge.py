@@ -31,61 +31,61 @@ def host(*managers: Json, registered: int = 0, memories: tuple[int, ...] = (1638
     return HostState("gpu1", "gpu1", managers, {MEMORY: registered} if registered else {}, memories, unit)
 
 
-def refusals(state: HostState, found: dict[str, Any], port: int = 32766, drain: bool = False) -> list[str]:
-    return list(judge([state], found, port, drain).refusals)
+def rejections(state: HostState, found: dict[str, Any], port: int = 32766, drain: bool = False) -> list[str]:
+    return list(judge([state], found, port, drain).rejections)
 
 
 def test_a_plugin_without_pods_is_moved() -> None:
     verdict = judge([host(RUNS)], cluster(nvidia()), 32766, False)
-    assert (verdict.refusals, verdict.moves) == ((), {"gpu1": ["DaemonSet kube-system/nvidia-device-plugin-daemonset"]})
+    assert (verdict.rejections, verdict.moves) == ((), {"gpu1": ["DaemonSet kube-system/nvidia-device-plugin-daemonset"]})
 
 
 def test_a_host_that_nobody_serves_is_not_moved() -> None:
     verdict = judge([host()], cluster(nvidia(), nodes=("gpu2",)), 32766, False)
-    assert (verdict.refusals, verdict.moves) == ((), {})
+    assert (verdict.rejections, verdict.moves) == ((), {})
 
 
 def test_pods_that_have_its_cards_are_named_also_those_that_have_no_process_yet() -> None:
     manager = {**RUNS, "pods": ["default/train-0"], "holders": ["u1", "u2", "ended"]}
-    (why,) = refusals(host(manager), cluster(nvidia(), pods={"u1": "default/train-0", "u2": "default/pulls-its-image"}))
+    (why,) = rejections(host(manager), cluster(nvidia(), pods={"u1": "default/train-0", "u2": "default/pulls-its-image"}))
     assert (
         "pods have cards of DaemonSet kube-system/nvidia-device-plugin-daemonset: default/pulls-its-image, default/train-0; expected none"
         in why
     )
-    assert refusals(host(manager), cluster(nvidia()), drain=True) == []
+    assert rejections(host(manager), cluster(nvidia()), drain=True) == []
     # Also when the plugin itself is gone already.
     left = {**manager, "active": False, "evidence": []}
-    assert "another device plugin: default/train-0" in refusals(host(left), cluster())[0]
+    assert "another device plugin: default/train-0" in rejections(host(left), cluster())[0]
 
 
 def test_pods_of_the_original_keep_their_cards() -> None:
     manager = {**THEIRS, "pods": ["default/train-0"], "holders": ["u1"]}
-    assert refusals(host(manager, registered=32), cluster(original(), pods={"u1": "default/train-0"})) == []
+    assert rejections(host(manager, registered=32), cluster(original(), pods={"u1": "default/train-0"})) == []
 
 
 def test_a_plugin_that_no_daemon_set_runs_cannot_be_moved() -> None:
-    assert "NVIDIA device plugin runs on the node gpu1, and no DaemonSet of it is known" in refusals(host(RUNS), cluster())[0]
-    assert "original gpushare device plugin runs on the node gpu1" in refusals(host(THEIRS), cluster(nvidia()))[0]
+    assert "NVIDIA device plugin runs on the node gpu1, and no DaemonSet of it is known" in rejections(host(RUNS), cluster())[0]
+    assert "original gpushare device plugin runs on the node gpu1" in rejections(host(THEIRS), cluster(nvidia()))[0]
 
 
 def test_an_owned_one_is_named_once_with_the_change_to_make() -> None:
     owned = nvidia(annotations={"meta.helm.sh/release-name": "nvdp"})
     both = [HostState(name, name, [RUNS], {}, (), "GiB") for name in ("gpu1", "gpu2")]
-    (why,) = judge(both, cluster(owned, nodes=("gpu1", "gpu2")), 32766, False).refusals
+    (why,) = judge(both, cluster(owned, nodes=("gpu1", "gpu2")), 32766, False).rejections
     assert "belongs to the Helm release nvdp" in why
 
 
 def test_the_originals_port_is_not_ours() -> None:
     found = cluster(original(), node_ports=[32766])
-    assert "set gpushare_extender_port to a free port" in refusals(host(THEIRS, registered=32), found)[0]
-    assert refusals(host(THEIRS, registered=32), found, port=22766) == []
+    assert "set gpushare_extender_port to a free port" in rejections(host(THEIRS, registered=32), found)[0]
+    assert rejections(host(THEIRS, registered=32), found, port=22766) == []
 
 
 def test_ids_in_another_unit_would_mean_another_amount() -> None:
-    (why,) = refusals(host(THEIRS, registered=2 * 16384), cluster(original()))
+    (why,) = rejections(host(THEIRS, registered=2 * 16384), cluster(original()))
     assert "set gpushare_memory_unit: MiB for this host" in why
-    assert refusals(host(THEIRS, registered=2 * 16384, unit="MiB"), cluster(original())) == []
-    assert refusals(host(THEIRS, registered=32), cluster(original())) == []
+    assert rejections(host(THEIRS, registered=2 * 16384, unit="MiB"), cluster(original())) == []
+    assert rejections(host(THEIRS, registered=32), cluster(original())) == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_unit_is_never_mistaken(memories: list[int], unit: tuple[str, int]) 
 
 
 def test_both_questions_of_the_role_are_about_the_same_port() -> None:
-    """The second one, after the original has left a node, must not refuse what the first one accepted."""
+    """The second one, after the original has left a node, must not reject what the first one accepted."""
     module, asked = "gpushare.kubernetes.gpushare_takeover_info", []
     for name in ("look", "aside"):
         tasks = yaml.safe_load((ROOT / f"roles/take_over/tasks/{name}.yml").read_text())

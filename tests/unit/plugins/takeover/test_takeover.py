@@ -117,8 +117,8 @@ def test_what_would_undo_a_change(metadata: Json, wanted: str) -> None:
 def test_one_that_is_owned_and_has_no_label_is_left_to_its_owner_with_the_change_to_make() -> None:
     item = nvidia(annotations={"meta.helm.sh/release-name": "nvdp"})
     (plugin,) = other_plugins([item])
-    assert "belongs to the Helm release nvdp" in plugin.refusal
-    assert f"key: {TAKEN}, operator: DoesNotExist" in plugin.refusal
+    assert "belongs to the Helm release nvdp" in plugin.rejection
+    assert f"key: {TAKEN}, operator: DoesNotExist" in plugin.rejection
     api = Api([item], [node("gpu1")])
     with pytest.raises(TakeOverError, match=r"belongs to the Helm release nvdp.*Nothing was changed"):
         Cluster(api.kubectl).move_aside(["gpu1"], False)
@@ -127,7 +127,7 @@ def test_one_that_is_owned_and_has_no_label_is_left_to_its_owner_with_the_change
     prepared = copy.deepcopy(item)
     prepared["spec"]["template"]["spec"]["affinity"] = with_expression(None)
     (plugin,) = other_plugins([prepared])
-    assert plugin.refusal == ""
+    assert plugin.rejection == ""
     api = Api([prepared], [node("gpu1")])
     assert [change.title for change in Cluster(api.kubectl).move_aside(["gpu1"], False).changes] == ["Node gpu1"]
 

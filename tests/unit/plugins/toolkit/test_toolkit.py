@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolk
     OWNER_CDI,
     SPEC,
     STRICT,
-    Refused,
+    Rejected,
     Wanted,
     converge,
     restore,
@@ -187,14 +187,14 @@ def test_a_broken_file_stays(commands: Commands, broken: str) -> None:
 
 def test_a_candidate_that_nvidia_ctk_reads_in_another_way_is_not_written(commands: Commands) -> None:
     commands.reads = lambda _text: SHIPPED
-    with pytest.raises(Refused, match="in another way than written"):
+    with pytest.raises(Rejected, match="in another way than written"):
         converge(STRICTLY, host(commands), commands, False)
     assert text(commands) == SHIPPED
 
 
 def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands) -> None:
     commands.version = "NVIDIA Container Runtime version 1.17.7"
-    with pytest.raises(Refused, match=r"1\.17\.7, expected 1\.17\.8 or newer.*CVE-2025-23266"):
+    with pytest.raises(Rejected, match=r"1\.17\.7, expected 1\.17\.8 or newer.*CVE-2025-23266"):
         converge(STRICTLY, host(commands), commands, False)
     assert text(commands) == SHIPPED
     assert converge(Wanted(True, "1.17.4"), host(commands), commands, True).version == "1.17.7"
@@ -202,7 +202,7 @@ def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands)
     assert "does not print its version" in converge(STRICTLY, host(commands), commands, True).notes[0]
     for name in ("nvidia-ctk", "nvidia-smi"):
         (commands.root / "usr/bin" / name).unlink()
-    with pytest.raises(Refused, match="gpushare_toolkit_state: managed"):
+    with pytest.raises(Rejected, match="gpushare_toolkit_state: managed"):
         converge(STRICTLY, host(commands), commands, False)
     # What only has been predicted need not be there yet.
     assert converge(Wanted(True, comes=True, cdi=True), host(commands), commands, True).changed

@@ -295,9 +295,9 @@ def probed(world: World, pod: dict[str, Any] | None, calls: int = 4, nodes: list
     world.more = {"probes": {"node-1": pod}, "probed": {"gpu1": second, "cp1": again(calls)}}
 
 
-def again(calls: int, refused: int = 0, why: str = "") -> dict[str, Any]:
+def again(calls: int, rejected: int = 0, why: str = "") -> dict[str, Any]:
     """A control plane seen again; what its extender has counted."""
-    health = {"filter_calls": calls, "unauthorized_calls": refused, "why": why}
+    health = {"filter_calls": calls, "unauthorized_calls": rejected, "why": why}
     return {"gpu": None, "plane": None, "doctor": seen.doctor("gpushare-extender", health=health)}
 
 
@@ -397,7 +397,7 @@ Counted = tuple[int, int] | str
 
 
 def said_of_calls(world: World, *reports: tuple[Counted, Counted]) -> list[str]:
-    """What is said of the calls, when each control plane's extender had counted this (before, after) the probe: (calls, refused
+    """What is said of the calls, when each control plane's extender had counted this (before, after) the probe: (calls, rejected
     ones), or why that is not known."""
     probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
     world.more["hosts"], world.more["probed"] = {"gpu1": world.gpu}, {"gpu1": world.more["probed"]["gpu1"]}
@@ -409,7 +409,7 @@ def said_of_calls(world: World, *reports: tuple[Counted, Counted]) -> list[str]:
 
 
 NOT_ASKED = "the extender has not been asked (filter_calls is 3)"
-OF_STRANGERS = ", and has refused 1 calls that came without the scheduler's client certificate"
+OF_STRANGERS = ", and has rejected 1 calls that came without the scheduler's client certificate"
 
 
 def test_one_extender_that_was_asked_is_enough(world: World) -> None:
@@ -444,9 +444,9 @@ def test_an_extender_that_nothing_is_known_of_was_not_called(world: World) -> No
 
 def test_calls_without_the_client_certificate_are_named(world: World) -> None:
     probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
-    world.more["probed"]["cp1"] = again(3, refused=2)
+    world.more["probed"]["cp1"] = again(3, rejected=2)
     (cause,) = judge(world.evidence()).causes
-    assert "has refused 2 calls that came without the scheduler's client certificate" in cause.found
+    assert "has rejected 2 calls that came without the scheduler's client certificate" in cause.found
 
 
 def test_probe_pods_that_could_not_be_made_or_are_gone(world: World) -> None:

@@ -187,11 +187,11 @@ class NaiveLife:
     how: str = ""
     node: str = ""
     until: float = 0.0
-    lingers: float | None = None
+    held_until: float | None = None
     expired: int = 0
 
     def end(self) -> None:
-        self.how, self.node, self.lingers = "", "", None
+        self.how, self.node, self.held_until = "", "", None
 
     def hold(self, how: str, node: str) -> None:
         if node != self.node:
@@ -205,29 +205,29 @@ class NaiveLife:
 
     def seen(self, node: str) -> None:
         self.hold("bound", node)
-        self.lingers = None
+        self.held_until = None
 
     def give_up(self, how: str) -> None:
         if self.how == how:
             self.end()
 
     def hold_until(self, until: float) -> None:
-        if self.how and self.lingers is None:
-            self.lingers = until
+        if self.how and self.held_until is None:
+            self.held_until = until
 
     def listed(self, node: str, exists: bool) -> None:
         if node:
             self.seen(node)
-        elif self.lingers is None and not (exists and self.how in ("assumed", "reserved")):
+        elif self.held_until is None and not (exists and self.how in ("assumed", "reserved")):
             self.end()
 
     def node_speaks(self, node: str) -> None:
-        if self.lingers is not None and self.node == node:
+        if self.held_until is not None and self.node == node:
             self.end()
 
     def expire(self, clock: float) -> bool:
         ran_out = self.how == "reserved" and self.until <= clock
-        over = ran_out or (self.lingers is not None and self.lingers <= clock)
+        over = ran_out or (self.held_until is not None and self.held_until <= clock)
         self.expired += ran_out
         if over:
             self.end()

@@ -140,7 +140,7 @@ def test_sixteen_cards_stay_far_below_what_a_nodes_annotations_may_hold() -> Non
         ({"cards": [{"index": True}]}, r"cards\[0\].index"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_place(change: dict[str, object], says: str) -> None:
+def test_what_cannot_be_used_is_rejected_with_its_place(change: dict[str, object], says: str) -> None:
     with pytest.raises(InventoryError, match=says):
         Inventory.from_json(json.dumps(json.loads(DOCUMENTED) | change))
 
@@ -172,7 +172,7 @@ def test_every_field_must_be_there() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "7"])
-def test_text_that_is_no_annotation_is_refused(text: str) -> None:
+def test_text_that_is_no_annotation_is_rejected(text: str) -> None:
     with pytest.raises(InventoryError):
         Inventory.from_json(text)
 

@@ -197,7 +197,7 @@ def test_what_a_pod_was_bound_with_counts_while_its_annotations_are_broken(broke
     assert frees(ledger) == [10, 10], "somebody else has bound it: where it was only to go says nothing"
 
 
-def test_a_node_has_no_say_in_what_lingers_on_another() -> None:
+def test_a_node_has_no_say_in_what_is_held_on_another() -> None:
     ledger = Ledger()
     for name in ("n", "m"):
         ledger.set_inventory(name, inventory(16))
@@ -484,8 +484,8 @@ EVENTS: Final[dict[str, tuple[Callable[[Ledger], object], Callable[[NaiveLife], 
     "forget": (lambda ledger: ledger.forget("a"), lambda life: life.give_up("assumed")),
     "release": (lambda ledger: ledger.release("a"), lambda life: life.give_up("reserved")),
     "remove": (lambda ledger: ledger.remove("a"), lambda life: life.end()),
-    "linger": (lambda ledger: ledger.hold_until("a", 5.0), lambda life: life.hold_until(5.0)),
-    "linger for longer": (lambda ledger: ledger.hold_until("a", 8.0), lambda life: life.hold_until(8.0)),
+    "hold": (lambda ledger: ledger.hold_until("a", 5.0), lambda life: life.hold_until(5.0)),
+    "hold for longer": (lambda ledger: ledger.hold_until("a", 8.0), lambda life: life.hold_until(8.0)),
     "listed on n": (lambda ledger: ledger.replace([POD], {"a"}), lambda life: life.listed("n", True)),
     "listed as pending": (lambda ledger: ledger.replace([], {"a"}), lambda life: life.listed("", True)),
     "not listed": (lambda ledger: ledger.replace([], set()), lambda life: life.listed("", False)),
@@ -514,7 +514,7 @@ def test_every_history_of_one_pod(first: str) -> None:
             assert (found.node if found else "") == life.node, history
             assert (ledger.is_assumed("a"), ledger.is_reserved("a")) == (life.how == "assumed", life.how == "reserved"), history
             assert ledger.in_flight == ({"a"} if life.how in ("assumed", "reserved") else set()), history
-            assert ledger.is_held_until("a") is ("a" in ledger.held_until) is (life.lingers is not None), history
+            assert ledger.is_held_until("a") is ("a" in ledger.held_until) is (life.held_until is not None), history
             assert ledger.expired == life.expired, history
             assert frees(ledger) == [10 if said or life.node == "n" else 16], history
             assert set(ledger.nodes) == {"n"} | {life.node} - {""}, "a node of which nobody knows anything is not kept"
@@ -532,7 +532,7 @@ def test_what_was_reserved_first_and_again_later_runs_out_later() -> None:
     assert (frees(ledger), ledger.expired, ledger.in_flight) == ([15], 1, {"a"})
 
 
-def test_who_lingers_does_so_until_the_time_that_was_said_first() -> None:
+def test_who_is_held_is_so_until_the_time_that_was_said_first() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
     for uid in ("a", "b"):
@@ -582,24 +582,24 @@ def test_cards_that_are_gone_or_unreadable_leave_what_else_the_node_says() -> No
     assert ledger.node("n") is None
 
 
-def test_refusals_of_several_nodes_end_each_at_its_time() -> None:
+def test_rejections_of_several_nodes_end_each_at_its_time() -> None:
     ledger = Ledger()
 
-    def refuses(name: str, until: float) -> None:
+    def rejects(name: str, until: float) -> None:
         ledger.set_node(NodeRecord(name, inventory(16), "", Held((), (Rejection("u", CARD_OF_N.uuid, 6, until),))))
 
     def fitting() -> set[str]:
         return {name for name, node in ledger.nodes.items() if node.remaining_after(memory(6)) is not None}
 
-    refuses("n", 10.0)
+    rejects("n", 10.0)
     assert not ledger.expire(0.0)
-    refuses("m", 20.0)
+    rejects("m", 20.0)
     assert not ledger.expire(10.0)
     assert fitting() == set()
     assert [(ledger.expire(now), fitting()) for now in (59.9, 60.0, 60.0, 70.0, 70.0)] == [
         (False, set()), (True, {"n"}), (False, {"n"}), (True, {"n", "m"}), (False, {"n", "m"}),
     ]  # fmt: skip
-    refuses("n", 30.0)
+    rejects("n", 30.0)
     assert fitting() == {"m"}
     ledger.set_node(NodeRecord("n", None))
     assert not ledger.expire(200.0), "the node is gone"

@@ -60,7 +60,7 @@ def test_a_bound_pod_without_a_card_holds_all_the_same() -> None:
     assert record.allocation is None
 
 
-def test_what_is_bound_counts_also_where_it_would_be_refused() -> None:
+def test_what_is_bound_counts_also_where_it_would_be_rejected() -> None:
     record = PodReader()(bound(container(mem=8, count=1), labels={protocol.LABEL_CARDS_PER_POD: "many"}))
     assert isinstance(record, AllocatedPod)
     assert record.whole
@@ -144,7 +144,7 @@ def test_more_than_any_machine_has_is_counted_as_that() -> None:
     assert (record.request.units, record.request.whole_cards, record.request.core) == (3 * (2**31 - 1),) * 3
 
 
-def test_what_asks_with_too_many_containers_is_refused_or_left_to_its_node() -> None:
+def test_what_asks_with_too_many_containers_is_rejected_or_left_to_its_node() -> None:
     for count, fine in ((64, True), (65, False), (5000, False)):
         containers = [container(f"c{n}", mem=1) for n in range(count)]
         waiting, complaints = PodReader()(pod(*containers, container("asks for nothing"), uid="u")), list[str]()

@@ -27,7 +27,7 @@ def test_quantities_of_kubernetes(written: object, number: int) -> None:
 
 @pytest.mark.parametrize("written", ["", "8 GiB", "eight", "0x8", "8g", "--8", "1.5", "500m", None, 1.5, True, "1e", "٨",
     "8\n", " 8", "8Kii", "8ki", ".", "8e3k", "8k8", "1e100", "1e-1", "1E-3", "u", [8], b"8"])  # fmt: skip
-def test_what_is_no_whole_quantity_is_refused_and_quoted(written: object) -> None:
+def test_what_is_no_whole_quantity_is_rejected_and_quoted(written: object) -> None:
     with pytest.raises(ValueError, match="whole number") as error:
         parse_quantity(written)
     assert repr(written) in str(error.value)
@@ -64,7 +64,7 @@ def test_unit_ids_have_the_originals_form_and_fit_kubelets_63_characters() -> No
 
 
 @pytest.mark.parametrize("device_id", ["", "GPU-1", "GPU-1-_-", "GPU-1-_-x", "-_-3", "GPU-1-_--3", "GPU-1-_-²", "GPU-1-_-٣", "7"])
-def test_other_ids_are_refused_and_quoted(device_id: str) -> None:
+def test_other_ids_are_rejected_and_quoted(device_id: str) -> None:
     with pytest.raises(ValueError, match="device id") as error:
         parse_unit_id(device_id)
     assert repr(device_id) in str(error.value)

@@ -27,8 +27,8 @@ def parsed(raw: dict[str, Any], *, bound: bool = False) -> Request:
     return request
 
 
-def refusal(raw: dict[str, Any]) -> str:
-    """In which words a pod is refused."""
+def rejection(raw: dict[str, Any]) -> str:
+    """In which words a pod is rejected."""
     with pytest.raises(RequestError) as error:
         parse_request(raw)
     return str(error.value)
@@ -108,7 +108,7 @@ def test_whole_cards() -> None:
         [container("a", count=1), container("b", core=20)],
     ],
 )
-def test_memory_and_whole_cards_at_once_are_refused(containers: list[dict[str, object]]) -> None:
+def test_memory_and_whole_cards_at_once_are_rejected(containers: list[dict[str, object]]) -> None:
     with pytest.raises(RequestError, match="not both"):
         parse_request(pod(*containers))
 
@@ -123,7 +123,7 @@ def test_memory_and_whole_cards_at_once_are_refused(containers: list[dict[str, o
         ("500m", "'500m'"),
     ],
 )
-def test_impossible_values_are_refused_with_the_container_and_the_resource(value: str, says: str) -> None:
+def test_impossible_values_are_rejected_with_the_container_and_the_resource(value: str, says: str) -> None:
     with pytest.raises(RequestError, match=says) as error:
         parse_request(pod(container("trainer", mem=value)))
     assert "'trainer'" in str(error.value)
@@ -135,8 +135,8 @@ def test_the_largest_amount_is_the_largest_that_the_api_server_keeps() -> None:
 
 
 @pytest.mark.parametrize("label", ["0", "-1", "two", "1.5", "", "²", "٢", "1000000", 2])
-def test_an_impossible_number_of_cards_in_the_label_is_refused(label: object) -> None:
-    assert "pod label aliyun.com/gpu-count" in refusal(pod(container(mem=8_000_000), labels={WHOLE: label}))
+def test_an_impossible_number_of_cards_in_the_label_is_rejected(label: object) -> None:
+    assert "pod label aliyun.com/gpu-count" in rejection(pod(container(mem=8_000_000), labels={WHOLE: label}))
 
 
 @pytest.mark.parametrize("label", ["1", "2", "007", "999999"])
@@ -267,7 +267,7 @@ def test_on_a_node_the_label_counts_where_any_container_has_memory() -> None:
     assert parsed(asking, bound=True).cards_per_pod == 2
 
 
-def test_on_a_node_all_of_it_counts_whatever_would_be_refused() -> None:
+def test_on_a_node_all_of_it_counts_whatever_would_be_rejected() -> None:
     request = parsed(pod(container("a", mem=9, core=7), container("b", count=3, core=200)), bound=True)
     assert (request.units, request.whole_cards, request.core) == (9, 3, 207)
 

@@ -129,7 +129,7 @@ def test_whole_cards_are_those_planned_though_containers_may_have_swapped_them(r
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(requests().filter(lambda request: request.unsupported is not None))
-def test_only_shapes_that_can_go_wrong_are_refused(request: Request) -> None:
+def test_only_shapes_that_can_go_wrong_are_rejected(request: Request) -> None:
     allocation = plan(request, Random(0))
 
     def goes_wrong(seed: int) -> bool:

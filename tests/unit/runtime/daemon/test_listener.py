@@ -97,16 +97,16 @@ def test_the_log_is_told_how_much_was_left_out(caplog: pytest.LogCaptureFixture)
     log.addFilter(seldom)
     try:
         for n in range(10):
-            log.warning("refused: %d", n)
+            log.warning("rejected: %d", n)
         now = 61.0
-        log.warning("refused: %s", "100 %d")
+        log.warning("rejected: %s", "100 %d")
         now = 122.0
-        log.warning("refused: %d", 11)
+        log.warning("rejected: %d", 11)
     finally:
         log.removeFilter(seldom)
     assert [record.getMessage() for record in caplog.records] == [
-        "refused: 0",
-        "refused: 1",
-        "refused: 100 %d (and 8 more like this before)",
-        "refused: 11",
+        "rejected: 0",
+        "rejected: 1",
+        "rejected: 100 %d (and 8 more like this before)",
+        "rejected: 11",
     ]

@@ -61,10 +61,10 @@ class Plugin(Protocol):
         """(pod UID, annotations to write)."""
 
     def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
-        """({card: units that others must not count on}, {(card, units) refused a moment ago})."""
+        """({card: units that others must not count on}, {(card, units) rejected a moment ago})."""
 
     # Seconds for which its extender counts a pod that ran and went without having ended: the node's word is on its way.
-    linger: float
+    holds_for: float
 
 
 @dataclass
@@ -114,17 +114,17 @@ class Counts:
     """What happened and what went wrong.
 
     paired: pods that waited beside one of the same shape with another card; compared: pods whose devices and annotations were
-    compared; refused_unseen: while the plugin did not reach the API server; over: units beyond a card, the worst of all steps;
-    killed: running pods that a restart of kubelet refused, killed_for_init: for their init containers' units; restarts: of
+    compared; rejected_unseen: while the plugin did not reach the API server; over: units beyond a card, the worst of all steps;
+    killed: running pods that a restart of kubelet rejected, killed_for_init: for their init containers' units; restarts: of
     containers, not_started: attempts that failed; stuck: containers that wait for a start at the end; late: starts of pods that
     were gone by then; outages: of the API server for the plugin alone; pulls: images that took long.
     """
 
     placed: int = 0
     running: int = 0
-    refused: int = 0
-    refused_with_room: int = 0
-    refused_unseen: int = 0
+    rejected: int = 0
+    rejected_with_room: int = 0
+    rejected_unseen: int = 0
     failed: int = 0
     killed: int = 0
     killed_for_init: int = 0
@@ -171,7 +171,7 @@ class Churn:
         self._to_kubelet: deque[tuple[float, str, str]] = deque()
         self._to_plugin: deque[tuple[float, str, dict[str, Any]]] = deque()
         self._paired: set[str] = set()
-        self._lingering: dict[str, Pod] = {}
+        self._orphaned: dict[str, Pod] = {}
         self._waiting: list[dict[str, Any]] = []
         self._admitted: set[str] = set()
         self._held: deque[tuple[float, Any]] = deque()
@@ -268,8 +268,8 @@ class Churn:
                 whole |= annotated.keys() or used.keys()
         for index, units in self._held_now[0].items():
             used[index] += units
-        self._lingering = {uid: pod for uid, pod in self._lingering.items() if pod.gone + self.plugin.linger > self.clock}
-        for pod in self._lingering.values():
+        self._orphaned = {uid: pod for uid, pod in self._orphaned.items() if pod.gone + self.plugin.holds_for > self.clock}
+        for pod in self._orphaned.values():
             for index, units in pod.annotated.items():
                 used[index] += units
         return used, whole
@@ -279,14 +279,14 @@ class Churn:
         assert request is not None
         assert request.unsupported is None
         used, whole = self._used()
-        refused = self._held_now[1]
+        rejected = self._held_now[1]
         if request.whole_cards:
-            fits = [i for i in used if not used[i] and i not in whole and not any(i == card for card, _ in refused)]
+            fits = [i for i in used if not used[i] and i not in whole and not any(i == card for card, _ in rejected)]
             need = request.whole_cards
         else:
             each = request.per_card
             free = {c.index: c.units - used[c.index] for c in self.cards.cards}
-            fits = [i for i in free if free[i] >= each and i not in whole and (i, each) not in refused]
+            fits = [i for i in free if free[i] >= each and i not in whole and (i, each) not in rejected]
             need = request.cards_per_pod
         if len(fits) < need:
             return False
@@ -334,11 +334,11 @@ class Churn:
         except AdmissionError as error:
             if self.clock < self._stalled_until:
                 # Of such a pod the plugin knows nothing but a number.
-                self.counts.refused_unseen += 1
+                self.counts.rejected_unseen += 1
             else:
-                self.counts.refused += 1
+                self.counts.rejected += 1
                 if self._room(pod):
-                    self.counts.refused_with_room += 1
+                    self.counts.rejected_with_room += 1
                     self.counts.reasons[str(error)] += 1
             self._fail(pod)
             return
@@ -443,7 +443,7 @@ class Churn:
             del self.api[pod.uid]
             pod.gone = self.clock
             if pod.object["status"]["phase"] == "Running":
-                self._lingering[pod.uid] = pod
+                self._orphaned[pod.uid] = pod
             self._event("DELETED", pod)
         else:
             pod.ends = self.clock + self.random.uniform(0, 2)

@@ -42,7 +42,7 @@ class DeviceManager:
     """given[pod UID][container][resource] are ids; active: UIDs of the pods that kubelet still counts.
 
     healthy: resource → ids, an empty set for one that is known but has none; sources_ready: all pods are known since the
-    start; running: (pod UID, container) that ran when kubelet started; failing: pods that another plugin refuses.
+    start; running: (pod UID, container) that ran when kubelet started; failing: pods that another plugin rejects.
     """
 
     def __init__(self, checkpoint: Path | None, prefer: Prefer, allocate: Allocate, seed: int = 0) -> None:
@@ -106,7 +106,7 @@ class DeviceManager:
             written = True
             try:
                 if uid in self.failing:
-                    raise AdmissionError("another plugin refused")
+                    raise AdmissionError("another plugin rejected")
                 self.asked.append("Allocate")
                 answer = await self._allocate(resource, self._shuffled(ids))
             except AdmissionError:

@@ -34,7 +34,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         self.lists: dict[str, list[dict[str, str]]] = {}
         self.options: dict[str, pb.DevicePluginOptions] = {}
         self.responses: list[pb.ContainerAllocateResponse] = []
-        self.refuse_registration = False
+        self.reject_registration = False
         self._clients: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: Any = None
@@ -72,7 +72,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         await self.start()
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:
-        if self.refuse_registration:
+        if self.reject_registration:
             await context.abort(grpc.StatusCode.UNKNOWN, "planned")
         assert request.version == "v1beta1"
         channel = grpc.aio.insecure_channel(

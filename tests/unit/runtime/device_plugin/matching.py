@@ -23,7 +23,7 @@ from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
 class Ours:
     """NodeState and what the plugin does around it. processes: None for those of the world."""
 
-    linger = FORCED_SECONDS
+    holds_for = FORCED_SECONDS
 
     def __init__(self, world: Churn, state: Any, processes: Processes | None = None) -> None:
         self._world = world
@@ -97,7 +97,7 @@ class Original:
     are given by their ids here.
     """
 
-    linger = 0.0
+    holds_for = 0.0
 
     def __init__(self, world: Churn, _: Any) -> None:
         self._world = world

@@ -161,7 +161,7 @@ def test_containers_of_a_pod_come_in_order_and_before_other_pods() -> None:
     assert [got[name]["ALIYUN_COM_GPU_MEM_POD"] for name in ("a", "b")] == ["8", "8"]
 
 
-def test_a_pod_with_only_the_annotations_of_the_original_is_steered() -> None:
+def test_a_pod_with_only_the_annotations_of_the_original_gets_its_card() -> None:
     cards = inventory(16, 16)
     node = Node(cards)
     pod = memory(cards, 1, 4)
@@ -229,7 +229,7 @@ def test_whole_cards_are_those_of_the_annotation() -> None:
     }
 
 
-def test_units_of_two_cards_are_refused_with_both_numbers() -> None:
+def test_units_of_two_cards_are_rejected_with_both_numbers() -> None:
     cards = inventory(4, 4)
     node = Node(cards)
     with pytest.raises(AllocationRejected, match=r"units of 2 cards \(1 of card 0 .*, 2 of card 1 .*\), it needs one card; delete the pod"):
@@ -252,12 +252,12 @@ def test_no_card_with_enough_room_is_said_in_numbers() -> None:
         node.admit(node.see(memory(None, 0, 6)))
 
 
-def test_an_id_of_no_card_is_refused() -> None:
+def test_an_id_of_no_card_is_rejected() -> None:
     with pytest.raises(AllocationRejected, match="id 'GPU-gone-_-1', of no card in this node"):
         Node(inventory(4)).state.allocator.allocate(MEMORY, ["GPU-gone-_-1"])
 
 
-def test_a_card_that_does_not_answer_is_refused() -> None:
+def test_a_card_that_does_not_answer_is_rejected() -> None:
     cards = inventory(4)
     node = Node(cards)
     node.state.devices.set_inventory(Inventory(cards.unit, (card(0, 4, health="lost"),)))
@@ -470,14 +470,14 @@ def test_promises_add_up_and_end_when_they_are_kept_or_cannot_be() -> None:
     node.admit(second)
     node.admit(first)
     assert stray(node, 4) == 0, "they have it, nothing more is promised"
-    refused = node.see(memory(cards, 0, 7))
+    rejected = node.see(memory(cards, 0, 7))
     assert stray(node, 3) == 1
     with pytest.raises(AllocationRejected):
         node.state.allocator.allocate(MEMORY, [*ids(0, 1, 2, 3, 4, 5, 6), "GPU-gone"])
     assert stray(node, 3) == 0, "its time is over"
     node.see(memory(cards, 0, 7, phase="Running"))
     assert stray(node, 3) == 0, "kubelet is past it"
-    assert refused
+    assert rejected
 
 
 def test_a_promise_does_not_stand_in_the_way_of_whom_it_was_made_to() -> None:
@@ -503,19 +503,19 @@ def test_a_pod_may_have_the_card_that_one_like_it_has_left() -> None:
     assert set(chosen) <= ids(2, *range(8))
 
 
-def test_a_pod_that_was_refused_waits_no_more_until_nobody_else_can_be_meant() -> None:
+def test_a_pod_that_was_rejected_waits_no_more_until_nobody_else_can_be_meant() -> None:
     cards = inventory(4, 16)
     node = Node(cards)
     node.admit(node.see(memory(cards, 0, 4, phase="Running")))
     wish = {"gpushare.request/models": "T4"}
     with pytest.raises(AdmissionError, match="not the one it was placed on"):
-        node.admit(node.see(memory(cards, 0, 4, annotations=wish, name="refused")))
+        node.admit(node.see(memory(cards, 0, 4, annotations=wish, name="rejected")))
     assert stray(node, 1) == 1
     later = node.state.pending.match(MEMORY, 4)
     assert later is None
     late = node.state.pending.match(MEMORY, 4, late=True)
     assert late is not None
-    assert late.pod.name == "refused"
+    assert late.pod.name == "rejected"
     node.see(memory(cards, 1, 4, name="new"))
     with pytest.raises(AdmissionError):
         node.admit(node.see(memory(cards, 0, 5, annotations=wish, name="another")))
@@ -553,7 +553,7 @@ def test_what_kubelet_insists_on_is_preferred_although_processes_hold_it() -> No
     assert set(chosen) - set(must) <= ids(0, 0, 1, 2, 3) - held
 
 
-# What is refused, in words, and what others are told of it.
+# What is rejected, in words, and what others are told of it.
 
 
 @pytest.mark.parametrize(
@@ -621,7 +621,7 @@ def test_every_card_that_was_chosen_is_held_back_and_the_pod_is_told_who_should_
 
 
 @pytest.mark.parametrize("change", ["memory", "whole", "out of use", "gone", "another card", "other words for it"])
-def test_a_refusal_ends_when_the_card_is_another_or_somebody_elses(change: str) -> None:
+def test_a_rejection_ends_when_the_card_is_another_or_somebody_elses(change: str) -> None:
     cards = inventory(4, 4, 4)
     node = Node(cards)
     first = node.see((whole(cards, 0, phase="Running")) if change == "whole" else memory(cards, 0, 4, phase="Running"))
@@ -725,9 +725,9 @@ class Cluster:
 
 
 def run(history: tuple[list[int], list[tuple[str, int]], int]) -> tuple[Cluster, int]:
-    """The cluster after the history, and how many pods kubelet refused."""
+    """The cluster after the history, and how many pods kubelet rejected."""
     units, steps, seed = history
-    cluster, refused = Cluster(units, seed), 0
+    cluster, rejected = Cluster(units, seed), 0
     for step, number in [*steps, ("admit", 100)]:
         if step == "memory":
             cluster.schedule(container(mem=number))
@@ -743,16 +743,16 @@ def run(history: tuple[list[int], list[tuple[str, int]], int]) -> tuple[Cluster,
             cluster.node.manager.failing.add(cluster.waiting[0]["metadata"]["uid"])
         elif step == "admit":
             for _ in range(number):
-                refused += cluster.admit() is False
+                rejected += cluster.admit() is False
                 cluster.check_cards()
-    return cluster, refused
+    return cluster, rejected
 
 
 @settings(max_examples=50, deadline=None)
 @given(histories().map(lambda h: (h[0], [s for s in h[1] if s[0] not in ("stray", "fail")], h[2])))
 def test_what_the_scheduler_placed_is_admitted_on_exactly_those_cards(history: tuple[list[int], list[tuple[str, int]], int]) -> None:
-    cluster, refused = run(history)
-    assert refused == 0
+    cluster, rejected = run(history)
+    assert rejected == 0
     for pod in cluster.running:
         local = parse_local_pod(pod)
         for ask in local.container_devices:

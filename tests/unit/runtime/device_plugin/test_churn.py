@@ -56,9 +56,9 @@ def test_every_container_has_its_cards_and_no_card_is_over_booked(capsys: pytest
     assert min(counts.restarts, counts.pulls) >= 100
     assert counts.late > 0
     # Rejections are no way out: of those that had room nearly all run.
-    assert counts.running >= 0.95 * (counts.running + counts.refused_with_room)
+    assert counts.running >= 0.95 * (counts.running + counts.rejected_with_room)
     # Nor do they become a loop.
-    assert counts.refused <= 0.05 * counts.placed
+    assert counts.rejected <= 0.05 * counts.placed
 
 
 def test_the_originals_way_of_matching_goes_wrong_in_the_same_world(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,4 +91,4 @@ class Unplanned(Ours):
 
 def test_the_check_notices_a_plugin_that_does_not_steer() -> None:
     counts = churned(Unplanned, seeds=2)
-    assert counts.refused_with_room > 0.05 * counts.running
+    assert counts.rejected_with_room > 0.05 * counts.running

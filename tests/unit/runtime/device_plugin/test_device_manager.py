@@ -23,7 +23,7 @@ class Kubelet:
     def __init__(self, checkpoint: Path | None = None, seed: int = 0) -> None:
         self.questions: list[tuple[set[str], set[str], int]] = []
         self.prefers: list[str] = []
-        self.refuses = False
+        self.rejects = False
         self.manager = DeviceManager(checkpoint, self._prefer, self._allocate, seed)
         self.manager.healthy = {MEMORY: set("abcdefgh")}
 
@@ -32,8 +32,8 @@ class Kubelet:
         return self.prefers
 
     async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
-        if self.refuses:
-            raise AdmissionError("refused")
+        if self.rejects:
+            raise AdmissionError("rejected")
         return {"IDS": "".join(sorted(ids))}
 
     def admit(self, uid: str, *containers: dict[str, Any], init: list[dict[str, Any]] | None = None) -> dict[str, str]:
@@ -91,17 +91,17 @@ def test_pods_that_no_longer_count_are_forgotten_when_the_next_container_asks_an
     assert [e["PodUID"] for e in json.loads((tmp_path / "file").read_text())["Data"]["PodDeviceEntries"]] == ["2"]
 
 
-def test_a_refused_allocation_gives_its_ids_back_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_rejected_allocation_gives_its_ids_back_and_writes_nothing(tmp_path: Path) -> None:
     kubelet = Kubelet(tmp_path / "file")
-    kubelet.refuses = True
-    with pytest.raises(AdmissionError, match="refused"):
+    kubelet.rejects = True
+    with pytest.raises(AdmissionError, match="rejected"):
         kubelet.admit("1", container(mem=8))
     assert not (tmp_path / "file").exists()
-    kubelet.refuses = False
+    kubelet.rejects = False
     assert kubelet.admit("2", container(mem=8))["main"] == "abcdefgh"
 
 
-def test_too_few_ids_are_refused_without_a_question() -> None:
+def test_too_few_ids_are_rejected_without_a_question() -> None:
     kubelet = Kubelet()
     kubelet.admit("1", container(mem=6))
     with pytest.raises(AdmissionError, match=r"requested number of devices unavailable for aliyun.com/gpu-mem. Requested: 3, Available: 2"):

@@ -220,7 +220,7 @@ def test_mps_is_set_and_left_without_pods_only(isolation: str, before: str, word
     assert changed_isolation(isolation, before, {"a", "b"}, lambda uids: set()) == ""
 
 
-def test_the_plugin_refuses_another_isolation_under_pods(tmp_path: Path) -> None:
+def test_the_plugin_rejects_another_isolation_under_pods(tmp_path: Path) -> None:
     async def body() -> None:
         async with with_mps(tmp_path, 16 * GIB) as it:
             uid = await admitted(it, memory(it.inventory, 0, 4))

@@ -138,7 +138,7 @@ def test_whose_turn_it_is_of_all_pods_that_could_be_meant() -> None:
     """Half served before not begun, still to be admitted before past that; then in the order of arrival. Never one that is over."""
     random = Random(0)
     for _ in range(3000):
-        pods, served, refused, late = [], set(), set(), random.random() < 0.5
+        pods, served, rejected, late = [], set(), set(), random.random() < 0.5
         ranks: list[tuple[int, int, int, str]] = []
         for place in range(random.randint(1, 4)):
             sizes = [random.choice((2, 2, 3)) for _ in range(random.randint(1, 3))]
@@ -152,12 +152,12 @@ def test_whose_turn_it_is_of_all_pods_that_could_be_meant() -> None:
             has = {n for n in names if random.random() < 0.4}
             served |= {(uid, n, MEMORY) for n in has}
             if random.random() < 0.2:
-                refused.add(uid)
-            past = phase != "Pending" or bool(annotations) or uid in refused
+                rejected.add(uid)
+            past = phase != "Pending" or bool(annotations) or uid in rejected
             left = [n for n in names if n not in has and n not in running]
             if left and sizes[names.index(left[0])] == 2 and phase != "Failed" and (late or not past):
                 ranks.append((past, not has, place, f"{uid}/{left[0]}"))
-        turn = match_request(pods, served, MEMORY, 2, rejected=refused, late=late)
+        turn = match_request(pods, served, MEMORY, 2, rejected=rejected, late=late)
         assert (f"{turn.pod.uid}/{turn.devices.container}" if turn else None) == (min(ranks)[-1] if ranks else None)
 
 

@@ -131,7 +131,7 @@ async def test_marking_waits_for_an_api_server_that_fails_and_holds_up_nobody() 
 
 
 @running
-async def test_a_refusal_reaches_kubelet_in_words() -> None:
+async def test_a_rejection_reaches_kubelet_in_words() -> None:
     async with world(16 * GIB) as it:
         await it.registered()
         await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0, name="big")))
@@ -174,11 +174,11 @@ async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
         await until(lambda: it.plugin.node.devices.inventory)
         await asyncio.sleep(0.1)
         assert not it.plugin.status.ready
-        it.kubelet.refuse_registration = True
+        it.kubelet.reject_registration = True
         await it.kubelet.start()
         await asyncio.sleep(0.3)
         assert not it.plugin.status.ready
-        it.kubelet.refuse_registration = False
+        it.kubelet.reject_registration = False
         await it.registered()
         await until(lambda: it.plugin.status.ready)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Every kind of request at the node, and what is steered away from, refused and told of cards that must not be given."""
+"""Every kind of request at the node, and what is avoided, rejected and told of cards that must not be given."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_pods_of_the_same_shape_may_have_each_others_cards_whatever_they_asked_f
 # What processes hold although kubelet has freed it.
 
 
-def test_what_a_force_deleted_pod_still_uses_is_steered_away_from() -> None:
+def test_what_a_force_deleted_pod_still_uses_is_avoided() -> None:
     cards = inventory(16, 16)
     node = Node(cards)
     zombie = node.see(memory(cards, 0, 12, phase="Running"))
@@ -124,7 +124,7 @@ def test_what_a_force_deleted_pod_still_uses_is_steered_away_from() -> None:
     assert card_uuids_of(node.admit(node.see(memory(cards, 0, 12))))["main"] == "0"
 
 
-def test_ids_that_processes_hold_are_refused_where_kubelet_gives_them_all_the_same() -> None:
+def test_ids_that_processes_hold_are_rejected_where_kubelet_gives_them_all_the_same() -> None:
     cards = inventory(4)
     node = Node(cards)
     zombie = node.see(memory(cards, 0, 2, phase="Running", name="zombie"))
@@ -244,7 +244,7 @@ def test_a_static_pod_that_has_begun_has_its_turn() -> None:
     assert len({i.partition("-_-")[0] for of in node.manager.given[32 * "a"].values() for i in of[MEMORY]}) == 1
 
 
-def test_a_refusal_is_told_until_its_time_is_over_or_the_card_has_changed() -> None:
+def test_a_rejection_is_told_until_its_time_is_over_or_the_card_has_changed() -> None:
     cards = inventory(8, 8)
     node = Node(cards)
     holder = node.see(memory(cards, 0, 6, phase="Running"))
@@ -254,8 +254,8 @@ def test_a_refusal_is_told_until_its_time_is_over_or_the_card_has_changed() -> N
         late = node.see(memory(cards, 0, 4))
         with pytest.raises(AdmissionError):
             node.admit(late)
-    refused = said(node.state).rejected
-    assert [(r.card, r.units, r.whole, r.until - 1_774_000_000 - node.now) for r in refused] == [("GPU-00000000", 4, False, LIFETIME)] * 2
+    rejected = said(node.state).rejected
+    assert [(r.card, r.units, r.whole, r.until - 1_774_000_000 - node.now) for r in rejected] == [("GPU-00000000", 4, False, LIFETIME)] * 2
     node.now += LIFETIME
     assert said(node.state).rejected == ()
     with pytest.raises(AdmissionError):
@@ -473,7 +473,7 @@ def test_a_container_that_got_a_pods_cards_which_asked_for_another_number_of_the
     assert first
 
 
-def test_a_start_before_the_cards_were_read_is_not_refused() -> None:
+def test_a_start_before_the_cards_were_read_is_not_rejected() -> None:
     state = NodeState(Node(inventory(4)).pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
     assert not state.allocator.may_start(MEMORY, ["GPU-00000000-_-0"])
 
@@ -638,7 +638,7 @@ def test_a_chosen_card_that_has_room_for_a_part_of_the_pod_alone_gets_none_of_it
     pod = node.see(bound(cards, {0: {1: first}, 1: {1: second}}, container("c0", mem=first), container("c1", mem=second)))
     node.admit(memory(cards, 1, 7, name="unseen"))
     unseen = {entry.pod: entry.ids for entry in node.file}
-    # It may have landed anywhere: what counts is that one card has one unit left.
+    # It may be anywhere: what counts is that one card has one unit left.
     [card_of_it] = {i.partition("-_-")[0] for ids in unseen.values() for i in ids}
     other = "1" if card_of_it == "GPU-00000000" else "0"
     chosen = {"0": 1, "1": 0}[other]
@@ -647,7 +647,7 @@ def test_a_chosen_card_that_has_room_for_a_part_of_the_pod_alone_gets_none_of_it
     assert card_uuids_of(node.admit(pod)) == {"c0": other, "c1": other}
 
 
-def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_refused() -> None:
+def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_rejected() -> None:
     cards = inventory(2, 8)
     node = Node(cards)
     node.see(memory(cards, 0, 2, name="first"))
@@ -697,7 +697,7 @@ def test_a_start_of_a_pod_that_was_taken_for_over_holds_its_ids_again() -> None:
         node.state.allocator.prefer(CARDS, ["GPU-00000000"], [], 1)
 
 
-def test_a_start_of_a_pod_that_was_taken_for_over_is_refused_where_others_have_the_card_now() -> None:
+def test_a_start_of_a_pod_that_was_taken_for_over_is_rejected_where_others_have_the_card_now() -> None:
     cards = inventory(12)
     node, ids = taken_for_over(cards)
     # In one moment: kubelet's memory of it is gone only with the next container that asks.
@@ -718,8 +718,8 @@ def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_whi
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ({"gpushare.request/cards": "GPU-00000001"}, "which its own annotations refuse"),
-        ({"gpushare.request/cards-refused": "GPU-00000000"}, "which its own annotations refuse"),
+        ({"gpushare.request/cards": "GPU-00000001"}, "which its own annotations reject"),
+        ({"gpushare.request/cards-refused": "GPU-00000000"}, "which its own annotations reject"),
         ({"gpushare.request/not-with": "app=noisy"}, "beside pod default/noisy, with which it is not to be"),
         ({"gpushare.request/same-card-as": "app=encoder"}, "not beside pod default/encoder, with which it is to be"),
     ],

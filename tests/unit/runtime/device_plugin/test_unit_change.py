@@ -16,7 +16,7 @@ def everybody(uids: Set[str]) -> Set[str]:
     return uids
 
 
-def test_another_unit_is_refused_while_such_a_pod_runs() -> None:
+def test_another_unit_is_rejected_while_such_a_pod_runs() -> None:
     assert changed_unit(UNITS["64MiB"], "GiB", {"a", "b"}, lambda uids: uids & {"b", "other"}) == (
         "1 pods run with memory in units of GiB (UID b), this plugin should allocate units of 64MiB: "
         "delete these pods first, or start with --memory-unit GiB"

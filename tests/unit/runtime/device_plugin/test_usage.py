@@ -497,7 +497,7 @@ def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
     assert case.usage.card_uuids() == {key: {"GPU-00000000"}}
     assert case.usage.ids_of(MEMORY, ["GPU-00000001"]) == units(0, 1), "whatever was given just now"
     assert case.usage.ids_of(MEMORY, ["GPU-00000001"], orphaned=True) == set()
-    assert case.usage.snapshot() == {}, "kubelet may refuse the pod yet"
+    assert case.usage.snapshot() == {}, "kubelet may reject the pod yet"
     case.now += GRANT_LIFETIME
     assert (case.usage.allocated(), case.usage.card_uuids()) == (set(), {})
 
@@ -548,7 +548,7 @@ def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     assert [usage.name(uid) for uid in ("runs", "outlives", "done", "nobody")] == ["default/runs", "default/outlives", "default/done", ""]
 
 
-def test_outlived_containers_of_one_pod_are_one_answer() -> None:
+def test_orphaned_containers_of_one_pod_are_one_answer() -> None:
     case = Case()
     pod = case.add("a")
     case.live = {"a"}

@@ -142,7 +142,7 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
 
 
 @running
-async def test_a_refusal_is_published_with_its_end() -> None:
+async def test_a_rejection_is_published_with_its_end() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
         await admitted(it)
@@ -154,7 +154,7 @@ async def test_a_refusal_is_published_with_its_end() -> None:
 
 
 @running
-async def test_a_start_is_asked_for_and_refused_on_a_bad_card() -> None:
+async def test_a_start_is_asked_for_and_rejected_on_a_bad_card() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
         pod = await admitted(it)

@@ -93,12 +93,12 @@ def test_the_token_that_the_daemon_should_use_is_asked_about_with_its_kubeconfig
         asked.append((config, token.issued - NOW))
         return True
 
-    (refused,) = of_tokens(host, GOOD, (-99, 300), unauthorized)
-    assert refused == ("token_refused", f"a token of ServiceAccount {EXTENDER} that the API server answers with 401")
-    assert of_tokens(host, GOOD, (-101, 300), unauthorized) == [refused]
+    (rejected,) = of_tokens(host, GOOD, (-99, 300), unauthorized)
+    assert rejected == ("token_rejected", f"a token of ServiceAccount {EXTENDER} that the API server answers with 401")
+    assert of_tokens(host, GOOD, (-101, 300), unauthorized) == [rejected]
     assert asked == [(str(host.at("/etc/gpushare/extender.kubeconfig")), issued) for issued in (-99, -100)]
     assert of_tokens(host, (-10, -5), None, unauthorized) == expired("5 s")
-    assert [code for code, _ in of_tokens(host, LATE, None, unauthorized)] == ["token_refused", "warning token_not_renewed"]
+    assert [code for code, _ in of_tokens(host, LATE, None, unauthorized)] == ["token_rejected", "warning token_not_renewed"]
 
 
 def test_a_daemon_with_a_kubeconfig_of_an_administrator_has_no_token(host: FakeHost) -> None:
@@ -127,8 +127,8 @@ def test_a_token_behind_a_link_of_the_daemon_is_none(host: FakeHost) -> None:
     assert [code for code, _ in said(found)] == ["token_missing"]
 
 
-@pytest.mark.parametrize(("status", "refused"), [(200, False), (401, True), (403, False), (500, False)])
-def test_the_api_server_is_asked_with_the_token(tmp_path: Path, status: int, refused: bool) -> None:
+@pytest.mark.parametrize(("status", "rejected"), [(200, False), (401, True), (403, False), (500, False)])
+def test_the_api_server_is_asked_with_the_token(tmp_path: Path, status: int, rejected: bool) -> None:
     token = parse_token(jwt(NOW, NOW + 9))
     asked = []
 
@@ -139,7 +139,7 @@ def test_the_api_server_is_asked_with_the_token(tmp_path: Path, status: int, ref
     file = tmp_path / "kubeconfig"
     with serving(answer) as address:
         file.write_text(kubeconfig(f"http://{address}"))
-        assert api_unauthorized(str(file), token) is refused
+        assert api_unauthorized(str(file), token) is rejected
     assert set(asked) == {("/version", f"Bearer {token.text}")}
     assert not api_unauthorized(str(file), token), "nobody answers any more"
     file.unlink()

@@ -97,9 +97,9 @@ class Api:
         fault = self.plan.popleft() if self.plan else GOOD
         await asyncio.sleep(fault.takes)
         if fault.lands == 0:
-            refused = self._bind(body)
-            if refused is not None:
-                raise refused
+            rejected = self._bind(body)
+            if rejected is not None:
+                raise rejected
         elif fault.lands is not None:
             asyncio.get_running_loop().call_later(fault.lands, self._bind, body)
         if fault.error is not None:
@@ -299,7 +299,7 @@ def test_a_pod_that_asks_for_nothing_is_bound_without_a_card() -> None:
     [({"count": 1}, "at once"), ({"core": 20}, "gpu-core.percentage")],
 )
 @pytest.mark.parametrize("seen", [True, False])
-def test_what_filter_refuses_is_never_bound(limits: dict[str, object], said: str, seen: bool) -> None:
+def test_what_filter_rejects_is_never_bound(limits: dict[str, object], said: str, seen: bool) -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("a", **limits), seen=seen)
         await world.api.delivered()
@@ -334,7 +334,7 @@ def test_what_does_not_fit_any_more() -> None:
         KubeError(0, UNREACHABLE, "connection refused"),
     ],
 )
-def test_a_refusal_leaves_the_ledger_as_it_was(error: KubeError) -> None:
+def test_a_rejection_leaves_the_ledger_as_it_was(error: KubeError) -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("a"))
         await world.api.delivered()
@@ -367,7 +367,7 @@ def test_an_unclear_end_is_looked_up(error: KubeError) -> None:
     play(story)
 
 
-def test_a_refusal_after_an_unclear_end_says_nothing_about_the_first() -> None:
+def test_a_rejection_after_an_unclear_end_says_nothing_about_the_first() -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("a", 16))
         world.api.add(gpu_pod("b", 16))
@@ -413,7 +413,7 @@ def test_no_answer_to_the_question_either() -> None:
         world.api.add(gpu_pod("a"))
         await world.api.delivered()
         world.api.plan.append(Fault(lands=0, error=KubeError(0, LOST, "lost")))
-        world.api.read_errors.extend([KubeError(0, UNREACHABLE, "refused")] * 5)
+        world.api.read_errors.extend([KubeError(0, UNREACHABLE, "rejected")] * 5)
         assert "not known" in await world.bind("a", "n")
         assert (len(world.api.bindings), world.api.reads) == (1, 1)
         await asyncio.sleep(4.8)
@@ -470,14 +470,14 @@ LOST_NOW = Fault(lands=None, error=KubeError(0, LOST, "lost"))
         ("invalid", lambda world: world.api.add(spread_at_random("a")), "n"),
         ("invalid", lambda world: world.api.add(spread_at_random("a"), seen=False), "n"),
         ("api-unreachable", lambda world: world.api.read_errors.append(KubeError(0, TIMEOUT, "t")), "n"),
-        ("api-refused", lambda world: world.api.read_errors.append(KubeError(503, "ServiceUnavailable", "s")), "n"),
+        ("api-rejected", lambda world: world.api.read_errors.append(KubeError(503, "ServiceUnavailable", "s")), "n"),
         ("gone", lambda world: None, "n"),
         ("no-room", lambda world: world.api.add(gpu_pod("a", 17)), "n"),
-        ("api-refused", lambda world: refused(world, KubeError(403, "Forbidden", "f")), "n"),
-        ("api-unreachable", lambda world: refused(world, KubeError(0, UNREACHABLE, "u")), "n"),
-        ("api-unknown", lambda world: refused(world, KubeError(0, LOST, "l")), "n"),
-        ("gone", lambda world: refused(world, KubeError(409, "Conflict", "c"), gone=True), "n"),
-        ("elsewhere", lambda world: refused(world, KubeError(409, "Conflict", "c"), bound_to="m"), "n"),
+        ("api-rejected", lambda world: rejected(world, KubeError(403, "Forbidden", "f")), "n"),
+        ("api-unreachable", lambda world: rejected(world, KubeError(0, UNREACHABLE, "u")), "n"),
+        ("api-unknown", lambda world: rejected(world, KubeError(0, LOST, "l")), "n"),
+        ("gone", lambda world: rejected(world, KubeError(409, "Conflict", "c"), gone=True), "n"),
+        ("elsewhere", lambda world: rejected(world, KubeError(409, "Conflict", "c"), bound_to="m"), "n"),
     ],
 )
 def test_each_failure_has_its_cause_and_holds_nothing(cause: str, prepare: Callable[[World], None], node: str) -> None:
@@ -503,7 +503,7 @@ def spread_at_random(name: str) -> dict[str, Any]:
     return raw
 
 
-def refused(world: World, error: KubeError, *, gone: bool = False, bound_to: str = "") -> None:
+def rejected(world: World, error: KubeError, *, gone: bool = False, bound_to: str = "") -> None:
     """The API server answers the Bindings of "a" so; meanwhile it has gone, or somebody else has bound it."""
     raw = gpu_pod("a")
     world.api.add(raw)
@@ -524,7 +524,7 @@ def refused(world: World, error: KubeError, *, gone: bool = False, bound_to: str
 
 def test_a_conflict_with_its_own_binding_is_success() -> None:
     async def story(world: World) -> None:
-        refused(world, KubeError(409, "Conflict", "already assigned"), bound_to="n")
+        rejected(world, KubeError(409, "Conflict", "already assigned"), bound_to="n")
         await world.api.delivered()
         assert await world.bind("a", "n") == ""
         assert (len(world.api.bindings), set(world.held())) == (1, {"uid-a"})
@@ -729,7 +729,7 @@ def test_whoever_waits_is_told_of_each_unit_that_is_given_back() -> None:
         assert (world.ledger.is_reserved("uid-a"), given_back()) == (True, False)
         assert await world.bind("a", "n") == ""
         assert given_back()
-        # A Binding that is refused, and one that turns out not to have happened.
+        # A Binding that is rejected, and one that turns out not to have happened.
         world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f")))
         await world.bind("b", "n")
         assert given_back()

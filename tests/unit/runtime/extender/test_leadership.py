@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The fence: who may answer, from when on, and what is said to the others. All in virtual time."""
+"""Leadership: who may answer, from when on, and what is said to the others. All in virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Server:
 
     def __init__(self) -> None:
         self.lease: Lease | None = Lease("uid", "one_1", 0)
-        self.refuses = 0
+        self.rejects = 0
         self.silent = False
         self.looks = 0
         self.lists: list[dict[str, object]] = []
@@ -55,8 +55,8 @@ class Server:
         if self.silent:
             await asyncio.sleep(within)
             raise KubeError(0, "Timeout", "no answer in time")
-        if self.refuses:
-            raise KubeError(self.refuses, "Forbidden", "may not get leases")
+        if self.rejects:
+            raise KubeError(self.rejects, "Forbidden", "may not get leases")
         if self.lease is None:
             raise KubeError(404, "NotFound", "leases kube-scheduler not found")
         spec = {"holderIdentity": self.lease.holder, "leaseTransitions": self.lease.transitions}
@@ -89,7 +89,7 @@ class World:
         self.leadership = Leadership(lease, host, clock=self.clock, on_foreign_binding=lambda holder, words: self.told.append(holder.name))
 
     async def opens(self, within: float = 60.0) -> float:
-        """Seconds until the fence is open."""
+        """Seconds until it answers."""
         began = self.clock()
         async with asyncio.timeout(within):
             while self.leadership.problem_now():  # noqa: ASYNC110 - as the scheduler does
@@ -170,7 +170,7 @@ def test_another_leads_then_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("later", "fenced"),
+    ("later", "waits"),
     [
         (Lease("uid", "one_2", 1), False),
         (Lease("uid", "one_2", 2), True),
@@ -179,14 +179,14 @@ def test_another_leads_then_this_one() -> None:
     ],
     ids=["its scheduler restarted", "somebody was between, unseen", "lost and won again, unseen", "the lease was deleted"],
 )
-def test_a_new_holder_on_the_same_host(later: Lease, fenced: bool) -> None:
+def test_a_new_holder_on_the_same_host(later: Lease, waits: bool) -> None:
     async def story(world: World) -> None:
         await world.opens()
         world.server.lease = Lease("uid", "", 0)
         await asyncio.sleep(1)
         world.server.lease = later
-        assert (await world.opens() > 1) == fenced
-        assert world.leadership.terms == 1 + fenced
+        assert (await world.opens() > 1) == waits
+        assert world.leadership.terms == 1 + waits
 
     play(story)
 
@@ -209,7 +209,7 @@ def test_the_licence_ends_with_the_looks() -> None:
 
 def test_a_lease_that_may_not_be_read_names_the_cure() -> None:
     async def story(world: World) -> None:
-        world.server.refuses = 403
+        world.server.rejects = 403
         await asyncio.sleep(30)
         assert "may not get leases" in world.leadership.problem()
         assert "--lease none" in world.leadership.problem()
@@ -251,7 +251,7 @@ def test_a_proof_that_was_begun_for_an_earlier_term_does_not_count() -> None:
 
 
 class Moments:
-    """A fence of host "one" on a clock that stands still; the fence began at 100."""
+    """The leadership of host "one" on a clock that stands still; its wait began at 100."""
 
     def __init__(self, lease: str = LEASE) -> None:
         self.now = 100.0
@@ -281,7 +281,7 @@ def test_a_licence_lasts_two_seconds_from_the_beginning_of_the_look() -> None:
     assert (it.leadership.send_window(), it.answer()) == (0.0, "held")
 
 
-def test_a_wait_is_over_when_the_last_binding_of_another_has_landed() -> None:
+def test_a_wait_is_over_when_the_last_binding_of_another_has_ended() -> None:
     it = Moments()
     it.now = 103.0
     it.look("one_1")
@@ -348,7 +348,7 @@ def test_where_a_coordinator_names_the_holder_each_new_process_begins_a_term() -
 
 @pytest.mark.parametrize("holder", ["one_1", "two_1"])
 def test_a_lease_that_was_there_and_is_gone_closes_every_extender_for_the_bindings_under_way(holder: str) -> None:
-    """Whoever makes it anew is answered after its own fence; who held it, or stood by, must not take itself for alone meanwhile."""
+    """Whoever makes it anew is answered after its own wait; who held it, or stood by, must not take itself for alone meanwhile."""
     it = Moments()
     it.look(holder, 3)
     it.now += 60

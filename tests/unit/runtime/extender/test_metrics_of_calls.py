@@ -44,4 +44,4 @@ def test_every_bind_error_has_a_cause_that_is_counted() -> None:
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "BindError"]
         literals = {node.value for call in calls for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}
         found |= literals
-    assert {str(cause) for cause in found} | {"api-refused", "api-unreachable"} == set(CAUSES)
+    assert {str(cause) for cause in found} | {"api-rejected", "api-unreachable"} == set(CAUSES)

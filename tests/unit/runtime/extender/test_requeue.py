@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A pod that was refused a moment too early is brought back to the scheduler, one at a time and never without need."""
+"""A pod that was rejected a moment too early is brought back to the scheduler, one at a time and never without need."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Clock:
 
 
 def full(*waiting: str) -> tuple[Cluster, Requeue, Service]:
-    """One card of 16, held by "old"; the waiting pods ask for 6 each and were refused in this order."""
+    """One card of 16, held by "old"; the waiting pods ask for 6 each and were rejected in this order."""
     cluster = Cluster()
     requeue = Requeue(cluster, Binpack(), clock=Clock())
     cluster.on_capacity_freed = requeue.on_capacity_freed
@@ -129,7 +129,7 @@ def test_the_end_of_a_pod_that_held_nothing_wakes_nobody() -> None:
     assert woken == []
 
 
-def test_each_new_room_requeues_again_and_a_refusal_after_it_does_not() -> None:
+def test_each_new_room_requeues_again_and_a_rejection_after_it_does_not() -> None:
     cluster, now = Cluster(), [100.0]
     requeue = Requeue(cluster, Binpack(), clock=lambda: now[0])
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
@@ -267,8 +267,8 @@ def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
     requeuing(story)
 
 
-def test_who_is_refused_again_lets_the_others_pass_and_nobody_is_kept_from_expiring() -> None:
-    """x fits by memory and is refused again and again; there is room somewhere each second."""
+def test_who_is_rejected_again_lets_the_others_pass_and_nobody_is_kept_from_expiring() -> None:
+    """x fits by memory and is rejected again and again; there is room somewhere each second."""
 
     async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         for uid in "xy":

@@ -148,7 +148,7 @@ def test_a_pod_that_is_gone_keeps_nothing() -> None:
     assert world.filter("b", 16) == ["n"]
 
 
-def test_a_refused_pod_is_requeued_when_a_reservation_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_pod_is_requeued_when_a_reservation_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     patched = []
 
     class Server:

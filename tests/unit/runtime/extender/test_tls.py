@@ -248,7 +248,7 @@ def test_sighup_takes_the_new_certificate_and_keeps_the_connections(tmp_path: Pa
     asyncio.run(run())
 
 
-def test_no_connection_is_refused_while_the_certificate_changes(tmp_path: Path) -> None:
+def test_no_connection_is_rejected_while_the_certificate_changes(tmp_path: Path) -> None:
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
         files = make(pki)

@@ -46,7 +46,7 @@ def args(*containers: dict[str, Any], **options: Any) -> Arguments:
     return Arguments(pod(*containers, **options), NAMES)
 
 
-def test_fits_and_refuses_with_numbers(ledger: Ledger) -> None:
+def test_fits_and_rejects_with_numbers(ledger: Ledger) -> None:
     result = Service(ledger, Binpack()).filter(args(container(mem=20)))
     assert result.names == ["gpu2"]
     assert result.failed == {
@@ -89,7 +89,7 @@ def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
         (args(container(mem=2), annotations={"gpushare.request/placement": "best"}), "'best' is no policy"),
     ],
 )
-def test_bad_and_unsupported_requests_are_refused_on_every_node(ledger: Ledger, wrong: Arguments, said: str) -> None:
+def test_bad_and_unsupported_requests_are_rejected_on_every_node(ledger: Ledger, wrong: Arguments, said: str) -> None:
     service = Service(ledger, Binpack())
     result = service.filter(wrong)
     assert result.names == []
@@ -152,7 +152,7 @@ def test_another_version_of_a_pod_is_read_anew(ledger: Ledger) -> None:
 def test_a_pod_that_fits_nowhere_is_told_of_and_one_that_fits_is_not(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     told: list[tuple[str, Sequence[str]]] = []
-    service = Service(ledger, Binpack(), lambda uid, refused: told.append((uid, refused)))
+    service = Service(ledger, Binpack(), lambda uid, rejected: told.append((uid, rejected)))
     for units, said in ((25, ["filter default/p, 25 units: 0 of 3 nodes fit"]), (20, []), (16, [])):
         caplog.clear()
         service.filter(args(container(mem=units), uid=f"u{units}"))

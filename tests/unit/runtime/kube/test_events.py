@@ -90,7 +90,7 @@ def test_a_restart_makes_no_second_event(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_refused_event_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_rejected_event_does_not_stop_the_others(tmp_path: Path) -> None:
     async def run() -> None:
         async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
             api.faults = [fail(403, "Forbidden", "namespace is being terminated")]

@@ -286,7 +286,7 @@ def test_a_server_that_fails_twice_with_a_version_is_asked_for_a_list(tmp_path: 
     """It may never bear that one again, such as one of its future."""
 
     async def run() -> None:
-        async def refuses(request: web.Request) -> web.StreamResponse | None:
+        async def rejects(request: web.Request) -> web.StreamResponse | None:
             return status(504, "Timeout", "Too large resource version") if request.query.get("resourceVersion") == "101" else None
 
         async with serving(FakeApi()) as api:
@@ -298,7 +298,7 @@ def test_a_server_that_fails_twice_with_a_version_is_asked_for_a_list(tmp_path: 
                 await api.cut()
                 await until(lambda: watches(api) == ["101"] * 3 and api.watching)
                 assert (cache.replaced, reflector.lists) == (1, 1)
-                api.faults = [refuses] * 2
+                api.faults = [rejects] * 2
                 await api.cut()
                 await api.put(f"{PODS}b", pod("b"))
                 await until(lambda: cache.replaced == 2)

@@ -163,7 +163,7 @@ def test_a_failure_is_said_and_tried_again_later(tmp_path: Path, caplog: pytest.
                     "serviceaccounts is forbidden (403 Forbidden) (its Role should let it create serviceaccounts/token"
                     in here.reports[0][1]
                 )
-                # The seed works for its hour: that is no reason to refuse work.
+                # The seed works for its hour: that is no reason to reject work.
                 assert (here.renewer.problem(), here.in_use) == ("", seed)
                 await asyncio.sleep(0.1)
                 assert len(here.api.faults) == 2
@@ -272,7 +272,7 @@ def test_a_deleted_account_is_said_and_healed_by_a_new_seed(tmp_path: Path) -> N
     asyncio.run(run())
 
 
-def test_a_refused_token_gives_way_to_the_other_within_the_same_request(tmp_path: Path) -> None:
+def test_a_rejected_token_gives_way_to_the_other_within_the_same_request(tmp_path: Path) -> None:
     async def run() -> None:
         async with world(tmp_path) as here:
             here.seed(here.api.give(HOUR))

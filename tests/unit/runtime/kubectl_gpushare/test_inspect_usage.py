@@ -75,7 +75,7 @@ def test_a_card_that_the_node_has_no_more_is_pending() -> None:
     assert any(text.startswith("node a: pod default/p: no pod can have what its annotations say of card 7") for text in usage.warnings)
 
 
-def test_a_bound_pod_counts_also_where_it_would_be_refused_now() -> None:
+def test_a_bound_pod_counts_also_where_it_would_be_rejected_now() -> None:
     usage = read_usage([NODE], [pod("both", "a", mem=1, count=1)])
     assert usage.nodes[0].pending == 9
     (problem,) = usage.warnings

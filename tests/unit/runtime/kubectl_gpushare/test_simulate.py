@@ -94,7 +94,7 @@ def random_trace(tmp_path: Path, seed: int) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("policy", simulate.POLICIES)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_trace_books_nothing_twice_and_refuses_only_what_cannot_be(policy: str, seed: int, tmp_path: Path) -> None:
+def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str, seed: int, tmp_path: Path) -> None:
     nodes_file, pods_file = random_trace(tmp_path, seed)
     hosts, ledger = read_hosts(nodes_file)
     pods = read_pods(pods_file)

@@ -4,7 +4,7 @@
 """A stand-in for nvidia-cuda-mps-control: its dialogue as the program of driver 535 was heard to lead it, on a socket of its own.
 
 -f: the daemon. Otherwise the commands of standard input, one a line. Faults, by MPS_STAND_IN: mute (never answers), dies (after its first
-answer), deaf (ignores quit and SIGTERM), forgets (does not keep the memory limit), refuses (does not start), stubborn (its servers do
+answer), deaf (ignores quit and SIGTERM), forgets (does not keep the memory limit), rejects (does not start), stubborn (its servers do
 not). The file `servers` beside the folder has the process numbers of its servers, which it keeps the limits of.
 """
 
@@ -25,7 +25,7 @@ def said(limit: int) -> str:
 
 
 def daemon() -> int:
-    if FAULT == "refuses":
+    if FAULT == "rejects":
         print("An instance of this daemon is already running", file=sys.stderr)
         return 1
     if FAULT == "deaf":

@@ -133,7 +133,7 @@ def test_the_daemon_sees_its_card_alone(root: Path) -> None:
     ("kind", "said"),
     [
         ("mute", "the daemon does not answer after its start: no answer to 'get_server_list'"),
-        ("refuses", "the daemon does not answer after its start"),
+        ("rejects", "the daemon does not answer after its start"),
         ("forgets", "the daemon's memory limit is '0G' after 16384M was set"),
         ("dies", f"the MPS control daemon of card {UUID} ended with status 3"),
     ],

@@ -145,7 +145,7 @@ class Allocator:
     pending: PendingContainers
     candidates: Candidates
     rejections: Rejections
-    processes: Processes  # of this host; scanned only if a pod may have outlived kubelet's record
+    processes: Processes  # of this host; scanned only if a pod may run without a record of kubelet
     preferred: dict[str, OrderedDict[frozenset[str], PendingContainer | None]] = field(default_factory=dict)
     """Resource → ids that the plugin preferred → the container that they were for."""
     shares: OrderedDict[frozenset[str], int] = field(default_factory=OrderedDict)
@@ -328,7 +328,7 @@ class Allocator:
         models = {other.model for other in self.devices.cards}
         about = rules if len(models) > 1 else replace(rules, models=(), models_refused=())
         if about.about_cards and not about.accept(card.uuid, [card.model]):
-            return "which its own annotations refuse"
+            return "which its own annotations reject"
         if pod.phase != "Pending":
             # The pod that was there first stays.
             return ""

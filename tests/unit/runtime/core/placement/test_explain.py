@@ -28,8 +28,8 @@ from unit.runtime.pods import card, inventory
 def failed_nodes(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
     """What is said of these nodes."""
     by_name = {node.name: node for node in nodes}
-    refused = {name: explain.no_fit(request, node) for name, node in by_name.items()}
-    return explain.failed_nodes(request, refused, by_name.__getitem__)
+    rejected = {name: explain.no_fit(request, node) for name, node in by_name.items()}
+    return explain.failed_nodes(request, rejected, by_name.__getitem__)
 
 
 def test_few_nodes_are_named_each_with_its_numbers() -> None:

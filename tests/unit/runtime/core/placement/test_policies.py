@@ -178,7 +178,7 @@ def test_the_pods_own_word_goes_before_the_nodes_and_that_before_the_clusters() 
     assert taken(memory(4), found, "binpack") == [1], "a label that nobody knows changes nothing"
 
 
-def test_an_unknown_policy_is_refused_by_name() -> None:
+def test_an_unknown_policy_is_rejected_by_name() -> None:
     with pytest.raises(ValueError, match="'best' is not known; use one of binpack, spread, fgd"):
         Placement("best")
 
@@ -194,7 +194,7 @@ def test_an_unknown_policy_is_refused_by_name() -> None:
         ({"models": ("H100",)}, []),
     ],
 )
-def test_models_and_uuids_that_a_pod_wants_or_refuses(rules: dict[str, tuple[str, ...]], cards: list[int]) -> None:
+def test_models_and_uuids_that_a_pod_wants_or_rejects(rules: dict[str, tuple[str, ...]], cards: list[int]) -> None:
     cluster = Ledger()
     models = ("Tesla T4", "NVIDIA A100-SXM4-80GB")
     cluster.set_inventory("n", Inventory(GIB, tuple(card(i, 16, model=model) for i, model in enumerate(models))))

@@ -170,7 +170,7 @@ def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
     ledger = Ledger()
     cards = draw(st.lists(st.integers(4, 24), min_size=1, max_size=4))
     uuids = [card.uuid for card in inventory(*cards).cards]
-    entries, refused = [], []
+    entries, rejected = [], []
     for number in range(draw(st.integers(1, 9))):
         uid, app = f"p{number}", draw(st.sampled_from("abc"))
         card, units = draw(st.integers(0, len(cards) - 1)), draw(st.integers(1, 9))
@@ -190,8 +190,8 @@ def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
         priority, leaving = draw(st.integers(0, 12)), draw(st.integers(0, 9)) == 0
         ledger.apply(AllocatedPod(uid, "default", uid, "n", request, allocation, (("app", app),), priority, leaving))
     if draw(st.integers(0, 5)) == 0:
-        refused.append(Rejection("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
-    ledger.set_node(NodeRecord("n", inventory(*cards), "", Held(tuple(entries), tuple(refused))))
+        rejected.append(Rejection("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
+    ledger.set_node(NodeRecord("n", inventory(*cards), "", Held(tuple(entries), tuple(rejected))))
     wanted = draw(st.sampled_from([memory(3), memory(8), memory(16), whole(1), whole(2), Request(memory(8).containers, cards_per_pod=2)]))
     avoids = Rules(not_with=(("app", "a"),)) if draw(st.booleans()) else Rules()
     wanted = Request(wanted.containers, wanted.cards_per_pod, avoids)
