@@ -75,7 +75,7 @@ def test_metrics_that_are_down_or_nowhere(host: FakeHost) -> None:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         ((code, words),) = of_metrics(host, "--metrics-listen", address)
-    assert (code, "rejected" in words) == ("metrics_down", True)
+    assert (code, "refused" in words) == ("metrics_down", True)
     ((code, _words),) = of_metrics(host, "--metrics-listen", "nowhere")
     assert code == "metrics_down"
 

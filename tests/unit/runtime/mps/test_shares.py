@@ -145,7 +145,7 @@ def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(root: Pat
         assert state(root).limit == 16384
         (root / "r" / UUID / "servers").write_text("")
         await until(lambda: state(root).limit == 4096)
-        assert "degraded" not in made.status.report()[1]
+        await until(lambda: "degraded" not in made.status.report()[1])
 
     running(root, body)
 
