@@ -44,6 +44,8 @@ async def with_mps(folder: Path, *mib: int) -> AsyncIterator[World]:
     async with world(*mib, isolation="mps", mps_folder=folder) as it:
         await it.registered()
         await until(lambda: all(card.usable for card in it.inventory.cards))
+        # kubelet has been told.
+        await until(lambda: all(it.kubelet.manager.healthy.get(resource) for resource in RESOURCES))
         yield it
 
 
