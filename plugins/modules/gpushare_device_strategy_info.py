@@ -72,7 +72,7 @@ cdi:
     kubelet: {description: Of kubelet., type: str}
     runtime: {description: Of the container runtime., type: str}
     spec: {description: Why no CDI spec names the cards. Empty if one does., type: str}
-    off: {description: Whether the container runtime only has CDI switched off., type: bool}
+    "off": {description: Whether the container runtime only has CDI switched off., type: bool}
 mps:
   description: UUIDs of the cards that have a service with an MPS control daemon.
   returned: success

@@ -219,7 +219,7 @@ def _assignments(text: str, variable: str) -> Iterator[Tuple[int, int]]:
         yield match.span(1)
     for line in re.finditer(r"^[ \t]*Environment=(?:[^\n\\]|\\.|\\\n)*$", text, re.MULTILINE):
         for match in re.finditer(rf"""(?:"{name}=([^"]*)"|'{name}=([^']*)'|(?<=[\s=]){name}=(\S*))""", line.group()):
-            group = next(place for place in (1, 2, 3) if match.group(place) is not None)
+            group = match.lastindex or 0
             yield line.start() + match.start(group), line.start() + match.end(group)
 
 

@@ -95,7 +95,8 @@ def _yaml(text: str, wanted: Mapping[str, bool], before: Mapping[str, bool]) -> 
 def _members(text: str) -> Tuple[int, int, Dict[str, bool]]:
     """(start, end, gates) of the lines below the key; for gates on its own line, an empty span."""
     match = _LINE.search(text)
-    assert match is not None
+    if match is None:
+        raise ConfigError(f"found no key {KEY}")
     inline, place = match.group("inline"), min(match.end() + 1, len(text))
     if inline not in ("", "null", "~"):
         flow = _FLOW.fullmatch(inline)

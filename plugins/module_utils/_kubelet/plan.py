@@ -58,11 +58,11 @@ class Found:
     def given(self) -> Dict[str, bool]:
         """The gates of the next start. Rejected if they cannot be read."""
         try:
-            found = config_file.gates_of(self.config[1]) if self.config is not None else {}
+            path, text = self.config or ("", "")
+            found = config_file.gates_of(text) if self.config is not None else {}
             return {**found, **gates.from_words(self.start.argv)}
         except config_file.ConfigError as error:
-            assert self.config is not None
-            raise Rejected(f"{self.config[0]}: {error}; nothing was changed: correct it, and run again") from error
+            raise Rejected(f"{path}: {error}; nothing was changed: correct it, and run again") from error
         except gates.GateError as error:
             raise Rejected(f"kubelet's arguments: {error}; nothing was changed: correct them, and run again") from error
 

@@ -128,7 +128,8 @@ def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point:
         return result
     if result.files or transaction.unfinished:
         repository = wanted.repository
-        assert repository is not None
+        if repository is None:
+            raise PackagesError("there are files of a repository and no repository is asked for; report this")
         keys = _note_keys(journal, owner, manager, repository)
         try:
             transaction.apply(_Lists(manager, repository))

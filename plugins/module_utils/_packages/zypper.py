@@ -14,9 +14,9 @@ import os
 import re
 import shutil
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
+from xml.etree import ElementTree
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, remove, replace

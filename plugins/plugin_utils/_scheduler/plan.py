@@ -244,7 +244,8 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
     if wiring.kind == POLICY_MAP:
         return _present_in_map(manifest_path, manifest_text, manifest, found, extender, notes)
     location = wiring.location
-    assert location is not None
+    if location is None:
+        raise scheduler_manifest.SchedulerError(f"{manifest_path}: found no place of the configuration; expected one; report this")
     if location.host not in found.files:
         raise UnreadFile(location.host)
     text = found.files[location.host]
