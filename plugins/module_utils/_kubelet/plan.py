@@ -57,8 +57,8 @@ class Found:
 
     def given(self) -> Dict[str, bool]:
         """The gates of the next start. Rejected if they cannot be read."""
+        path, text = self.config or ("", "")
         try:
-            path, text = self.config or ("", "")
             found = config_file.gates_of(text) if self.config is not None else {}
             return {**found, **gates.from_words(self.start.argv)}
         except config_file.ConfigError as error:
