@@ -13,7 +13,7 @@ import base64
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Set, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import uids_in
@@ -53,8 +53,9 @@ def sharing(host: Host, kubelet_root: str) -> Sharing:
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
     # The device plugin's own default counts where its unit does not name one.
     now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
-    pods, holders = _pods(host, kubelet_root)
-    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(host, kubelet_root, holders))
+    known = [one for one in _entries(host, kubelet_root) if one.get("ResourceName") in (MEMORY, CARDS)]
+    pods, holders = _pods(host, known)
+    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders))
 
 
 def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:
@@ -88,10 +89,9 @@ def _entries(host: Host, kubelet_root: str) -> List[Mapping[str, Any]]:
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def _answered(host: Host, kubelet_root: str, holders: Tuple[str, ...]) -> str:
+def _answered(known: Sequence[Mapping[str, Any]], holders: Tuple[str, ...]) -> str:
     """By which strategy these pods have their cards. A container that starts again gets them by the same one."""
-    known = [one for one in _entries(host, kubelet_root) if one.get("PodUID") in holders and one.get("ResourceName") in (MEMORY, CARDS)]
-    found = {_strategy_of(one.get("AllocResp")) for one in known}
+    found = {_strategy_of(one.get("AllocResp")) for one in known if one.get("PodUID") in holders}
     return next((strategy for strategy in _LOOSEST if strategy in found), "")
 
 
@@ -104,9 +104,8 @@ def _strategy_of(answer: Any) -> str:
     return next((strategy for words, strategy in _ANSWERED if words in message), _BY_VARIABLE if message else "")
 
 
-def _pods(host: Host, kubelet_root: str) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
+def _pods(host: Host, known: Sequence[Mapping[str, Any]]) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
     """(those with memory, those with memory or whole cards)."""
-    known = _entries(host, kubelet_root)
     memory, cards = ({str(entry.get("PodUID")) for entry in known if entry.get("ResourceName") == name} for name in (MEMORY, CARDS))
     if not memory | cards:
         return (), ()

@@ -129,7 +129,7 @@ def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point:
     if result.files or transaction.unfinished:
         repository = wanted.repository
         if repository is None:
-            raise PackagesError("there are files of a repository and no repository is asked for; report this")
+            raise Rejected("there are files of a repository and no repository is asked for; nothing was changed: report this")
         keys = _note_keys(journal, owner, manager, repository)
         try:
             transaction.apply(_Lists(manager, repository))
