@@ -16,7 +16,7 @@ from gpushare_lab.cache import Cache
 from gpushare_lab.places import cache_root
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
     folder = tmp_path_factory.mktemp("packages")
     folder.chmod(0o755)

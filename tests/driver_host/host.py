@@ -110,6 +110,11 @@ class DriverHost:
             argv += [self._name, "ansible-playbook", "-i", "me,", "-c", "local", "-e", "ansible_python_interpreter=/usr/bin/python3"]
             return subprocess.run([*argv, "-e", json.dumps(settings), *arguments, here], capture_output=True, text=True, check=False)
 
+    @property
+    def packages_folder(self) -> Path:
+        """What the host has as /packages."""
+        return self._repositories.folder
+
     def packages(self) -> dict[str, str]:
         """Every installed package with its version."""
         rows = self.sh("dpkg-query --show --showformat '${db:Status-Status}\\t${Package}\\t${Version}\\n'").splitlines()

@@ -122,8 +122,8 @@ def reboot_reason(parts: Driver, version: str, module: str = "") -> str:
 
 
 def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
-    """Run NVIDIA's installer, unless this version is there."""
-    if driver(host).installed == wanted.version:
+    """Run NVIDIA's installer, unless all of this version is there: one that was killed leaves a module without its library."""
+    if _is_whole(driver(host), wanted.version):
         return
     path = wanted.run_file[0]
     _check_run_file(host.outside(path))
@@ -134,14 +134,23 @@ def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Resu
     if journal.entry(_RUN_FILE) is None:
         journal.record(_RUN_FILE, OWNER, None, wanted.version.encode())
     outcome = run(["sh", host.outside(path), *wanted.run_file[1:]], wanted.timeout)
-    now = driver(Host(host.root)).installed
-    if not outcome.ok or now != wanted.version:
+    now = driver(Host(host.root))
+    if not outcome.ok or not _is_whole(now, wanted.version):
         log = " / ".join((Host(host.root).text(RUN_FILE_LOG) or outcome.words).splitlines()[-_LOG_LINES:])[-800:]
         raise DriverError(
-            f"NVIDIA's installer {path} failed ({_ended(outcome)}); the host has {now or 'no driver'} on disk now, expected "
-            f"{wanted.version}; its log {RUN_FILE_LOG} ends with: {' '.join(log.split())}. Remove the cause and run again; "
+            f"NVIDIA's installer {path} failed ({_ended(outcome)}); the host has {_parts(now)} on disk now, expected "
+            f"{wanted.version} of each; its log {RUN_FILE_LOG} ends with: {' '.join(log.split())}. Remove the cause and run again; "
             "`nvidia-uninstall --silent` removes a half installed driver"
         )
+
+
+def _is_whole(parts: Driver, version: str) -> bool:
+    return parts.installed == parts.library == version and parts.nvidia_smi is not None
+
+
+def _parts(parts: Driver) -> str:
+    smi = "nvidia-smi" if parts.nvidia_smi else "no nvidia-smi"
+    return f"{parts.installed or 'no'} kernel module, {parts.library or 'no'} library and {smi}"
 
 
 def _check_run_file(path: str) -> None:

@@ -29,6 +29,8 @@ NVIDIA, DISTRIBUTION, RUN_FILE = "nvidia", "distribution", "run_file"
 BLACKLIST_FILE = "/etc/modprobe.d/gpushare-nouveau.conf"
 BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the cards.\nblacklist nouveau\noptions nouveau modeset=0\n"
 RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
+# The first branches whose installer has --kernel-module-type, and --allow-installation-with-running-driver.
+_FIRST_TYPED, _FIRST_BESIDE = 560, 545
 _VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
 # What the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
 _OF_DRIVER = {"branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}
@@ -369,7 +371,9 @@ def _of_run_file(draft: _Draft, module: str) -> Plan:
     if draft.facts.nouveau_loaded:
         cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the cards for that"
         draft.reject("nouveau", "nouveau loaded, which keeps the cards from NVIDIA's installer", "a host without it", cure)
-    flavour = ("--kernel-module-type=open" if module == OPEN else "--kernel-module-type=proprietary",) if draft.branch >= 560 else ()
-    older = ("-m=kernel-open",) if FIRST_OPEN <= draft.branch < 560 and module == OPEN else ()
+    flavour = (f"--kernel-module-type={module}",) if draft.branch >= _FIRST_TYPED else ()
+    older = ("-m=kernel-open",) if FIRST_OPEN <= draft.branch < _FIRST_TYPED and module == OPEN else ()
+    # It unloads a driver that nothing uses. With this it also installs beside one that is in use, until the reboot, as packages do.
+    beside = ("--allow-installation-with-running-driver",) if draft.branch >= _FIRST_BESIDE else ()
     arguments = ("--silent", "--dkms", "--no-x-check", "--no-cc-version-check", f"--log-file-name={RUN_FILE_LOG}")
-    return Plan(run_file=(wish.run_file, *arguments, *flavour, *older))
+    return Plan(run_file=(wish.run_file, *arguments, *flavour, *older, *beside))

@@ -60,6 +60,13 @@ class Machine:
         self.root.file(f"/lib/modules/{RELEASE}/modules.dep", "updates/dkms/nvidia.ko:\n")
         self.root.file(f"/lib/modules/{RELEASE}/updates/dkms/nvidia.ko", b"\0license=NVIDIA\0version=" + version.encode() + b"\0")
 
+    def user_space(self, version: str) -> None:
+        """The library and nvidia-smi."""
+        self.root.file(f"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}")
+        self.root.at("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").unlink(missing_ok=True)
+        self.root.link("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", f"libnvidia-ml.so.{version}")
+        self.root.program("/usr/bin/nvidia-smi")
+
     def loads(self, argv: list[str]) -> Outcome:
         self.root.file("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Wed\n")
         return Outcome(argv, 0)
@@ -215,6 +222,7 @@ def run_file(machine: Machine) -> Wanted:
 def test_a_run_file_is_run_once(installer: Machine) -> None:
     def install(argv: list[str]) -> Outcome:
         installer.module("550.163.01")
+        installer.user_space("550.163.01")
         installer.root.program("/usr/bin/nvidia-uninstall")
         return Outcome(argv, 0)
 
@@ -232,8 +240,33 @@ def test_a_run_file_is_run_once(installer: Machine) -> None:
 def test_a_run_file_that_fails_half_way_says_what_the_host_has_and_what_its_log_says(installer: Machine, status: int) -> None:
     installer.root.file("/var/log/gpushare-nvidia-installer.log", "-> Building\nERROR: Failed to build the kernel module: cc1 missing\n")
     installer.answers["sh"] = lambda argv: Outcome(argv, status)
-    with pytest.raises(DriverError, match=r"the host has 535\.261\.03 on disk now, expected 550\.163\.01.*cc1 missing"):
+    words = r"the host has 535\.261\.03 kernel module, no library and no nvidia-smi on disk now, expected 550\.163\.01.*cc1 missing"
+    with pytest.raises(DriverError, match=words):
         present(run_file(installer), installer.run, False, str(installer.root))
+
+
+@pytest.mark.parametrize("part", ["library", "older library", "nvidia-smi", "module"])
+def test_a_run_file_that_was_killed_half_way_is_run_again(installer: Machine, part: str) -> None:
+    def install(argv: list[str]) -> Outcome:
+        installer.module("550.163.01")
+        installer.user_space("550.163.01")
+        return Outcome(argv, 0)
+
+    install([])
+    if part == "older library":
+        installer.user_space("535.261.03")
+    paths = {
+        "library": "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+        "nvidia-smi": "/usr/bin/nvidia-smi",
+        "module": f"/lib/modules/{RELEASE}/updates/dkms/nvidia.ko",
+    }
+    if part in paths:
+        installer.root.at(paths[part]).unlink()
+    installer.answers["sh"] = install
+    assert present(run_file(installer), installer.run, False, str(installer.root)).steps[0] == f"run {RUN_FILE}"
+    installer.calls.clear()
+    present(run_file(installer), installer.run, False, str(installer.root))
+    assert installer.calls == []
 
 
 def test_a_run_file_that_hangs(installer: Machine) -> None:

@@ -355,6 +355,12 @@ def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
     assert "--kernel-module-type=open" not in plan(wish=older).run_file
 
 
+@pytest.mark.parametrize(("version", "knows"), [("535.261.03", False), ("545.23.06", True), ("580.126.20", True)])
+def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: str, knows: bool) -> None:
+    wish = replace(RUN_FILE, version=version, run_file=f"/root/NVIDIA-Linux-x86_64-{version}.run")
+    assert ("--allow-installation-with-running-driver" in plan(wish=wish).run_file) == knows
+
+
 @pytest.mark.parametrize(
     ("wish", "changes", "rejected"),
     [
