@@ -69,13 +69,33 @@ def processes(cluster: Cluster, group: str) -> list[int]:
     return [int(pid) for pid in cluster.on(NODE, "find", group, "-name", "cgroup.procs", "-exec", "cat", "{}", "+").split()]
 
 
-def allocate(cluster: Cluster, index: int, pid: int, mib: int) -> str:
-    """A process asks the driver for memory; "" if it gets it, else what it is told."""
-    try:
-        card(cluster, "allocate", index, pid, mib)
-    except CommandError as error:
-        return str(error)
-    return ""
+class Memory:
+    """What processes of the node have allocated on its simulated cards, which do not see that a process ends."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._holders: set[tuple[int, int]] = set()
+
+    def allocate(self, index: int, pid: int, mib: int) -> str:
+        """A process asks the driver for memory; "" if it gets it, else what it is told."""
+        try:
+            card(self._cluster, "allocate", index, pid, mib)
+        except CommandError as error:
+            return str(error)
+        self._holders.add((index, pid))
+        return ""
+
+    def free(self) -> None:
+        for index, pid in sorted(self._holders):
+            card(self._cluster, "process", index, pid, 0, "allocate")
+
+
+@pytest.fixture
+def memory(limiting: Cluster) -> Iterator[Memory]:
+    """Free again after the test."""
+    made = Memory(limiting)
+    yield made
+    made.free()
 
 
 def uid_of(thing: Json) -> str:
@@ -87,7 +107,7 @@ def index_of(cluster: Cluster, name: str) -> int:
     return int(annotations_of(cluster.pod(name))["ALIYUN_COM_GPU_MEM_IDX"])
 
 
-def test_each_pod_has_its_units_and_no_more(limiting: Cluster) -> None:
+def test_each_pod_has_its_units_and_no_more(limiting: Cluster, memory: Memory) -> None:
     limiting.create(strict("four", 4))
     pair = pod("pair", memory=2, node=NODE)
     (first,) = pair["spec"]["containers"]
@@ -103,11 +123,11 @@ def test_each_pod_has_its_units_and_no_more(limiting: Cluster) -> None:
     assert len(two) >= 2
     assert index_of(limiting, "four") == index_of(limiting, "pair"), "they share a card"
     index = index_of(limiting, "four")
-    assert allocate(limiting, index, one, 4096) == ""
-    assert "CUDA_ERROR_OUT_OF_MEMORY" in allocate(limiting, index, one, 1)
-    assert allocate(limiting, index, two[0], 2048) == "", "a neighbour is untouched"
-    assert allocate(limiting, index, two[1], 3072) == "", "its containers share one limit"
-    assert "CUDA_ERROR_OUT_OF_MEMORY" in allocate(limiting, index, two[0], 1)
+    assert memory.allocate(index, one, 4096) == ""
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in memory.allocate(index, one, 1)
+    assert memory.allocate(index, two[0], 2048) == "", "a neighbour is untouched"
+    assert memory.allocate(index, two[1], 3072) == "", "its containers share one limit"
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in memory.allocate(index, two[0], 1)
 
 
 def test_limits_outlive_the_plugin_and_end_with_their_pod(limiting: Cluster) -> None:

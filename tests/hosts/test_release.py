@@ -19,6 +19,7 @@ PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 DAEMONS = ((NODE, PLUGIN), (CONTROL_PLANE, EXTENDER))
 # Opened by the kernel's own driver, and in no list of devices that every container may open, as the lab's cards are.
 MAJOR, MINOR = 10, 229
+USAGE = "/var/lib/gpushare-device-plugin/held.json"
 
 
 @pytest.fixture
@@ -30,6 +31,8 @@ def guarded(installed: Cluster) -> Iterator[Cluster]:
     allowed = f"mkdir -p {drop_in}; printf '[Service]\\nDeviceAllow=char-misc rw\\n' > {drop_in}/90-test.conf"
     sh(installed, NODE, f"{cards}; {allowed}; {units} {PLUGIN}")
     installed.until("the plugin has the cards", lambda: has_cards(installed), 120)
+    # It publishes and keeps a pod of before until kubelet has confirmed that it is gone.
+    installed.until("no pod of before has a card", lambda: '"pods":{}' in sh(installed, NODE, f"cat {USAGE}"), 180)
     yield installed
     installed.clear()
     sh(installed, NODE, f"rm -r {drop_in} /dev/nvidia[0-9]*; gpushare-lab-gpu refresh; {units} {PLUGIN}")
