@@ -89,7 +89,7 @@ class Labs:
         cluster = self._cluster(shape)
         if self._state == INSTALLED:
             return cluster
-        if not self._borrowed and not self._state and INSTALLED in self._saved(cluster):
+        if not self._borrowed and INSTALLED in self._saved(cluster):
             cluster.lab("restore", INSTALLED, seconds=600)
         else:
             if not self._borrowed and not self._state:
@@ -127,5 +127,6 @@ class Labs:
         return list(saved.listed(instance)) if instance else []
 
     def _save(self, cluster: Cluster, state: str) -> None:
-        if self._shared:
+        """Unless another suite has, in this lab."""
+        if self._shared and state not in self._saved(cluster):
             cluster.lab("save", state, seconds=600)

@@ -17,6 +17,7 @@ from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 from gpushare_runtime.kubectl_gpushare.views import Selection
+from quality.tree import REPOSITORY
 from unit.runtime.core.test_ledger_json import check
 from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
 from unit.runtime.pods import card, inventory
@@ -77,6 +78,13 @@ gpu1    1/1       6/16    10  GiB   6/16$
 $
 6 of 16 GiB allocated (37 %), 10 GiB free on usable cards, 0 pods pending$
 """)
+
+
+def test_the_quick_start_shows_what_is_printed() -> None:
+    nodes = [node("gpu1", "10.0.0.1", 16, 16), node("gpu2", "10.0.0.2", 16, 24)]
+    pods = [pod(f"share-{number}", "gpu1", card=place, mem=6) for number, place in enumerate((0, 0, 1))]
+    page = (REPOSITORY / "docs/start/quickstart.md").read_text()
+    assert f"```text\n{shown(read_all(nodes, pods))}```\n" in page
 
 
 def test_sixteen_cards_on_eighty_columns() -> None:
