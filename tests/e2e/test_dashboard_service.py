@@ -132,6 +132,6 @@ def test_absent_removes_it_and_nothing_else(served: Cluster) -> None:
     assert [line for line in left.splitlines() if "dashboard" in line] == []
     assert set(kept) <= set(left.splitlines())
     assert served.on(CONTROL_PLANE, "systemctl", "is-active", "gpushare-extender").strip() == "active"
-    with pytest.raises(OSError, match="rejected"):
+    with pytest.raises(OSError, match="refused"):
         get(served, "/healthz", authority="")
     assert changes(served.playbook(*variables("absent"))) == dict.fromkeys((CONTROL_PLANE, *GPU_NODES), 0)
