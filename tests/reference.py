@@ -74,17 +74,18 @@ def requirements() -> str:
     return table(
         ["on", "required", "check of preflight"],
         [
-            ["the controller", f"ansible-core {'.'.join(ansible.split('.')[:2])} or newer", ""],
+            ["the controller", f"ansible-core {'.'.join(ansible.split('.')[:2])} or newer", "`controller`"],
             ["every host", f"{' or '.join(host.MACHINES)}, systemd", "`os`"],
             ["every host", f"Python {OLDEST[0]}.{OLDEST[1]} or newer with venv", "`python`"],
             ["every host", f"{host.MINIMUM_FREE_MIB} MiB of free disk in `gpushare_install_dir`", "`disk`"],
             ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {' or '.join(host.DISTRIBUTIONS)}", "`kubernetes`, `distribution`"],
-            ["the cluster", "Kubernetes 1.30 or newer for admission policies, or `gpushare_without_policies`", ""],
             [
-                "GPU nodes",
-                f"{' or '.join(host.KNOWN_RUNTIMES)}, as kubelet's endpoint names it",
-                "`runtime`",
+                "the cluster",
+                f"Kubernetes {'.'.join(map(str, reasons.OLDEST_WITH_POLICIES))} or newer for admission policies, "
+                "or `gpushare_without_policies`",
+                "`policies`",
             ],
+            ["GPU nodes", f"{' or '.join(host.KNOWN_RUNTIMES)}, as kubelet's endpoint names it", "`runtime`"],
             ["GPU nodes", f"NVIDIA's driver {MINIMUM_DRIVER} or newer, or `gpushare_driver_state: managed`", "`cards`, `driver`"],
             [
                 "GPU nodes",

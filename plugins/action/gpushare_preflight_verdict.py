@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible.release import __version__ as ansible_version
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     ERROR,
     Answer,
@@ -20,13 +21,14 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     accept,
     judge_authorities,
     judge_cluster,
+    judge_controller,
     judge_inventory,
     no_plan,
     not_gathered,
     summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import SCOPES, scattered
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import SCOPES, of_type, scattered, variables
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"type": "list", "elements": "str", "required": True},
@@ -51,11 +53,14 @@ class ActionModule(ActionBase):
         arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
         judgements = [self._judgement(known, host, arguments["result"]) for host in arguments["hosts"]]
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
-        of_inventory = judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"])
+        of_inventory = judge_controller(ansible_version)
+        of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"])
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
         answers = [Answer.of(one) for one in arguments["cluster"] or ()]
         if arguments["cluster"] is not None:
-            of_inventory += judge_cluster(judgements, answers)
+            without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
+            evicts = self._of_cluster(known, arguments["hosts"], "gpushare_overuse") == "evict"
+            of_inventory += judge_cluster(judgements, answers, without_policies, evicts)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(
             believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}
@@ -73,6 +78,17 @@ class ActionModule(ActionBase):
             "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
         }
         return dict(result, failed=True, msg=summary(reasons)) if errors else result
+
+    @staticmethod
+    def _of_cluster(task_vars: dict[str, Any], hosts: list[str], name: str) -> Any:
+        """The value of a variable that is the same on every host; its default where it is not set, or cannot be evaluated."""
+        spec = variables()[name].spec
+        for host in hosts:
+            with contextlib.suppress(AnsibleError):
+                if name in task_vars["hostvars"][host]:
+                    value, wrong = of_type(name, task_vars["hostvars"][host][name], spec)
+                    return spec["default"] if wrong else value
+        return spec["default"]
 
     def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Reason]:
         values: dict[str, dict[str, Any]] = {}

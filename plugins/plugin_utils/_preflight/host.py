@@ -326,17 +326,17 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
         held = f"; pods that have its devices: {', '.join(pods[:_PODS_SHOWN])}{more}" if pods else ""
         seen = f"{manager.name} on the host{evidence}{held}"
         if manager.name == OPERATOR and not any(other.active and other.name == NVIDIA for other in facts.managers or ()):
-            # Its other parts, such as the driver's, may stay: only its device plugin gives cards away.
+            # Its other parts, such as the driver's, may stay: only its device plugin allocates cards.
             found.warn("managers", seen, "no other manager of the cards", "leave its device plugin switched off on this node")
         elif manager.name not in MOVABLE:
             cure = (
-                "remove it from this node first (its DaemonSet, or the label that selects this node): both would give away the same cards"
+                "remove it from this node first (its DaemonSet, or the label that selects this node): both would allocate the same cards"
             )
             found.error("managers", seen, "no other manager of the cards", cure)
         elif take_over:
             found.warn("managers", seen, "no other manager of the cards", "nothing to do: this playbook moves it aside on this node")
         else:
-            cure = "run the playbook take_over instead, which moves it aside on this node first: both would give away the same cards"
+            cure = "run the playbook take_over instead, which moves it aside on this node first: both would allocate the same cards"
             found.error("managers", seen, "no other manager of the cards", cure)
 
 

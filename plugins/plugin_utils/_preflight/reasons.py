@@ -22,6 +22,10 @@ _HOSTS_SHOWN = 4
 #: Of API server and kubelets: older ones were never run with the daemons. Their kubelets and schedulers have playbooks of their own.
 OLDEST_KUBERNETES = (1, 25)
 OLDEST_IN_WORDS = "1.25 or newer"
+#: From here on the API server has ValidatingAdmissionPolicy.
+OLDEST_WITH_POLICIES = (1, 30)
+#: Of meta/runtime.yml, for which Ansible itself only warns.
+OLDEST_ANSIBLE = (2, 18)
 # Ansible's words, and sudo's.
 _NOT_ROOT = re.compile(r"(?:Incorrect|Missing) \S+ password|sudoers|is not allowed to (?:execute|run)|may not run sudo")
 
@@ -102,7 +106,7 @@ def failure_of(result: Mapping[str, Any]) -> str:
 def no_plan(host: str, check: str, why: str) -> Reason:
     """A host on which a role has found out, without changing anything, that it cannot do its part."""
     words = " ".join(why.split())
-    return Reason(host, check, ERROR, f"a configuration that cannot be extended ({words[-600:]})", "one that can", "see what it says")
+    return Reason(host, check, ERROR, f"no plan for this part ({words[-600:]})", "a plan without errors", "do what the message states")
 
 
 def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
@@ -182,8 +186,22 @@ def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Reason]:
     return [Reason("", "clusters", ERROR, seen, "one cluster in the groups of a run", cure)]
 
 
-def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) -> list[Reason]:
-    """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes."""
+def judge_controller(ansible: str) -> list[Reason]:
+    """Whether the controller's ansible-core has what the roles use."""
+    version = numbers(ansible)
+    if version is None or version[:2] >= OLDEST_ANSIBLE:
+        return []
+    oldest = ".".join(map(str, OLDEST_ANSIBLE))
+    return [Reason("", "controller", ERROR, f"ansible-core {ansible[:80]} on the controller", f"{oldest} or newer", "upgrade ansible-core")]
+
+
+def judge_cluster(
+    judgements: Collection[Judgement], answers: Sequence[Answer], without_policies: bool = False, evicts: bool = False
+) -> list[Reason]:
+    """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes.
+
+    without_policies, evicts: what the inventory accepts, and whether pods may be evicted (gpushare_overuse).
+    """
     found: list[Reason] = []
     unasked = {judgement.host for judgement in judgements if not judgement.node_name}
     of_run = {judgement.host for judgement in judgements} - unasked
@@ -212,6 +230,17 @@ def judge_cluster(judgements: Collection[Judgement], answers: Sequence[Answer]) 
             "scheduler alone"
         )
         found.append(Reason(asked.plane, "kubernetes", ERROR, f"Kubernetes {asked.version}", OLDEST_IN_WORDS, cure))
+    elif version is not None and version[:2] < OLDEST_WITH_POLICIES:
+        seen = f"Kubernetes {asked.version}, whose API server has no ValidatingAdmissionPolicy"
+        oldest = f"{'.'.join(map(str, OLDEST_WITH_POLICIES))} or newer"
+        if without_policies and not evicts:
+            cure = "nothing to do: gpushare_without_policies accepts it"
+            found.append(Reason(asked.plane, "policies", WARNING, seen, oldest, cure))
+        else:
+            cure = "upgrade it, or accept that nothing restricts the daemons' tokens further: gpushare_without_policies"
+            if without_policies:
+                seen, cure = f"{seen}, and gpushare_overuse: evict", "upgrade it, or set gpushare_overuse: report"
+            found.append(Reason(asked.plane, "policies", ERROR, seen, oldest, cure))
     for judgement in judgements:
         if judgement.node_name and judgement.node_name not in (asked.nodes or ()):
             seen = f"no node {judgement.node_name[:80]!r} in the cluster of {asked.plane}"

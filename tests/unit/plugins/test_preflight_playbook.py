@@ -133,6 +133,7 @@ ACTIONS = """
         gpu_group: gpu_nodes
         accept: "{{ accept | default([]) }}"
         plans: {runtime: planned}
+        cluster: "{{ cluster | default(omit) }}"
       run_once: true
 """
 
@@ -173,6 +174,20 @@ def test_a_reason_that_is_accepted_is_a_warning(tmp_path: Path) -> None:
     assert "[WARNING]: " + reason in warned.stdout + warned.stderr
 
 
+def test_a_cluster_without_policies_is_accepted_by_the_inventory_alone(tmp_path: Path) -> None:
+    hosts = fleet(tmp_path / "hosts")
+    cluster = [{"item": "cp1", "nodes": ["cp1", *NODES], "version": "v1.29.4", "may_grant": True}]
+    (tmp_path / "play.yml").write_text(ACTIONS)
+    rejected = play(tmp_path, tmp_path / "play.yml", hosts, cluster=cluster)
+    assert rejected.returncode == 2
+    assert "cp1: policies: found Kubernetes v1.29.4" in rejected.stdout + rejected.stderr
+    warned = play(tmp_path, tmp_path / "play.yml", hosts, cluster=cluster, gpushare_without_policies="yes")
+    assert warned.returncode == 0, warned.stdout + warned.stderr
+    assert "[WARNING]: cp1: policies: found Kubernetes v1.29.4" in warned.stdout + warned.stderr
+    both = play(tmp_path, tmp_path / "play.yml", hosts, cluster=cluster, gpushare_without_policies=True, gpushare_overuse="evict")
+    assert "expected 1.30 or newer; upgrade it, or set gpushare_overuse: report" in both.stdout + both.stderr
+
+
 def test_what_a_role_would_reject_is_a_reason_like_the_others(tmp_path: Path) -> None:
     hosts = fleet(tmp_path / "hosts")
     hosts["gpu_nodes"]["gpu1"]["planned"] = {"changed": False, "restarted": True}
@@ -185,5 +200,5 @@ def test_what_a_role_would_reject_is_a_reason_like_the_others(tmp_path: Path) ->
     rejected = play(tmp_path, tmp_path / "play.yml", hosts)
     assert rejected.returncode == 2
     output = rejected.stdout + rejected.stderr
-    assert "gpu2: runtime: found a configuration that cannot be extended (/etc/containerd/config.toml has version 1; upgrade it)" in output
+    assert "gpu2: runtime: found no plan for this part (/etc/containerd/config.toml has version 1; upgrade it)" in output
     assert "gpu1: runtime" not in output

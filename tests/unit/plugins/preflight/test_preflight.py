@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
+    OLDEST_ANSIBLE,
     Answer,
     Judgement,
     Reason,
@@ -22,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     failure_of,
     judge_authorities,
     judge_cluster,
+    judge_controller,
     judge_inventory,
     not_gathered,
     summary,
@@ -37,6 +40,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quality.tree import REPOSITORY
 from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
 
 GPU_NODE = Wanted(gpu_node=True, control_plane=False)
@@ -482,7 +486,7 @@ def answer(plane: str, nodes: list[str], version: str = "v1.36.3", may_grant: bo
 
 def test_a_cluster_that_answers_and_has_every_host_is_fit() -> None:
     assert of_cluster(answer("cp1", NODES)) == []
-    assert of_cluster(answer("cp1", NODES, "v1.25.0")) == []
+    assert of_cluster(answer("cp1", NODES, "v1.30.0")) == []
     # Another control plane can be asked, and this one is not in the run.
     assert of_cluster({"item": "cp0", "msg": "no route", "unreachable": True}, answer("cp1", NODES)) == []
 
@@ -541,6 +545,37 @@ def test_a_control_plane_with_a_reason_of_its_own_is_not_asked_for_a_kubeconfig(
     # Where the reason of the host is accepted, this one is left.
     assert [(one.host, one.check, one.found) for one in judge_cluster([wrong], [gone])] == [("", "api", "no control plane to ask (cp1)")]
     assert judge_cluster([wrong], [gone, Answer.of(answer("cp2", NODES))]) == []
+
+
+@pytest.mark.parametrize("version", ["v1.25.0", "v1.29.4+k3s1"])
+@pytest.mark.parametrize(
+    ("without", "evicts", "severity", "found"),
+    [
+        (False, False, "error", "has no ValidatingAdmissionPolicy"),
+        (False, True, "error", "has no ValidatingAdmissionPolicy"),
+        (True, False, "warning", "has no ValidatingAdmissionPolicy"),
+        (True, True, "error", "and gpushare_overuse: evict"),
+    ],
+)
+def test_an_api_server_without_policies_is_rejected_unless_the_inventory_accepts_it(
+    version: str, without: bool, evicts: bool, severity: str, found: str
+) -> None:
+    judged = [Judgement("cp1", "cp1", ())]
+    (reason,) = judge_cluster(judged, [Answer.of(answer("cp1", NODES, version))], without, evicts)
+    assert (reason.host, reason.check, reason.severity) == ("cp1", "policies", severity)
+    assert reason.found.endswith(found)
+    assert judge_cluster(judged, [Answer.of(answer("cp1", NODES, "v1.30.0"))], without, evicts) == []
+
+
+@pytest.mark.parametrize(("version", "fits"), [("2.17.14", False), ("2.18.0rc1", True), ("2.21.1", True), ("3.0.0", True), ("1.9", False)])
+def test_a_controller_with_an_older_ansible_is_rejected(version: str, fits: bool) -> None:
+    found = [(one.host, one.check, one.severity) for one in judge_controller(version)]
+    assert found == ([] if fits else [("", "controller", "error")])
+
+
+def test_the_oldest_ansible_is_that_of_the_collection() -> None:
+    required = yaml.safe_load((REPOSITORY / "meta/runtime.yml").read_text())["requires_ansible"]
+    assert required == f">={'.'.join(map(str, OLDEST_ANSIBLE))}.0"
 
 
 def test_selinux_that_denies_is_a_warning(tmp_path: Path) -> None:
@@ -613,3 +648,18 @@ def test_gates_that_the_next_kubernetes_does_not_take_are_reported_when_it_is_na
         assert [one.severity for one in said] == expected
         assert "DevicePlugins" in said[0].found
         assert target in said[0].found
+
+
+def test_the_pages_show_what_is_printed(node: FakeRoot) -> None:
+    node.process(2211, "nvidia-device-plugin", namespace="pid:[3]")
+    plugin = judge("gpu1", gather(Host(str(node))), GPU_NODE).reasons
+    for name in ("/usr/bin/python3", "/usr/bin/python3.11"):
+        node.at(name).unlink()
+    both = judge("gpu1", gather(Host(str(node))), GPU_NODE).reasons
+    typo = unknown("cp1", ["gpushare_extender_prot"], ["gpushare_extender_port"])
+    for page, shown in {
+        "README.md": str(plugin[0]),
+        "docs/start/quickstart.md": summary(accept(plugin, ())),
+        "roles/preflight/README.md": summary(accept([*both, *typo], ())),
+    }.items():
+        assert f"```text\n{shown}\n```\n" in (REPOSITORY / page).read_text(), f"{page} does not show\n{shown}"
