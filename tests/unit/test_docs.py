@@ -121,7 +121,9 @@ def test_a_block_of_commands_is_run_by_a_test_or_says_why_not(page: str, block: 
     test = REPOSITORY / block.text
     assert test.is_file(), f"{block.text} does not exist"
     if block.mark == "run":
-        assert page in test.read_text(), f"{block.text} does not read {page}"
+        code = test.read_text()
+        # steps() has every block with this mark: the test cannot leave one out.
+        assert f'steps("{page}", TEST)' in code or ("steps(PAGE, TEST)" in code and f'"{page}"' in code), f"{block.text} does not run {page}"
     else:
         playbooks = {word for command in block.commands for word in re.findall(r"gpushare\.kubernetes\.(\w+)", command)}
         around = "\n".join(path.read_text() for path in test.parent.glob("*.py"))
@@ -220,6 +222,59 @@ def test_every_option_of_our_programs_exists() -> None:
     named = {(page, option) for page in pages for quoted in codes(prose(page)) for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", quoted)}
     assert len(named) > 40
     assert {(page, option) for page, option in named if option not in options() | others} == set()
+
+
+# Commands within sentences and tables.
+
+
+def unknown_command(quoted: str) -> str:
+    """The part of a command in code quotes that does not exist; "" if all does, or if it is no command of ours."""
+    words = quoted.split()
+    if words[0] == "make" and len(words) > 1 and not re.search(rf"^{re.escape(words[1])}:", MAKEFILE, re.M):
+        return words[1]
+    if words[0] == "python" and "-m" in words[:-1]:
+        module = words[words.index("-m") + 1].replace(".", "/")
+        places = (REPOSITORY / "tests" / module / "__main__.py", REPOSITORY / "tests" / f"{module}.py")
+        return "" if any(place.is_file() for place in places) else module
+    if words[:2] == ["kubectl", "gpushare"] and len(words) > 2 and words[2][0] not in "-[":
+        known = reference.subcommands(reference.parser_of("kubectl_gpushare.main"))
+        return "" if words[2] in known or words[2].isupper() else words[2]
+    if words[0] == "systemctl":
+        unit = next((word for word in words if word.startswith("gpushare-")), "")
+        return "" if not unit or unit.removesuffix(".service").removesuffix(".timer") in UNITS else unit
+    if words[0].startswith("gpushare-") and len(words) > 1:
+        return "" if words[0] in SCRIPTS else words[0]
+    return ""
+
+
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+SCRIPTS = set(re.findall(r"^([\w-]+) = \"gpushare_runtime\.", (REPOSITORY / "files/gpushare_runtime/pyproject.toml").read_text(), re.M))
+UNITS = {path.name.partition(".")[0] for path in (REPOSITORY / "roles").glob("*/templates/gpushare-*.j2")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_a_page_names_exists(page: str) -> None:
+    assert [quoted for quoted in codes(prose(page)) if quoted.strip() and unknown_command(quoted)] == []
+
+
+def test_a_command_within_a_sentence_that_does_not_exist_is_found() -> None:
+    wrong = ("make demos", "python -m bench.bind", "kubectl gpushare explains POD", "systemctl status gpushare-plugin", "gpushare-doc --all")
+    assert [unknown_command(quoted) for quoted in wrong] == ["demos", "bench/bind", "explains", "gpushare-plugin", "gpushare-doc"]
+    right = ("make demo", "python -m suites recorded", "kubectl gpushare explain POD", "systemctl restart gpushare-pki.timer", "gpushare-pki status")
+    assert not any(map(unknown_command, right))
+
+
+def test_every_program_playbook_module_and_goal_is_documented() -> None:
+    told = {word for page in FOR_USERS for quoted in codes(prose(page)) for word in re.findall(r"[\w-]+", quoted)}
+    assert {name for name in SCRIPTS if name not in told} == set()
+    # Parts of site.yml, which nobody runs alone.
+    assert PLAYBOOKS - told <= {"control_planes", "inventory"}
+    public = {path.stem for path in (REPOSITORY / "plugins/modules").glob("*.py") if "may change in any release" not in path.read_text()}
+    assert len(public) >= 3
+    assert public - told == set()
+    text = "\n".join((REPOSITORY / page).read_text() for page in PAGES)
+    goals = re.findall(r"^([a-z-]+):.* ## ", MAKEFILE, re.M)
+    assert [goal for goal in goals if not re.search(rf"make {goal}\b(?!-)", text)] == []
 
 
 # Tables that are made from code, or compared with it.

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/use/frameworks.md").read_text()
+from walks.pages import REPOSITORY, section, steps
+
+PAGE, TEST = "docs/use/frameworks.md", "tests/unit/test_frameworks.py"
 # Units of the container and of the card, MiB of a unit → PyTorch's fraction, TensorFlow's MiB, vLLM's fraction, Triton's bytes.
 CASES = {
     ("4", "16", ""): (0.2125, 3481, "0.213", 1073741824),
@@ -36,8 +38,7 @@ class config:
 
 
 def block(title: str, language: str) -> str:
-    section = PAGE.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
-    found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    found = re.search(rf"```{language}\n(.*?)```", section(PAGE, title), re.DOTALL)
     assert found
     return found[1]
 
@@ -60,10 +61,11 @@ def test_the_lines_of_each_framework_make_its_share(case: tuple[str, str, str], 
     found, device = run([sys.executable, "-c", block("PyTorch", "python")], tmp_path, case).split()
     assert (float(found), device) == (pytest.approx(fraction, abs=1e-5), "0")
     assert run([sys.executable, "-c", block("TensorFlow", "python")], tmp_path, case).split() == ["GPU", str(mib)]
-    assert run(["sh", "-c", block("vLLM", "shell")], tmp_path, case).split()[-2:] == ["--gpu-memory-utilization", utilization]
-    assert run(["sh", "-c", block("Triton", "shell")], tmp_path, case).split()[-1] == f"--cuda-memory-pool-byte-size=0:{pool}"
+    vllm, triton = (step.command for step in steps(PAGE, TEST))
+    assert run(["sh", "-c", vllm], tmp_path, case).split()[-2:] == ["--gpu-memory-utilization", utilization]
+    assert run(["sh", "-c", triton], tmp_path, case).split()[-1] == f"--cuda-memory-pool-byte-size=0:{pool}"
 
 
 def test_the_values_on_the_page_are_those_of_its_example() -> None:
     for text in ("# 0.2125", "# MiB: 3481", "# 0.213", "# 1073741824"):
-        assert text in PAGE
+        assert text in (REPOSITORY / PAGE).read_text()
