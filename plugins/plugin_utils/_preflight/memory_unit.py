@@ -50,7 +50,7 @@ def judge_unit(found: Reasons, unit: str, cards: Collection[tuple[str, int]], no
         seen = f"{count(cards, unit)} ids for gpushare_memory_unit {unit}"
         fitting = smallest_fitting(cards)
         cure = f"set gpushare_memory_unit: {fitting} for this host" if fitting else "offer fewer cards of this node"
-        found.error("memory_unit", seen, "as many as fit into kubelet's message of 4 MiB (about 68,900)", cure)
+        found.error("memory_unit", seen, "as many as fit into kubelet's message of 4 MiB (about 67,000)", cure)
     elif now and now != unit and pods:
         named = ", ".join(sorted(pods)[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
         plural = "pod that has" if len(pods) == 1 else "pods that have"

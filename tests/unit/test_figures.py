@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Every number with a unit on the pages is that of the code or of a saved result, or is listed here with its origin."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
+
+from gpushare_lab import components, debian
+from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
+from gpushare_runtime.core import request as core_request
+from gpushare_runtime.core.placement import fragmentation, policies, ranking
+from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.dashboard import access, feed, history, local, server, state
+from gpushare_runtime.dashboard import pods as page_of_a_pod
+from gpushare_runtime.device_plugin import options
+from gpushare_runtime.device_plugin.gpu import discovery
+from gpushare_runtime.device_plugin.host import cdi_specs
+from gpushare_runtime.device_plugin.kubelet import registration
+from gpushare_runtime.device_plugin.node import allocator, usage
+from gpushare_runtime.device_plugin.publish import eviction_requests
+from gpushare_runtime.extender import evictor, http_server, leadership
+from gpushare_runtime.kube import events
+from gpushare_runtime.kubectl_gpushare import cordon
+from gpushare_runtime.mps import main as mps_main
+from gpushare_runtime.pki import certificates
+from quality.tree import REPOSITORY, files
+
+MIB = 1024**2
+DAY = 86400
+OPERATE, REFERENCE = "docs/operate", "docs/reference"
+
+
+def saved(name: str) -> Any:
+    return json.loads((REPOSITORY / f"docs/project/benchmarks/{name}.json").read_text())
+
+
+def unit(name: str, key: str) -> str:
+    """The value of a key in the unit of a daemon."""
+    (template,) = (REPOSITORY / "roles").glob(f"*/templates/{name}.service.j2")
+    found = re.search(rf"^{key}=(\S+)$", template.read_text(), re.M)
+    assert found, f"{template} has no {key}"
+    return found[1]
+
+
+def default(name: str) -> str:
+    return str(variables(REPOSITORY)[name].spec["default"])
+
+
+def alert(name: str) -> dict[str, Any]:
+    groups = yaml.safe_load((REPOSITORY / OPERATE / "monitoring/rules.yml").read_text())["groups"]
+    return next(rule for group in groups for rule in group["rules"] if rule.get("alert") == name)
+
+
+def held_for(name: str) -> int:
+    """Minutes for which the expression of an alert must hold."""
+    found = re.fullmatch(r"(\d+)m", alert(name)["for"])
+    assert found
+    return int(found[1])
+
+
+def in_expression(name: str, pattern: str) -> int:
+    found = re.search(pattern, alert(name)["expr"])
+    assert found, alert(name)["expr"]
+    return int(found[1])
+
+
+def exposures() -> list[str]:
+    """What tests/e2e/test_rights.py lets the units have at most."""
+    text = (REPOSITORY / "tests/e2e/test_rights.py").read_text()
+    return re.findall(r'"gpushare-(?:extender|device-plugin|pki)", (\d\.\d)\)', text)
+
+
+BINDS = [saved("binds-1"), saved("binds-2")]
+KILLED = sorted(saved("leader-killed"), key=lambda one: one["opened_s"])
+KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plugin")
+STARTUP = saved("scheduling-5000-sampled")["startup"]
+TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
+HTTP_TIMEOUT = default("gpushare_extender_http_timeout").removesuffix("s")
+#: Each fault must be found within so many binds.
+MOST_BINDS = int(re.findall(r"--without-each (\d+)", (REPOSITORY / "Makefile").read_text())[0])
+
+#: (page, its words with {} for each number, the numbers)
+FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
+    [
+        (f"{OPERATE}/high-availability.md", text, values)
+        for text, values in [
+            ("It reads the Lease every {:g} s", (leadership._POLL_SECONDS,)),
+            ("It sends a Binding only within {:g} s after", (leadership.SEND_SECONDS,)),
+            ("A Binding carries `timeout={}s`", (leadership.SERVER_SECONDS,)),
+            ("`TCP_USER_TIMEOUT` of {:g} s", (leadership.TRANSIT_SECONDS,)),
+            ("With a margin of {:g} s, no Binding happens later than {:g} s", (leadership._MARGIN_SECONDS, leadership.DRAINED_SECONDS)),
+            (
+                "For {:g} + {:g} = **{:g} s** filter and bind",
+                (leadership.SEND_SECONDS, leadership.DRAINED_SECONDS, leadership.TAKEOVER_SECONDS),
+            ),
+            ("does not get there within {:g} s", (leadership._GRACE_SECONDS,)),
+            ("nothing is sent after W + {:g} s", (leadership.SEND_SECONDS,)),
+            ("happens before W + {:g} + {:g} s", (leadership.SEND_SECONDS, leadership.DRAINED_SECONDS)),
+            ("It lasts {:g} s. At its end", (leadership.TAKEOVER_SECONDS,)),
+            ("({:g} s from the start with `--lease none`)", (leadership.DRAINED_SECONDS,)),
+            ("the rest of its {:g} s, usually until the next read ({:g} s)", (leadership.SEND_SECONDS, leadership._POLL_SECONDS)),
+            ("GPU pods wait {:g} s more. kube-scheduler", (leadership.TAKEOVER_SECONDS,)),
+            ("GPU pods wait {:g} s from its first read", (leadership.TAKEOVER_SECONDS,)),
+            ("(permissions, no answer for {:g} s)", (leadership.SEND_SECONDS,)),
+            ("After {:g} s the extender serves its scheduler as the only one", (leadership.TAKEOVER_SECONDS,)),
+            ("GPU pods wait {:g} s from the first read that", (leadership.TAKEOVER_SECONDS,)),
+            ("fails if one is not detected within {:,} binds", (MOST_BINDS,)),
+            ("with {:,} completed Bindings each", tuple({one["bound"] for one in BINDS})),
+            ("| changes of the leader | {} | {} |", tuple(one["leader changed"] for one in BINDS)),
+            ("| killed extenders | {} | {} |", tuple(one["extender killed"] for one in BINDS)),
+            ("| over-booked cards at the node | {} | {} |", tuple(one["node_over"] for one in BINDS)),
+            ("had too much in the API server's pods | {} | {} |", tuple(one["ledger_excess_by_these"] for one in BINDS)),
+            ("sent by a process that had paused | {} | {} |", tuple(one["sent_after_a_pause"] for one in BINDS)),
+            ("and reported by its extender | {} | {} |", tuple(one["of_these_reported"] for one in BINDS)),
+            ("admissions that the nodes rejected | {} | {} |", tuple(one["admissions_rejected"] for one in BINDS)),
+            ("in the middle of {} pending pods", tuple({one["bound_before"] + one["bound_after"] for one in KILLED})),
+            ("{}–{} of the pods were bound before", tuple(f([one["bound_before"] for one in KILLED]) for f in (min, max))),
+            ("was over {:.0f}–{:.0f} s after the kill", (KILLED[1]["opened_s"], KILLED[-1]["opened_s"])),
+            ("Once it was {:.0f} s", (KILLED[0]["opened_s"],)),
+            ("the last {:.0f}–{:.0f} s after the kill", tuple(f([one["last_bound_s"] for one in KILLED]) for f in (min, max))),
+        ]
+    ]
+    + [
+        (
+            f"{OPERATE}/isolation.md",
+            "A spec may have {} MiB; a folder may have {} specs",
+            (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES),
+        ),
+        (f"{OPERATE}/migrate.md", "(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),)),
+        (f"{OPERATE}/operations.md", "between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
+        (f"{OPERATE}/operations.md", "one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),
+        (f"{OPERATE}/troubleshooting.md", "It clears within {:g} s", (ledger.REJECTED_SECONDS,)),
+        (f"{OPERATE}/troubleshooting.md", "does not answer within {} s", (HTTP_TIMEOUT,)),
+        (f"{OPERATE}/troubleshooting.md", "systemd replaces a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
+        (f"{OPERATE}/failures.md", "of which systemd waits {} s", (unit("gpushare-device-plugin", "RestartSec"),)),
+        (f"{OPERATE}/failures.md", "answers end within {:g} s", (registration._DRAIN_SECONDS,)),
+        (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
+        (f"{OPERATE}/failures.md", "checks a card every {:g} s", (discovery.INTERVAL_SECONDS,)),
+        (f"{OPERATE}/failures.md", "for at most {:g} s. Then the report", (ledger.UNKNOWN_SECONDS,)),
+    ]
+    + [
+        (f"{OPERATE}/monitoring/README.md", text, values)
+        for text, values in [
+            ("An extender has not answered scrapes for {} minutes", (held_for("GPUShareExtenderDown"),)),
+            ("sent the extender nothing for {} minutes", (in_expression("GPUShareWatchStale", r"> (\d+)") // 60,)),
+            ("An extender has returned errors to kube-scheduler for {} minutes", (held_for("GPUShareVerbErrors"),)),
+            ("(`httpTimeout`, {} s)", (HTTP_TIMEOUT,)),
+            ("of a node has not answered scrapes for {} minutes", (held_for("GPUShareDevicePluginDown"),)),
+            ("has been degraded for {} minutes", (held_for("GPUShareDevicePluginDegraded"),)),
+            ("expires within {} days", (in_expression("GPUShareCertificateExpires", rf"< (\d+) \* {DAY}"),)),
+            ("the token expires within {} days", (in_expression("GPUShareTokenExpires", rf"< (\d+) \* {DAY}"),)),
+            ("something impossible for {} minutes", (held_for("GPUShareLedgerInconsistent"),)),
+            ("than its units for {} minutes", (held_for("GPUShareMemoryExceeded"),)),
+            ("Pods have waited for {} minutes", (held_for("GPUSharePodsWaitWithRoom"),)),
+            (
+                "more than {} allocations within {} minutes",
+                (
+                    in_expression("GPUShareAdmissionRejections", r">= (\d+)") - 1,
+                    in_expression("GPUShareAdmissionRejections", r"\[(\d+)m\]"),
+                ),
+            ),
+        ]
+    ]
+    + [
+        (f"{REFERENCE}/device-plugin.md", text, values)
+        for text, values in [
+            ("For {:g} s afterwards `gpushare/held`", (allocator.LIFETIME,)),
+            ("the ids are reserved for {:g} s", (usage._CREATION_SECONDS,)),
+            ("queries its daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
+            ("Without an answer for {:g} s", (mps.FRESH_SECONDS,)),
+            ('"clients":{}`', (mps.MOST_CLIENTS,)),
+            ("less than {:.0f} % of their units", (100 * overuse.ENDS_BELOW,)),
+            ("renews it every {:g} s", (eviction_requests._RENEW_BEFORE,)),
+            ("tries again after {:g} to {:g} s", (evictor.FIRST_WAIT, evictor.LONGEST_WAIT)),
+            ("ends in more than {:g} s", (overuse.REQUEST_SECONDS + overuse._CLOCKS_DIFFER,)),
+            ("must not differ by more than {:g} s", (overuse._CLOCKS_DIFFER,)),
+            ("`gpushare_overuse_grace` seconds ({} by default)", (default("gpushare_overuse_grace"),)),
+            ("{} to {}; {} by default", (options._SHORTEST_GRACE, options._LONGEST_GRACE, default("gpushare_overuse_grace"))),
+            ("a list of at most {} MiB", (discovery.KUBELET_MESSAGE_BYTES // MIB,)),
+            ("8 cards of 80 GiB make {:,} units of 64 MiB. In units of 1 MiB they would make {:,}", (8 * 80 * 1024 // 64, 8 * 80 * 1024)),
+            ("open calls (at most {:g} s)", (registration._DRAIN_SECONDS,)),
+            ("`cards: NVML has not answered for {:g} s`", (discovery._HANGING_SECONDS,)),
+        ]
+    ]
+    + [
+        (f"{REFERENCE}/events.md", "at most every {:g} minutes", (events._REPEAT_SECONDS / 60,)),
+        (f"{REFERENCE}/http.md", "Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,)),
+        (f"{REFERENCE}/kubectl.md", "it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
+        (f"{REFERENCE}/kubectl.md", "views of {} nodes with", (KUBECTL["nodes"],)),
+        (f"{REFERENCE}/kubectl.md", "{:,} cards and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
+        (f"{REFERENCE}/kubectl.md", "The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
+        (f"{REFERENCE}/kubectl.md", "took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
+        (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (metrics_server._MOST,)),
+        (f"{REFERENCE}/metrics.md", "or after {:g} s. It lasts {:g} s for a pod of", (pods.RESERVED_SECONDS, objects.GROUP_SECONDS)),
+        (f"{REFERENCE}/metrics.md", "It lasts {:g} minutes for a pod with volumes", (objects.VOLUME_SECONDS / 60,)),
+        (f"{REFERENCE}/metrics.md", "installer sets to {} s", (HTTP_TIMEOUT,)),
+        (f"{REFERENCE}/metrics.md", "costs at most {} s", (HTTP_TIMEOUT,)),
+        (f"{REFERENCE}/metrics.md", "a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
+        (f"{REFERENCE}/names.md", "It counts for {:g} s unless", (overuse.REQUEST_SECONDS,)),
+    ]
+    + [
+        (f"{REFERENCE}/permissions.md", text, values)
+        for text, values in [
+            ("(root only, {} years)", (certificates.LIFE["ca"].days // 365,)),
+            ("certificates are valid for {} days", (certificates.LIFE["server"].days,)),
+            (
+                "| memory, open files | {} GiB, {} | {} MiB, {} |",
+                (
+                    unit("gpushare-extender", "MemoryMax").removesuffix("G"),
+                    unit("gpushare-extender", "LimitNOFILE"),
+                    unit("gpushare-device-plugin", "MemoryMax").removesuffix("M"),
+                    unit("gpushare-device-plugin", "LimitNOFILE"),
+                ),
+            ),
+            ("| exposure (0 to 10, systemd 252) | {} | {} | {} |", tuple(exposures())),
+            ("The extender used {:.0f} MiB with {} nodes and {:,} pods", (STARTUP["resident_mib"], STARTUP["nodes"], STARTUP["pods"])),
+            ("The device plugin used {:.0f} MiB with {:,} ids", (PLUGIN["resident MiB"], PLUGIN["ids"])),
+            ("the extender accepts has {} MiB", (http_server.MOST_BYTES // MIB,)),
+            ("(`OOMScoreAdjust={}`)", (unit("gpushare-extender", "OOMScoreAdjust"),)),
+            ("like kubelet (`{}`)", (unit("gpushare-device-plugin", "OOMScoreAdjust"),)),
+            (
+                "at most {} connections without a certificate, each for {:g} seconds",
+                (http_server._UNVERIFIED, http_server._UNVERIFIED_SECONDS),
+            ),
+            ("metrics pages keep {} connections without a valid token", (metrics_server._UNVERIFIED,)),
+            ("and answer {} at a time", (metrics_server._MOST,)),
+            ("annotation | {} entries, {} characters |", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
+            ("that request GPU resources | {} |", (bounds.MOST_CONTAINERS,)),
+            ("| cards of a node | {} |", (bounds.MOST_CARDS,)),
+            ("| `gpushare/held` | {} entries and {} rejections |", (bounds.MOST_HELD, bounds.MOST_HELD)),
+            ("| texts of a node | {} printable characters |", (bounds.MOST_TEXT,)),
+            ("quote at most {} characters", (bounds.QUOTED,)),
+            ("the cards of that node for {:g} s with each pod", (ledger.UNKNOWN_SECONDS,)),
+        ]
+    ]
+    + [
+        ("docs/use/dashboard.md", "at most {} nodes, those with room first", (page_of_a_pod.MOST_VERDICTS,)),
+        ("docs/use/dashboard.md", "The page reads it every {:g} seconds", (history.EVERY_SECONDS,)),
+        ("docs/use/dashboard.md", "differs by about {} MiB", (feed._STEP_MIB,)),
+        ("docs/use/dashboard.md", "deleted after {:g} seconds", (local._FILE_SECONDS,)),
+        ("docs/use/dashboard.md", "{} to {} printable ASCII characters", (access.LEAST_TOKEN, access.MOST_TOKEN)),
+        ("docs/use/dashboard.md", "At most {} pages can be open", (server.MOST_STREAMS,)),
+        ("docs/use/dashboard.md", "figures for {} nodes and {:,} pods", (PAGE["nodes"], PAGE["pods"])),
+        ("docs/use/dashboard.md", "keeps the last {} MiB of differences", (state.MOST_KEPT_BYTES // MIB,)),
+        ("docs/use/requests.md", "in steps of {}.", (core_request._CORE_STEP,)),
+        ("docs/use/requests.md", "Each has at most {} entries and {} characters", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
+        ("docs/use/requests.md", "At most {} containers of a pod", (bounds.MOST_CONTAINERS,)),
+        ("docs/use/requests.md", "With more than {} nodes `fgd`", (policies.MANY_NODES,)),
+        ("docs/use/requests.md", "it compares up to {}.", (fragmentation.CHOICES,)),
+        ("docs/use/requests.md", "One node gets {} points", (ranking.BEST_SCORE,)),
+        ("docs/use/requests.md", "every other at most {}.", (ranking.BEST_SCORE - 1,)),
+        ("docs/use/requests.md", "room for up to {:g} s after the choice", (objects.GROUP_SECONDS,)),
+        ("docs/start/demo.md", "a real Kubernetes {} on this machine", (components.KUBERNETES.rpartition(".")[0],)),
+    ]
+)
+
+#: (page, words, where the number comes from)
+ELSEWHERE = [
+    (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
+    (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),
+    (f"{OPERATE}/high-availability.md", "the try after 7 s", "their sum"),
+    (f"{OPERATE}/high-availability.md", "expires after 15 s (kube-scheduler's default)", "kube-scheduler's leaseDuration"),
+    (f"{OPERATE}/high-availability.md", "of which the Lease takes 15 s", "the same"),
+    (f"{OPERATE}/failures.md", "kubelet sends its node status every 10 s", "kubelet's default"),
+    (f"{OPERATE}/migrate.md", "with 50 pods that the original had started", "the test of that section starts them"),
+    (f"{OPERATE}/monitoring/README.md", "After 5 minutes the extender returns errors", "below"),
+    (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
+    (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
+    (f"{REFERENCE}/device-plugin.md", "8 cards of 80 GiB", "an example"),
+    (f"{REFERENCE}/device-plugin.md", "registers in under 0.1 s", "tests/e2e/test_node_life.py prints it"),
+    (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
+    (f"{REFERENCE}/kubectl.md", "The table of nodes took 6.2 s", "test_docs.py"),
+    (f"{REFERENCE}/kubectl.md", "and the table of pods 6.6 s", "test_docs.py"),
+    ("docs/start/demo.md", "2 GiB of free memory and 8 GiB of free disk", "tests/lab/README.md"),
+    ("docs/start/quickstart.md", "Its three pods request 6 GiB", "the sample"),
+    ("docs/start/quickstart.md", "cards of 16, 16, 16 and 24 GiB", "an example"),
+    ("docs/use/frameworks.md", "The examples leave 0.6 GiB for it", "test_frameworks.py"),
+    ("docs/use/requests.md", "4 units on each of 2 cards", "an example"),
+    ("docs/use/samples/README.md", "three pods with 6 GiB each", "the sample"),
+]
+UNITS = (
+    r"s|ms|seconds?|minutes?|hours?|days?|years?|MiB|GiB|%|times|connections|entries|characters|cards|pods|points|specs|nodes|pages|binds"
+)
+NUMBER = re.compile(rf"(?<![\w.])\d[\d.,]*(?:[–-]\d[\d.,]*)?\*{{0,2}}\s(?:{UNITS})\b")
+#: variables.md is generated; the times of failures.md are those that tests/e2e prints.
+_OTHERS = (f"{OPERATE}/variables.md", f"{OPERATE}/failures.md")
+#: The pages of the project have tests of their own.
+PAGES = [path for path in files() if re.fullmatch(r"docs/(?:operate|reference|start|use)/.*\.md", path) and path not in _OTHERS]
+
+
+def plain(page: str) -> str:
+    """The text of a page on one line, without what is generated, fenced, or a comment."""
+    text = re.sub(r"<!-- generated: .*?<!-- /generated -->", "", (REPOSITORY / page).read_text(), flags=re.S)
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return " ".join(re.sub(r"<!--.*?-->", "", text, flags=re.S).split())
+
+
+@pytest.mark.parametrize(("page", "words", "values"), FIGURES, ids=[f"{Path(page).stem}: {words[:50]}" for page, words, _ in FIGURES])
+def test_a_number_is_that_of_the_code_or_of_a_result(page: str, words: str, values: tuple[Any, ...]) -> None:
+    assert words.format(*values) in plain(page)
+
+
+def unexplained(page: str, text: str) -> list[str]:
+    """Numbers with a unit that stand in no words of this file."""
+    known = [words.format(*values) for where, words, values in FIGURES if where == page]
+    known += [words for where, words, _ in ELSEWHERE if where == page]
+    covered = [found.span() for words in known for found in re.finditer(re.escape(words), text)]
+    return [
+        f"{found[0]}: …{text[max(0, found.start() - 40) : found.end() + 20]}…"
+        for found in NUMBER.finditer(text)
+        if not any(begin <= found.start() < end for begin, end in covered)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_number_on_a_page_has_an_origin(page: str) -> None:
+    assert unexplained(page, plain(page)) == []
+
+
+def test_a_number_without_an_origin_is_found() -> None:
+    text = "It clears within 60 s. It takes 70 s, 1.5–2 s, **5** s, or 12 GiB. See 1.36.3 and 8 others."
+    found = unexplained(f"{OPERATE}/troubleshooting.md", text)
+    assert [one.partition(":")[0] for one in found] == ["70 s", "1.5–2 s", "5** s", "12 GiB"]
+
+
+@pytest.mark.parametrize(("page", "words"), [(page, words) for page, words, _ in ELSEWHERE])
+def test_words_with_a_number_from_elsewhere_are_on_their_page(page: str, words: str) -> None:
+    assert words in plain(page)
+
+
+def test_numbers_that_are_rounded_or_compared() -> None:
+    from gpushare_runtime.extender.cache import STALE_SECONDS
+
+    assert leadership.TAKEOVER_SECONDS < 10, "the page lets people wait for 10 s"
+    assert STALE_SECONDS == 5 * 60
+    # As many ids of one card, and of eight, fit in kubelet's message.
+    uuids = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(8)]
+    assert discovery.list_bytes([(uuids[0], 66_500)]) <= discovery.KUBELET_MESSAGE_BYTES
+    assert discovery.list_bytes([(one, 68_000 // 8) for one in uuids]) > discovery.KUBELET_MESSAGE_BYTES
+    assert "about 67,000 ids" in plain(f"{REFERENCE}/device-plugin.md")
+    assert "about 67,000" in variables(REPOSITORY)["gpushare_memory_unit"].spec["description"]
+
+
+def test_the_demo_lists_the_packages_that_it_installs() -> None:
+    (listed,) = re.findall(r"stay installed:\n\n```text\n(.*?)```", (REPOSITORY / "docs/start/demo.md").read_text(), re.S)
+    by_make = re.findall(r"missing\+=\(([\w-]+)\)|\"\$\$\{missing\[@\]\}\" (libc6-dev)", (REPOSITORY / "Makefile").read_text())
+    assert set(listed.split()) == {*debian.HOST_PACKAGES, *(name for pair in by_make for name in pair if name)}
