@@ -329,9 +329,7 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
             # Its other parts, such as the driver's, may stay: only its device plugin allocates cards.
             found.warn("managers", seen, "no other manager of the cards", "leave its device plugin switched off on this node")
         elif manager.name not in MOVABLE:
-            cure = (
-                "remove it from this node first (its DaemonSet, or the label that selects this node): both would allocate the same cards"
-            )
+            cure = "remove it from this node first (its DaemonSet, or the label that selects this node): both would allocate the same cards"
             found.error("managers", seen, "no other manager of the cards", cure)
         elif take_over:
             found.warn("managers", seen, "no other manager of the cards", "nothing to do: this playbook moves it aside on this node")
