@@ -21,6 +21,8 @@ EXPRESSION = {"key": LABEL_TAKEN_OVER, "operator": "DoesNotExist"}
 #: Label of the original's pods of each of its two parts.
 COMPONENT, ORIGINAL_PLUGIN, ORIGINAL_EXTENDER = "component", "gpushare-device-plugin", "gpushare-schd-extender"
 _HAMI_COMPONENT = ("app.kubernetes.io/component", "hami-device-plugin")
+#: By these field managers Argo CD is known that tracks by app.kubernetes.io/instance, its default before 3.0 and a label of charts, too.
+_ARGO = frozenset(("argocd-controller", "argocd-application-controller"))
 _IMAGE = re.compile(r"(?:.*/)?([^/:@]+)(?::[^/@]*)?(?:@.*)?")
 _QUOTED = 80
 
@@ -103,8 +105,9 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
         if one.get("controller"):
             return f"{_short(one.get('kind'))} {_short(one.get('name'))}"
     argo = annotations.get("argocd.argoproj.io/tracking-id") or labels.get("argocd.argoproj.io/instance")
-    if argo:
-        return f"Argo CD ({_short(argo)})"
+    managers = {str(one.get("manager")) for one in metadata.get("managedFields") or ()}
+    if argo or managers & _ARGO:
+        return f"Argo CD ({_short(argo or labels.get('app.kubernetes.io/instance') or 'of this object')})"
     for label in ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"):
         if label in labels:
             return f"Flux ({_short(labels[label])})"

@@ -105,6 +105,14 @@ def test_other_daemon_sets_are_none(item: Json) -> None:
         ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "the Helm release of this object"),
         ({"annotations": {"meta.helm.sh/release-name": "nvdp"}}, "the Helm release nvdp"),
         ({"annotations": {"argocd.argoproj.io/tracking-id": "gpu:apps/DaemonSet:x"}}, "Argo CD (gpu:apps/DaemonSet:x)"),
+        (
+            {
+                "labels": {"app.kubernetes.io/instance": "gpu", "app.kubernetes.io/managed-by": "Helm"},
+                "managedFields": [{"manager": "kube-controller-manager"}, {"manager": "argocd-controller", "operation": "Apply"}],
+            },
+            "Argo CD (gpu)",
+        ),
+        ({"labels": {"app.kubernetes.io/instance": "gpu"}, "managedFields": [{"manager": "kubectl-client-side-apply"}]}, ""),
         ({"labels": {"kustomize.toolkit.fluxcd.io/name": "infra"}}, "Flux (infra)"),
         ({"labels": {"helm.toolkit.fluxcd.io/name": "infra", "app.kubernetes.io/managed-by": "Helm"}}, "Flux (infra)"),
         ({"ownerReferences": [{"kind": "ClusterPolicy", "name": "p", "controller": True}]}, "ClusterPolicy p"),
