@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The role admission on an API server without policies: it stops the run, unless somebody has accepted that."""
+"""The role admission: without policies it stops the run, unless somebody has accepted that; accounts of nodes that are gone are named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unit.plugins.test_preflight_playbook import play
+from unit.plugins.cluster.kubectl_stub import make_kubectl
+from unit.plugins.test_preflight_playbook import ROOT, play
 
 PLAY = """
 - hosts: all
@@ -39,3 +40,37 @@ def test_without_policies_nothing_is_installed_unless_that_is_wanted(tmp_path: P
     assert ("Expected Kubernetes 1.30 or newer" in words) != accepted
     assert "the token of any GPU node can change annotations, labels and status of every pod" in words
     assert [line for line in calls.read_text().splitlines() if "get --raw" not in line] == []
+
+
+REPORT = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_role:
+        name: gpushare.kubernetes.admission
+        tasks_from: report
+"""
+
+
+def account(node: str) -> dict[str, object]:
+    fields = [{"manager": "gpushare.kubernetes", "operation": "Apply"}]
+    return {"metadata": {"name": f"gpushare-device-plugin-{node}", "namespace": "kube-system", "managedFields": fields}}
+
+
+@pytest.mark.parametrize(("nodes", "gone"), [(("gpu1", "gpu7", "gpu8"), ""), (("gpu1",), "gpu7,gpu8")])
+def test_accounts_of_nodes_that_the_api_server_no_longer_has_are_named_with_the_command_that_deletes_them(
+    tmp_path: Path, nodes: tuple[str, ...], gone: str
+) -> None:
+    accounts = [account(node) for node in ("gpu1", "gpu7", "gpu8")]
+    answers = {"serviceaccounts": {"items": accounts}, "/api/v1/nodes": {"items": [{"metadata": {"name": node}} for node in nodes]}}
+    kubectl = make_kubectl(tmp_path / "kubectl", answers)
+    (tmp_path / "play.yml").write_text(REPORT)
+    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}}}
+    done = play(tmp_path, tmp_path / "play.yml", hosts, gpushare_kubectl=str(kubectl))
+    words = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 0, words
+    assert (
+        "accounts belong to nodes that the cluster does not have: gpushare-device-plugin-gpu7, gpushare-device-plugin-gpu8" in words
+    ) == bool(gone)
+    assert (f"remove_dead_node with -e gpushare_remove_nodes={gone}." in words) == bool(gone)
+    assert "tasks_from: report" in (ROOT / "playbooks/site.yml").read_text()
