@@ -48,6 +48,8 @@ _NOT_CARRIED = (
     ("scheduler-name", "default-scheduler"),
 )
 _INSECURE_PORT = 10251
+#: Where kube-scheduler up to 1.22 listens without TLS. From 1.23 on it does not start with a port there.
+_ADDRESSES = ("healthzBindAddress", "metricsBindAddress")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
 _NANOSECONDS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
 
@@ -137,6 +139,32 @@ def merge_config(
         merged[PERCENTAGE] = percentage
     is_alpha = merged["apiVersion"] in releases.ALPHA
     return with_extender(merged, extender, policy_entry(extender) if is_alpha else extender.entry())
+
+
+def renewed(config: Mapping[str, Any], release: Optional[Release]) -> Dict[str, Any]:
+    """A configuration that we have made and nobody has changed, as this release has it: Kubernetes was upgraded since."""
+    if release is None:
+        return dict(config)
+    kept = {key: value for key, value in config.items() if key not in _ADDRESSES or release <= releases.LAST_INSECURE}
+    return {**kept, "apiVersion": releases.newest(release)}
+
+
+def next_upgrade(config: Mapping[str, Any], release: Optional[Release], path: str) -> List[str]:
+    """What is to be done before the next upgrade of Kubernetes, whose kube-scheduler would not start with this configuration."""
+    if release is None:
+        return []
+    found, version, following = [], str(config.get("apiVersion")), f"1.{release[1] + 1}"
+    if releases.reads(release, version) and not releases.reads((release[0], release[1] + 1), version):
+        found.append(
+            f"kube-scheduler {following} does not read {version}, which {path} has: before that upgrade, write it in a newer apiVersion "
+            "that this kube-scheduler reads, too"
+        )
+    if release == releases.LAST_INSECURE and any(config.get(key) for key in _ADDRESSES):
+        found.append(
+            f"kube-scheduler {following} does not start with {' and '.join(_ADDRESSES)}, which {path} has: before that upgrade, remove "
+            "them; until it is done, this kube-scheduler listens without TLS on every address"
+        )
+    return found
 
 
 def with_extender(merged: Dict[str, Any], extender: Extender, entry: Mapping[str, Any]) -> Dict[str, Any]:
@@ -234,7 +262,7 @@ def _new_config(manifest: Mapping[str, Any], release: Optional[Release]) -> Dict
     if port is not None and release is not None and release <= releases.LAST_INSECURE:
         # A configuration cannot switch this port off, and its default is every address.
         address = "127.0.0.1" if port == "0" else flag(manifest, "address") or "0.0.0.0"
-        config["healthzBindAddress"] = config["metricsBindAddress"] = f"{address}:{_INSECURE_PORT if port == '0' else port}"
+        config.update(dict.fromkeys(_ADDRESSES, f"{address}:{_INSECURE_PORT if port == '0' else port}"))
     return config
 
 

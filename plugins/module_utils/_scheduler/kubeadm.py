@@ -65,6 +65,28 @@ def merge(cluster: Any, manifest: Mapping[str, Any], name: str = CONFIG) -> Dict
     return merged
 
 
+def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
+    """The ClusterConfiguration without the argument of this name, and without the volume of its file. before: it as it was before us.
+
+    Both stay if they were there before us: somebody else has decided so.
+    """
+    kept = copy.deepcopy(_checked(cluster))
+    path, known = config_argument(kept, name), _scheduler(before) if isinstance(before, dict) else None
+    if path is None or known is None or config_argument(before, name) is not None:
+        return kept
+    scheduler = kept["scheduler"] = dict(_scheduler(kept))
+    arguments = scheduler["extraArgs"]
+    if isinstance(arguments, Mapping):
+        arguments = {key: value for key, value in arguments.items() if key != name}
+    else:
+        arguments = [one for one in arguments if one.get("name") != name]
+    _put_back(scheduler, "extraArgs", arguments)
+    volumes = scheduler.get("extraVolumes") or []
+    needless = [one for one in volumes if _holds(one, path) and one not in (known.get("extraVolumes") or []) and one.get("name") != VOLUME]
+    _put_back(scheduler, "extraVolumes", [one for one in volumes if one not in needless])
+    return kept
+
+
 def is_alpha(cluster: Any) -> bool:
     """Whether kubeadm of before 1.13 wrote it, whose scheduler has no section of its own."""
     return isinstance(cluster, dict) and str(cluster.get("apiVersion")).startswith("kubeadm.k8s.io/v1alpha")
@@ -116,6 +138,10 @@ def _volumes(manifest: Mapping[str, Any], config_path: Optional[str]) -> List[Di
             volume["pathType"] = source["type"]
         found.append(volume)
     return found
+
+
+def _holds(volume: Mapping[str, Any], path: str) -> bool:
+    return (path + "/").startswith(str(volume.get("mountPath")).rstrip("/") + "/")
 
 
 def _put_back(parent: Dict[str, Any], key: str, items: Any) -> None:

@@ -35,7 +35,7 @@ class Location:
     container: str
 
 
-CONFIG, POLICY = "config", "policy-config-file"
+CONFIG, POLICY, POLICY_CONFIGMAP = "config", "policy-config-file", "policy-configmap"
 
 
 def config_location(manifest: Mapping[str, Any], default: str, name: str = CONFIG) -> Location:

@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm, releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import CONFIG, POLICY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import (
     CONFIGURATION,
     POLICY_MAP,
@@ -145,10 +145,12 @@ def build(
     found: Found,
     notes: list[str],
     policy: Change | None = None,
+    upgrades: Sequence[str] = (),
 ) -> Plan:
     """The plan of these changes. The first is the configuration or policy, the last the manifest.
 
     values: for the journal, (name, before, after). policy: of a ConfigMap, which is then the first one of the changes' stead.
+    upgrades: what is to be done before Kubernetes is upgraded.
     """
     shown = [change for change in [*([policy] if policy else []), *changes, *([cluster] if cluster else [])] if change.differs]
     manifest_before, manifest_after = changes[-1].before, changes[-1].after
@@ -181,7 +183,7 @@ def build(
             "read_once": _read_once(manifest, changes[0].path if named and policy is None else None),
         }
     shape = None if manifest_before is None else scheduler_manifest.shape(texts[manifest_before])
-    warnings = [words for words in map(_lost, shown) if words]
+    warnings = [*(words for words in map(_lost, shown) if words), *upgrades]
     return Plan(bool(shown), [change.diff for change in shown], notes, warnings, for_module, shape)
 
 
@@ -241,6 +243,7 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
     manifest = yaml.safe_load(manifest_text)
     wiring = find(manifest, default_config, found.files, found.server)
     notes: list[str] = []
+    upgrades: list[str] = []
     if wiring.kind == POLICY_MAP:
         return _present_in_map(manifest_path, manifest_text, manifest, found, extender, notes)
     location = wiring.location
@@ -258,9 +261,14 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
     current = None if text is None else yaml.safe_load(text)
     values: list[tuple[str, str | None, str | None]] = []
     if wiring.kind == CONFIGURATION:
+        entry = found.journal.get(location.host)
+        is_ours = entry is not None and entry.original is None and text is not None and entry.untouched(text.encode())
+        if is_ours and isinstance(current, dict):
+            current = scheduler_config.renewed(current, wiring.release)
         now = current.get(scheduler_config.PERCENTAGE) if isinstance(current, dict) else None
         wanted = _percentage(percentage, now, found)
         config = scheduler_config.merge_config(current, manifest, extender, wanted, wiring.release)
+        upgrades += scheduler_config.next_upgrade(config, wiring.release, location.host)
         after = HEADER + dump(config) if text is None else splice(text, config)
         values = [] if wanted in (None, now) else [(NOTED_PERCENTAGE, None if now is None else str(now), str(wanted))]
         if text is None and scheduler_config.opens_port(manifest, wiring.release):
@@ -270,10 +278,11 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
             )
     else:
         after = policy_text(text, scheduler_policy.merge_policy(current, extender))
+        upgrades += _ends_with_1_23(wiring.release, wiring.flag)
     merged = scheduler_manifest.merge_manifest(manifest, location, digest(after.encode()), extender.tls_dir, wiring.flag)
-    cluster = _cluster(found, merged, wiring.flag, notes)
+    cluster = _cluster(found, merged, wiring.flag, notes, upgrades)
     changes = [Change(location.host, text, after), Change(manifest_path, manifest_text, splice(manifest_text, merged))]
-    return build(changes, values, cluster, found, notes)
+    return build(changes, values, cluster, found, notes, upgrades=upgrades)
 
 
 def _present_in_map(
@@ -281,17 +290,28 @@ def _present_in_map(
 ) -> Plan:
     """The plan for a policy in a ConfigMap: the manifest gets the certificates and the hash, and the ConfigMap our extender."""
     if found.policy is None:
-        name = scheduler_manifest.flag(manifest, "policy-configmap")
+        name = scheduler_manifest.flag(manifest, POLICY_CONFIGMAP)
         raise scheduler_manifest.SchedulerError(
             f"the kube-scheduler manifest has --policy-configmap={name}, and there is no such ConfigMap with a key {scheduler_policy.KEY}; "
             "restore it, or remove the flag"
         )
+    upgrades = _ends_with_1_23(releases.release_of(scheduler_manifest.image(manifest), found.server), POLICY_CONFIGMAP)
     before = found.policy.text
     after = policy_text(before, scheduler_policy.merge_policy(yaml.safe_load(before), extender))
     merged = scheduler_manifest.merge_manifest(manifest, None, digest(after.encode()), extender.tls_dir)
-    cluster = _cluster(found, merged, "", notes)
+    cluster = _cluster(found, merged, "", notes, upgrades)
     changes = [Change(manifest_path, manifest_text, splice(manifest_text, merged))]
-    return build(changes, [], cluster, found, notes, Change(found.policy.path, before, after))
+    return build(changes, [], cluster, found, notes, Change(found.policy.path, before, after), upgrades)
+
+
+def _ends_with_1_23(release: releases.Release | None, name: str) -> list[str]:
+    """What to do about a policy that this flag names before the upgrade after which it is no longer read."""
+    if release != releases.LAST_POLICY or not name:
+        return []
+    return [
+        f"kube-scheduler from 1.23 on does not start with --{name}: before that upgrade, remove the flag from this manifest and from "
+        f"{kubeadm.PATH}, and run again, which makes a configuration; predicates and priorities of the policy must become a profile of it"
+    ]
 
 
 def _percentage(setting: int, now: int | None, found: Found) -> int | None:
@@ -306,7 +326,7 @@ def _percentage(setting: int, now: int | None, found: Found) -> int | None:
     return None
 
 
-def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str]) -> Change | None:
+def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str], upgrades: list[str]) -> Change | None:
     if found.cluster is None:
         notes.append(
             f"this cluster has no ConfigMap {NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
@@ -320,7 +340,18 @@ def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str
             "the extender, so run this role again after it"
         )
         return None
+    if flag == CONFIG:
+        # Ours, from when the scheduler had a policy: kube-scheduler from 1.23 on does not start with that flag.
+        entry = found.journal.get(kubeadm.PATH)
+        before = yaml.safe_load(entry.original.content) if entry is not None and entry.original is not None else None
+        current = kubeadm.without_argument(current, POLICY, before)
     wanted = kubeadm.merge(current, merged, flag or CONFIG)
+    for name in (POLICY, POLICY_CONFIGMAP) if flag == CONFIG else ():
+        if kubeadm.config_argument(wanted, name) is not None:
+            upgrades.append(
+                f"{kubeadm.PATH} has --{name} for the scheduler, and this host's manifest has not: a kubeadm upgrade will bring it, and "
+                "kube-scheduler from 1.23 on does not start with it; remove it there"
+            )
     theirs, ours = kubeadm.config_argument(wanted, flag), scheduler_manifest.flag(merged, flag)
     if flag and theirs != ours:
         notes.append(

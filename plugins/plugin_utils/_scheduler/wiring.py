@@ -21,7 +21,13 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import CONFIG, POLICY, Location, SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
+    CONFIG,
+    POLICY,
+    POLICY_CONFIGMAP,
+    Location,
+    SchedulerError,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
 
 CONFIGURATION, POLICY_FILE, POLICY_MAP = "configuration", "policy file", "policy ConfigMap"
@@ -69,7 +75,13 @@ def find(manifest: Mapping[str, Any], default_config: str, files: Mapping[str, s
     """
     release = releases.release_of(scheduler_manifest.image(manifest), server)
     old = release is not None and release <= releases.LAST_POLICY
-    policy, config_map = (scheduler_manifest.flag(manifest, name) for name in (POLICY, "policy-configmap"))
+    policy, config_map = (scheduler_manifest.flag(manifest, name) for name in (POLICY, POLICY_CONFIGMAP))
+    if release is not None and not old and (policy or config_map):
+        raise SchedulerError(
+            f"the kube-scheduler manifest has --{POLICY if policy else POLICY_CONFIGMAP}, with which kube-scheduler "
+            f"{release[0]}.{release[1]} does not start: remove it from the manifest and from kubeadm's ClusterConfiguration, and run "
+            "again, which makes a configuration"
+        )
     if old and config_map and scheduler_manifest.flag(manifest, "use-legacy-policy-config") != "true":
         return Wiring(POLICY_MAP, release, "", None)
     if old and policy:

@@ -157,10 +157,17 @@ STATES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
     "kubeadm 1.23": ({MANIFEST_PATH: manifest("1.23.17")}, cluster("v1beta3", "1.23.17"), None),
     "kubeadm 1.24": ({MANIFEST_PATH: manifest("1.24.17")}, cluster("v1beta3", "1.24.17"), None),
     "kubeadm 1.25": ({MANIFEST_PATH: manifest("1.25.16")}, cluster("v1beta3", "1.25.16"), None),
+    "kubeadm 1.34": ({MANIFEST_PATH: manifest("1.34.4")}, cluster("v1beta4", "1.34.4"), None),
+    "kubeadm 1.35": ({MANIFEST_PATH: manifest("1.35.8")}, cluster("v1beta4", "1.35.8"), None),
     "kubeadm 1.36": ({MANIFEST_PATH: manifest("1.36.3")}, cluster("v1beta4", "1.36.3"), None),
     "seed 000": (
         {MANIFEST_PATH: manifest("1.15.12", f"--policy-config-file={POLICY_PATH}", mounts=_FILE), POLICY_PATH: SEED_POLICY},
         cluster("v1beta2", "1.15.12"),
+        None,
+    ),
+    "seed 000 with 1.22": (
+        {MANIFEST_PATH: manifest("1.22.17", f"--policy-config-file={POLICY_PATH}", mounts=_FILE), POLICY_PATH: SEED_POLICY},
+        cluster("v1beta3", "1.22.17"),
         None,
     ),
     "1.22 with a rich policy": (

@@ -40,8 +40,11 @@ EXPECTED: dict[str, tuple[str, str, str]] = {
     "kubeadm 1.23": (CONFIG_PATH, f"{GROUP}v1beta3", "config"),
     "kubeadm 1.24": (CONFIG_PATH, f"{GROUP}v1beta3", "config"),
     "kubeadm 1.25": (CONFIG_PATH, f"{GROUP}v1", "config"),
+    "kubeadm 1.34": (CONFIG_PATH, f"{GROUP}v1", "config"),
+    "kubeadm 1.35": (CONFIG_PATH, f"{GROUP}v1", "config"),
     "kubeadm 1.36": (CONFIG_PATH, f"{GROUP}v1", "config"),
     "seed 000": (POLICY_PATH, "v1", "policy-config-file"),
+    "seed 000 with 1.22": (POLICY_PATH, "v1", "policy-config-file"),
     "1.22 with a rich policy": (POLICY_PATH, "v1", "policy-config-file"),
     "kubespray 2.8 with a policy": (f"{SCHED}kube-scheduler-policy.yaml", "v1", "policy-config-file"),
     "1.16 with a policy ConfigMap": ("", "v1", "policy-configmap"),
@@ -153,6 +156,75 @@ def test_a_policy_that_others_have_changed_loses_only_our_part() -> None:
     assert any("only our part is taken out" in note for note in gone.notes)
 
 
+@pytest.mark.parametrize("name", ["seed 000 with 1.22", "kubeadm 1.18"])
+@pytest.mark.parametrize("release", ["1.22.17", "1.24.17"])
+def test_a_host_is_migrated_from_a_policy_to_a_configuration_and_back_to_neither(name: str, release: str) -> None:
+    before = state(name)
+    with_policy = done(before, plan(before))
+    policy = next(path for path, text in with_policy.files.items() if text and '"Policy"' in text)
+    # The administrator has taken the flag away, or kubeadm has written the manifest of the next release.
+    moved = replace(with_policy, files={**with_policy.files, MANIFEST_PATH: manifest(release)})
+    made = plan(moved)
+    after = done(moved, made)
+    assert read(after, CONFIG_PATH)["apiVersion"] == f"{GROUP}{'v1beta2' if release == '1.22.17' else 'v1beta3'}"
+    assert made.for_module["scheduler"]["kind"] == "KubeSchedulerConfiguration"
+    # kube-scheduler does not start with the flag that we have had kubeadm write.
+    scheduler = yaml.safe_load(after.cluster or "")["scheduler"]
+    assert scheduler["extraArgs"] == {"config": CONFIG_PATH}
+    assert {one["mountPath"] for one in scheduler["extraVolumes"]} == {"/etc/kubernetes/gpushare", "/etc/gpushare/pki/scheduler"}
+    assert not any("--policy-config-file" in words for words in made.warnings)
+    assert plan(after).diff == []
+    gone = done(after, plan(after, "absent"))
+    assert gone.files[MANIFEST_PATH] == manifest(release)
+    assert (gone.files[CONFIG_PATH], gone.files[policy]) == (None, before.files.get(policy))
+    assert gone.cluster == before.cluster
+
+
+def test_a_policy_that_somebody_else_has_kubeadm_write_stays_and_is_reported_before_the_upgrade_that_ends_with_it() -> None:
+    before = state("seed 000 with 1.22")
+    theirs = str(before.cluster).replace("scheduler: {}", f"scheduler:\n  extraArgs:\n    policy-config-file: {POLICY_PATH}")
+    made = plan(replace(before, cluster=theirs))
+    assert any("kube-scheduler from 1.23 on does not start with --policy-config-file" in words for words in made.warnings)
+    with_policy = done(replace(before, cluster=theirs), made)
+    made = plan(replace(with_policy, files={**with_policy.files, MANIFEST_PATH: manifest("1.22.17")}))
+    scheduler = yaml.safe_load(done(with_policy, made).cluster or "")["scheduler"]
+    assert scheduler["extraArgs"] == {"policy-config-file": POLICY_PATH, "config": CONFIG_PATH}
+    assert any("has --policy-config-file for the scheduler" in words and "remove it there" in words for words in made.warnings)
+    assert plan(state("kubeadm 1.18")).warnings == []
+
+
+def test_a_configuration_of_ours_follows_the_release_and_one_of_others_is_reported_before_the_upgrade_that_ends_with_it() -> None:
+    found = state("kubeadm 1.21")
+    for release, version in (("1.21.14", "v1beta1"), ("1.22.17", "v1beta2"), ("1.24.17", "v1beta3"), ("1.25.16", "v1"), ("1.36.3", "v1")):
+        # As kubeadm upgrade leaves it.
+        text = str(found.files[MANIFEST_PATH])
+        image = text.partition("kube-scheduler:v")[2].split("\n")[0]
+        found = replace(found, files={**found.files, MANIFEST_PATH: text.replace(f"kube-scheduler:v{image}", f"kube-scheduler:v{release}")})
+        made = plan(found)
+        found = done(found, made)
+        config = read(found, CONFIG_PATH)
+        assert config["apiVersion"] == f"{GROUP}{version}"
+        assert ("healthzBindAddress" in config, "metricsBindAddress" in config) == ((release < "1.23",) * 2)
+        assert any("does not start with healthzBindAddress and metricsBindAddress" in words for words in made.warnings) == (
+            release == "1.22.17"
+        )
+        assert len(made.warnings) == (release == "1.22.17")
+        assert plan(found).diff == []
+    gone = done(found, plan(found, "absent"))
+    assert gone.files[CONFIG_PATH] is None
+
+    assert plan(state("1.27.16 with v1beta3")).warnings == []
+    files = {path: str(text).replace("1.27.16", "1.28.15") for path, text in state("1.27.16 with v1beta3").files.items() if text}
+    (words,) = plan(replace(state("1.27.16 with v1beta3"), files={CONFIG_PATH: None, **files})).warnings
+    assert words.startswith(f"kube-scheduler 1.29 does not read {GROUP}v1beta3, which {SCHED}config.yaml has: before that upgrade")
+    # What somebody else has changed in ours is theirs.
+    before = state("kubeadm 1.24")
+    after = done(before, plan(before))
+    edited = replace(after, files={**after.files, CONFIG_PATH: f"{after.files[CONFIG_PATH]}profiles:\n- schedulerName: mine\n"})
+    edited = replace(edited, files={**edited.files, MANIFEST_PATH: str(after.files[MANIFEST_PATH]).replace("1.24.17", "1.25.16")})
+    assert read(done(edited, plan(edited)), CONFIG_PATH)["apiVersion"] == f"{GROUP}v1beta3"
+
+
 def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_kept_to_the_host() -> None:
     flags = ("--leader-elect-lease-duration=30s", "--lock-object-name=mine", "--kube-api-qps=99")
     before = replace(state("kubeadm 1.21"), files={MANIFEST_PATH: manifest("1.21.14", *flags), CONFIG_PATH: None})
@@ -193,6 +265,11 @@ def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_ke
         ),
         ({MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json")}, "no hostPath volume is mounted there"),
         ({MANIFEST_PATH: manifest("1.16.15", "--policy-configmap=scheduler-policy")}, "there is no such ConfigMap"),
+        (
+            {MANIFEST_PATH: manifest("1.24.17", f"--policy-config-file={POLICY_PATH}", mounts=((POLICY_PATH, POLICY_PATH),))},
+            r"--policy-config-file, with which kube-scheduler 1\.24 does not start: remove it",
+        ),
+        ({MANIFEST_PATH: manifest("1.23.17", "--policy-configmap=scheduler-policy")}, "--policy-configmap, with which .* does not start"),
         (
             {
                 MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),)),
