@@ -5,8 +5,9 @@
 """What a running container runtime says of itself: the CRI's verbose Status over its unix socket. No Ansible here.
 
 This is the only source that knows the configuration of the process, not of the files. One unary gRPC call is spoken
-by hand, because a host has neither grpcio nor, for certain, crictl. Response headers are not decoded: a message that
-arrived whole is the answer, and a call that ends without one has failed.
+by hand, because a host has neither grpcio nor, for certain, crictl: since Kubernetes 1.32 the package kubeadm no longer
+brings it (kubernetes/release#3626), and hosts without internet would have to get it first. Response headers are not
+decoded: a message that arrived whole is the answer, and a call that ends without one has failed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ VERBOSE = b"\x08\x01"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7, 0x8
 _END_STREAM, _END_HEADERS, _ACK = 0x1, 0x4, 0x1
 _WINDOW = 1 << 24
+#: Of a whole answer. containerd's configuration has some 10 KiB.
+_LIMIT = 4 * 1024 * 1024
+#: An integer of protobuf has at most 64 bits.
+_VARINT_BYTES = 10
 
 
 class CriError(SilentError):
@@ -103,8 +108,7 @@ def call(address: str, method: str, request: bytes, timeout_s: float) -> bytes:
         connection.sendall(_request(method, request))
         received = b""
         while True:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-            kind, flags, stream, payload = _frame(connection)
+            kind, flags, stream, payload = _frame(connection, deadline)
             if kind == _SETTINGS and not flags & _ACK:
                 connection.sendall(_framed(_SETTINGS, _ACK, 0, b""))
             elif kind == _PING and not flags & _ACK:
@@ -113,8 +117,11 @@ def call(address: str, method: str, request: bytes, timeout_s: float) -> bytes:
                 raise CriError(f"the container runtime at {address} broke off {method}")
             elif kind == _DATA and stream == 1:
                 received += payload
-            if len(received) >= 5 and len(received) >= 5 + struct.unpack(">I", received[1:5])[0]:
-                return received[5 : 5 + struct.unpack(">I", received[1:5])[0]]
+            size = struct.unpack(">I", received[1:5])[0] if len(received) >= 5 else 0
+            if size > _LIMIT or len(received) > _LIMIT + 5:
+                raise CriError(f"the container runtime at {address} answers {method} with more than {_LIMIT} bytes")
+            if len(received) >= 5 + size:
+                return received[5 : 5 + size]
             if stream == 1 and kind in (_DATA, _HEADERS) and flags & _END_STREAM:
                 raise _RejectedError(f"the container runtime at {address} rejected {method}: its CRI plugin is not loaded")
 
@@ -142,15 +149,20 @@ def _framed(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _frame(connection: socket.socket) -> Tuple[int, int, int, bytes]:
-    head = _exactly(connection, 9)
+def _frame(connection: socket.socket, deadline: float) -> Tuple[int, int, int, bytes]:
+    head = _exactly(connection, 9, deadline)
     kind, flags, stream = struct.unpack(">BBI", head[3:])
-    return kind, flags, stream, _exactly(connection, int.from_bytes(head[:3], "big"))
+    size = int.from_bytes(head[:3], "big")
+    if size > _LIMIT:
+        raise EOFError(f"it announces a frame of {size} bytes")
+    return kind, flags, stream, _exactly(connection, size, deadline)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, deadline: float) -> bytes:
     received = b""
     while len(received) < size:
+        # Of the whole call: one that sends a byte now and then does not hold it up.
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         part = connection.recv(size - len(received))
         if not part:
             raise EOFError("it closed the connection")
@@ -159,13 +171,13 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _varint(message: bytes, at: int) -> Tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+    value = 0
+    for place in range(_VARINT_BYTES):
+        byte = message[at + place]
+        value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return value, at
+            return value, at + place + 1
+    raise ValueError(f"an integer has more than {_VARINT_BYTES} bytes")
 
 
 def _bytes(value: Union[int, bytes]) -> bytes:

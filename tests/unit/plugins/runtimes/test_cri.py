@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -109,7 +110,15 @@ def test_an_error_of_the_server_is_one(serve: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"\x0b", b"\xff", field(2, 5), field(2, field(1, b"config") + field(2, b"{")), field(1, field(1, field(1, b"\xff")))]
+    "message",
+    [
+        b"\x0b",
+        b"\xff",
+        b"\x80" * 10 + b"\x01",
+        field(2, 5),
+        field(2, field(1, b"config") + field(2, b"{")),
+        field(1, field(1, field(1, b"\xff"))),
+    ],
 )
 def test_an_answer_that_is_no_status_is_an_error(serve: Callable[..., str], message: bytes) -> None:
     with pytest.raises(cri.CriError, match="no CRI status"):
@@ -128,6 +137,9 @@ def test_nobody_listens(tmp_path: Path) -> None:
         (b"", "closed the connection"),
         (b"\0\0\x08\x07\0\0\0\0\0" + bytes(8), "broke off"),
         (b"\0\0\x04\x03\0\0\0\0\x01" + bytes(4), "broke off"),
+        # A frame, and a message, that are longer than any status.
+        (b"\xff\xff\xff\0\0\0\0\0\x01", "announces a frame of 16777215 bytes"),
+        (b"\0\0\x05\0\0\0\0\0\x01" + b"\0\xff\xff\xff\xff", "with more than 4194304 bytes"),
     ],
 )
 def test_what_is_no_grpc_server_is_an_error(tmp_path: Path, said: bytes, message: str) -> None:
@@ -150,6 +162,28 @@ def test_a_server_that_says_nothing_does_not_hold_us_up(tmp_path: Path) -> None:
     with listening(tmp_path), pytest.raises(cri.CriError, match="timed out"):
         cri.status(str(tmp_path / "s"), timeout_s=0.2)
     assert time.monotonic() - started < 2
+
+
+def test_a_server_that_says_a_byte_now_and_then_does_not_hold_us_up(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _peer = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"\0\x10\0\x06\0\0\0\0\0")
+            while not over.wait(0.1):
+                connection.sendall(b"\0")
+
+    with listening(tmp_path) as listener:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            # A ping of 4096 bytes would take seven minutes.
+            with pytest.raises(cri.CriError, match="timed out"):
+                cri.status(str(tmp_path / "s"), timeout_s=1)
+        finally:
+            over.set()
+            thread.join()
 
 
 def listening(folder: Path) -> socket.socket:
