@@ -18,6 +18,8 @@ description:
   - Writes the repository and its key, installs the packages, and holds them. Records in the host's journal how each file and each package
     was before.
   - If all packages are as required, connects to no repository.
+  - The scripts of packages call C(systemctl daemon-reload). If that would take the cards from a running container, the module rejects a
+    change of packages. With O(state=absent) the packages stay then, and RV(left) has them.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -127,6 +129,10 @@ options:
     description: With O(state=absent), whether the packages stay in the versions that they have.
     type: bool
     default: false
+  allow_daemon_reload:
+    description: Whether packages may change although their C(systemctl daemon-reload) takes the cards from running containers.
+    type: bool
+    default: false
   timeout:
     description: Seconds within which the package manager must finish a step.
     type: int
@@ -203,6 +209,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
@@ -235,6 +242,7 @@ REPOSITORY = {
     "modules": {"type": "list", "elements": "str", "default": []},
 }
 _KEY_SECONDS = 30
+BOOTED = "/run/systemd/system"
 
 
 def key_file(key: str) -> bytes:
@@ -296,6 +304,7 @@ def main() -> None:
             "hold": {"type": "bool", "default": True},
             "yields_to": {"type": "dict", "default": {}},
             "keep": {"type": "bool", "default": False},
+            "allow_daemon_reload": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 1800},
         },
         required_if=[("state", "present", ["owner", "packages"])],
@@ -305,6 +314,11 @@ def main() -> None:
     others = next((name for path, name in params["yields_to"].items() if os.path.exists(path)), "")
     if others and params["state"] == "present":
         module.exit_json(**asdict(Result(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"])))
+
+    def hurt() -> Optional[str]:
+        # Where systemd does not run, the scripts do not ask it.
+        return exposed(module.run_command) if os.path.isdir(BOOTED) and not params["allow_daemon_reload"] else None
+
     with lock.for_module(module):
         os.umask(0o022)
         try:
@@ -312,7 +326,7 @@ def main() -> None:
                 named = [params["owner"]] if params["owner"] else owners()
                 # A host whose packages nobody has changed may have a package manager that is not known here.
                 manager = manager_of(command.run, params["timeout"]) if named else Manager()
-                result = together([absent(owner, manager, module.check_mode, params["keep"]) for owner in named])
+                result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
             else:
                 manager = manager_of(command.run, params["timeout"])
                 wanted = Wanted(
@@ -324,7 +338,7 @@ def main() -> None:
                     params["hold"],
                     params["minimum"],
                 )
-                result = present(wanted, manager, module.check_mode)
+                result = present(wanted, manager, module.check_mode, exposed=hurt)
         except (Rejected, PackagesError, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(**asdict(result))

@@ -8,6 +8,8 @@ Private to this collection. No Ansible here. The order: resolve the candidate in
 a transaction that the package manager proves; note each package in the journal; install; hold. Killed anywhere, the next run compares
 again and goes on, because what a package was before us is noted before it changes, and only the first time.
 
+The scripts of packages that bring units call `systemctl daemon-reload`. No package changes while that would hurt running containers.
+
 A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, "held": whether it was held}. A key
 in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one entry for each owner that needs it.
 """
@@ -46,6 +48,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.zypp
 
 #: How the journal's entries of packages and of keys begin, and the owners of all that this makes.
 ENTRY, KEY, OWNER = "package:", "key:", "packages."
+#: Why a daemon-reload would hurt running containers, None if it would not.
+Exposed = Callable[[], Optional[str]]
 
 
 @dataclass
@@ -98,7 +102,14 @@ def manager_of(run: RunWithin, timeout: float, host: Optional[Host] = None) -> M
     )
 
 
-def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> Result:
+def present(
+    wanted: Wanted,
+    manager: Manager,
+    dry: bool,
+    root: str = "/",
+    point: Callable[[str], None] = lambda _point: None,
+    exposed: Exposed = lambda: None,
+) -> Result:
     """Do it, or with `dry` say what would be done. Rejected or TransactionError if nothing was changed, PackagesError if packages were."""
     check(wanted)
     journal, owner = Journal(root), OWNER + wanted.owner
@@ -124,6 +135,12 @@ def present(wanted: Wanted, manager: Manager, dry: bool, root: str = "/", point:
     result.versions = {name: version or None for name, version in plan.versions.items()}
     result.held = [name for name in names if wanted.hold and not now[name].held]
     result.changed = bool(result.files or result.steps or result.held or result.notes or transaction.unfinished)
+    why = exposed() if plan.steps else None
+    if why:
+        raise Rejected(
+            f"{shown([step.name for step in plan.steps])} would change, and scripts of packages call systemctl daemon-reload. {why}. Drain "
+            "this node (kubectl drain) and run again; nothing was changed"
+        )
     if dry or not result.changed:
         return result
     if result.files or transaction.unfinished:
@@ -176,10 +193,10 @@ class _Lists(Service):
                 raise
 
 
-def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/") -> Result:
+def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None) -> Result:
     """Take back what `present` did for this owner, as far as it can be.
 
-    keep: packages stay in the versions that they have. Names in `left` what stays, and why.
+    keep: packages stay in the versions that they have, as they do while `exposed` says why. Names in `left` what stays, and why.
     """
     journal, owner = Journal(root), OWNER + owner
     entries = [entry for entry in journal.entries() if entry.owner == owner]
@@ -193,12 +210,14 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     before = {name: _before(entry) for name, entry in packages.items()}
     free = [name for name, one in now.items() if one.held and not before[name].held]
     new = [name for name, one in now.items() if one.version and before[name].version is None]
+    changed = [name for name, one in now.items() if one.version and before[name].version != one.version]
+    hurt = None if keep or not changed else exposed()
+    stay = f"its scripts would call systemctl daemon-reload. {hurt}" if hurt else "packages are to stay" if keep else ""
     # One that is held cannot go, nor can it change its version.
-    going = [] if keep else _removable(manager, new, result)
-    back = {} if keep else _older(manager, now, before, result)
-    for name in new if keep else [one for one in new if one not in going]:
-        if keep:
-            result.left.append({"what": f"package {name} {now[name].version}", "why": "packages are to stay"})
+    going = [] if stay else _removable(manager, new, result)
+    back = {} if stay else _older(manager, now, before, result)
+    for name in new if keep else changed if stay else []:
+        result.left.append({"what": f"package {name} {now[name].version}", "why": stay})
     for name, one in sorted(now.items()):
         if one.version is None and before[name].version is not None:
             why = f"version {before[name].version} was there before; install it if it is wanted again"

@@ -182,6 +182,37 @@ def test_packages_stay_where_they_are_to(root: str) -> None:
     assert [one["what"] for one in found.left] == ["package tk-base 1.17.8-1"]
 
 
+EXPOSED = "That would take the cards from running containers: cri-containerd-1.scope (nvidia0)"
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_no_package_changes_while_the_daemon_reload_of_its_scripts_would_hurt(root: str, dry: bool) -> None:
+    before, host, asked = tree(root), Fake(), []
+
+    def exposed() -> str:
+        asked.append("exposed")
+        return EXPOSED
+
+    with pytest.raises(Rejected, match=r"tk, tk-base would change, .* cri-containerd-1\.scope \(nvidia0\)\. Drain this node"):
+        present(wanted(), host, dry, root, exposed=exposed)
+    assert (tree(root), host.packages, asked) == (before, {}, ["exposed"])
+    present(wanted(), host, False, root)
+    # Where no package changes, no script is run.
+    present(wanted(), host, dry, root, exposed=exposed)
+    assert asked == ["exposed"]
+
+
+def test_packages_stay_while_the_daemon_reload_of_their_scripts_would_hurt(root: str) -> None:
+    host = Fake(tk=("1.17.7-1", False))
+    present(wanted(), host, False, root)
+    found = absent("tk", host, False, root=root, exposed=lambda: EXPOSED)
+    assert host.packages == {"tk": ("1.17.8-1", False), "tk-base": ("1.17.8-1", False)}
+    assert found.steps == []
+    assert [one["what"] for one in found.left] == ["package tk 1.17.8-1", "package tk-base 1.17.8-1"]
+    assert all(EXPOSED in one["why"] for one in found.left)
+    assert not (Path(root) / SOURCE[1:]).exists()
+
+
 def test_a_package_that_would_go_must_be_named(root: str) -> None:
     before, host = tree(root), Fake(**{"nvidia-docker2": ("2.13-1", False)})
     with pytest.raises(Rejected, match="would remove nvidia-docker2"):
