@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from e2e.cluster import REPOSITORY, Cluster
+from gpushare_lab.prepare import the_cache
+from gpushare_lab.runtimes import CONTAINERDS, go_programs
 from timeline import span
 
 NODE = "gpu1"
@@ -308,13 +310,11 @@ version = 3
 
 @pytest.fixture
 def node_2(node: Node) -> Iterator[Node]:
-    """The node with containerd 2.x, from the folder with its programs that GPUSHARE_CONTAINERD_2 names."""
-    folder = os.environ.get("GPUSHARE_CONTAINERD_2")
-    if not folder:
-        pytest.skip("GPUSHARE_CONTAINERD_2 names no folder with containerd 2.x")
+    """The node with the containerd 2.x that the lab builds."""
+    folder = go_programs(the_cache(), "containerd", CONTAINERDS["containerd-2.4"])
     sandbox = node.sh(f"sed -n 's/.*sandbox_image = \"\\(.*\\)\"/\\1/p' {CONFIG}").strip()
     for program in ("containerd", "containerd-shim-runc-v2", "ctr"):
-        node.copy(Path(folder) / program, f"/usr/local/bin/{program}")
+        node.copy(folder / program, f"/usr/local/bin/{program}")
     node.write(CONFIG, CONFIG_2.format(sandbox=sandbox))
     node.write(GATE, "[Service]\nExecStart=\nExecStart=/usr/local/bin/containerd --config /etc/containerd/config.toml\n")
     node.sh("systemctl daemon-reload; systemctl restart containerd")
@@ -323,6 +323,8 @@ def node_2(node: Node) -> Iterator[Node]:
     node.sh("rm /usr/local/bin/containerd /usr/local/bin/containerd-shim-runc-v2 /usr/local/bin/ctr")
 
 
+# Building containerd takes minutes where the lab's cache does not have it.
+@pytest.mark.timeout(1800)
 def test_containerd_2_gets_a_file_of_ours_and_one_import(node_2: Node) -> None:
     node, cluster = node_2, node_2.cluster
     cluster.until("the node is ready", lambda: "True" in ready(cluster), 60)

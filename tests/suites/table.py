@@ -304,9 +304,14 @@ SUITES = (
     ),
     Suite(
         "containerd",
-        "the role container_runtime on a host: wrong, killed, restored, removed",
-        tests=("tests/hosts/test_container_runtime.py",),
+        "the role container_runtime on a host: wrong, killed, restored, removed; real programs' configurations, and what they make of ours",
+        tests=(
+            "tests/hosts/test_container_runtime.py",
+            "tests/hosts/test_written_by_tools.py",
+            "tests/unit/plugins/runtimes/test_containerd.py",
+        ),
         lab="one",
+        env={"GPUSHARE_CONTAINERDS": "lab"},
         paths=(
             "roles/container_runtime/*",
             f"{UTILS}/_runtimes/*",
@@ -314,11 +319,13 @@ SUITES = (
             "plugins/modules/container_runtime.py",
             *HOST_CORE,
             "tests/hosts/*container_runtime*",
+            "tests/hosts/test_written_by_tools.py",
+            "tests/unit/plugins/runtimes/*",
             "tests/hosts/killed_at.py",
             "tests/hosts/conftest.py",
             *CLUSTER_TESTS,
         ),
-        seconds=300,
+        seconds=600,
     ),
     Suite(
         "runtimes",

@@ -4,7 +4,7 @@
 
 The model says what was seen of 1.6.20, 1.7.24, 2.0.5, 2.1.4 and 2.4.2: 1.x replaces a plugin's whole section by that of an imported
 file, and a table of runtimes in a file replaces the built-in one; 2.x merges both. GPUSHARE_CONTAINERDS=PATH:PATH… adds real
-programs, which every test that takes `containerd` then runs with as well.
+programs, which every test that takes `containerd` then runs with as well; `lab` there stands for those that the lab has.
 """
 
 from __future__ import annotations
@@ -35,7 +35,22 @@ def real(program: str) -> Containerd:
 
 
 def real_programs() -> list[str]:
-    return [path for path in os.environ.get("GPUSHARE_CONTAINERDS", "").split(":") if path]
+    found: list[str] = []
+    for path in filter(None, os.environ.get("GPUSHARE_CONTAINERDS", "").split(":")):
+        found += of_the_lab() if path == "lab" else [path]
+    return found
+
+
+def of_the_lab() -> list[str]:
+    """Debian's containerd 1.6, and those that the lab builds."""
+    # Most tests have none.
+    from gpushare_lab import debian
+    from gpushare_lab.prepare import the_cache
+    from gpushare_lab.runtimes import CONTAINERDS, go_programs
+
+    cache = the_cache()
+    built = [str(go_programs(cache, "containerd", CONTAINERDS[name]) / "containerd") for name in ("containerd-1.7", "containerd-2.4")]
+    return [str(debian.root_file_system(cache) / "usr/bin/containerd"), *built]
 
 
 def model(release: str) -> Containerd:
