@@ -642,8 +642,8 @@ SUITES = (
     ),
     Suite(
         "site",
-        "the documentation as a site, and the files of a release; needs a package index",
-        tests=("tests/quality/test_site.py",),
+        "the documentation as a site, the files of a release, and what hosts without a network need; needs a package index",
+        tests=("tests/quality/test_site.py", "tests/quality/test_offline.py"),
         paths=(
             "README.md",
             "CONTRIBUTING.md",
@@ -657,6 +657,8 @@ SUITES = (
             "tests/pages/*",
             "tests/release.py",
             "tests/quality/test_site.py",
+            "tests/quality/test_offline.py",
+            "files/gpushare_runtime/requirements*",
         ),
         seconds=200,
     ),
