@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
@@ -26,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import (
     CONFIGURATION,
     POLICY_MAP,
@@ -154,7 +154,7 @@ def build(
     """
     shown = [change for change in [*([policy] if policy else []), *changes, *([cluster] if cluster else [])] if change.differs]
     manifest_before, manifest_after = changes[-1].before, changes[-1].after
-    texts = {text: yaml.safe_load(text) for text in (manifest_before, manifest_after) if text is not None}
+    texts = {text: _yaml.load(text) for text in (manifest_before, manifest_after) if text is not None}
     for_module: dict[str, Any] = {
         "files": [change.for_module for change in changes],
         "values": [list(value) for value in values],
@@ -203,7 +203,7 @@ def _configuration(manifest: Mapping[str, Any], changes: Sequence[Change], found
     except scheduler_manifest.SchedulerError:
         return {}
     texts = {**found.files, **{change.path: change.after for change in changes}}
-    config = yaml.safe_load(texts.get(path) or "{}")
+    config = _yaml.load(texts.get(path) or "{}")
     return config if isinstance(config, dict) else {}
 
 
@@ -240,7 +240,7 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
     SchedulerError where the files cannot be merged with, UnreadFile if another file is needed.
     """
     manifest_text = found.files[manifest_path] or ""
-    manifest = yaml.safe_load(manifest_text)
+    manifest = _yaml.load(manifest_text)
     wiring = find(manifest, default_config, found.files, found.server)
     notes: list[str] = []
     upgrades: list[str] = []
@@ -258,7 +258,7 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
             f"the kube-scheduler manifest has --{wiring.flag or CONFIG}={location.container}, which is {location.host} on this host, and "
             "that file does not exist; restore it, or remove the flag"
         )
-    current = None if text is None else yaml.safe_load(text)
+    current = None if text is None else _yaml.load(text)
     values: list[tuple[str, str | None, str | None]] = []
     if wiring.kind == CONFIGURATION:
         entry = found.journal.get(location.host)
@@ -297,7 +297,7 @@ def _present_in_map(
         )
     upgrades = _ends_with_1_23(releases.release_of(scheduler_manifest.image(manifest), found.server), POLICY_CONFIGMAP)
     before = found.policy.text
-    after = policy_text(before, scheduler_policy.merge_policy(yaml.safe_load(before), extender))
+    after = policy_text(before, scheduler_policy.merge_policy(_yaml.load(before), extender))
     merged = scheduler_manifest.merge_manifest(manifest, None, digest(after.encode()), extender.tls_dir)
     cluster = _cluster(found, merged, "", notes, upgrades)
     changes = [Change(manifest_path, manifest_text, splice(manifest_text, merged))]
@@ -333,7 +333,7 @@ def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str
             "writes the scheduler's manifest anew has to be told of --config by other means, or this role be run again after it"
         )
         return None
-    current = yaml.safe_load(found.cluster)
+    current = _yaml.load(found.cluster)
     if kubeadm.is_alpha(current):
         notes.append(
             f"{kubeadm.PATH} is {current['apiVersion']}, which is not changed: a kubeadm upgrade writes the scheduler's manifest without "
@@ -343,7 +343,7 @@ def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str
     if flag == CONFIG:
         # Ours, from when the scheduler had a policy: kube-scheduler from 1.23 on does not start with that flag.
         entry = found.journal.get(kubeadm.PATH)
-        before = yaml.safe_load(entry.original.content) if entry is not None and entry.original is not None else None
+        before = _yaml.load(entry.original.content) if entry is not None and entry.original is not None else None
         current = kubeadm.without_argument(current, POLICY, before)
     wanted = kubeadm.merge(current, merged, flag or CONFIG)
     for name in (POLICY, POLICY_CONFIGMAP) if flag == CONFIG else ():

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
@@ -31,6 +30,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.man
     scheduler_container,
     unmount,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
     NOTED_PERCENTAGE,
     Change,
@@ -54,7 +54,7 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
     notes: list[str] = []
     found = _without_inherited(found, manifest_path)
     manifest_text = found.files[manifest_path]
-    manifest = None if manifest_text is None else yaml.safe_load(manifest_text)
+    manifest = None if manifest_text is None else _yaml.load(manifest_text)
     name, location = _where(manifest, default_config, found)
     used = default_config if location is None else location.host
     for path in (used, *found.journal):
@@ -78,7 +78,7 @@ def _without_inherited(found: Found, manifest_path: str) -> Found:
     entry = found.journal.get(manifest_path)
     if entry is None or entry.original is None:
         return found
-    original = yaml.safe_load(entry.original.content)
+    original = _yaml.load(entry.original.content)
     volumes = (original.get("spec") or {}).get("volumes") if isinstance(original, dict) else None
     if not any(one.get("name") in (VOLUME, TLS_VOLUME) for one in volumes or []):
         return found
@@ -111,7 +111,7 @@ def _policy_map(found: Found, extender: Extender, notes: list[str]) -> Change | 
         return None
     text, path = found.policy.text, found.policy.path
     entry = found.journal.get(path)
-    policy = yaml.safe_load(text)
+    policy = _yaml.load(text)
     if entry is not None and entry.original is not None and entry.untouched(text.encode()):
         return Change(path, text, entry.original.content.decode())
     if not isinstance(policy, dict) or policy.get("kind") != scheduler_policy.KIND:
@@ -131,7 +131,7 @@ def _our_config_path(
     if location is None or scheduler_manifest.flag(manifest, name) is None:
         return None
     if entry is not None and entry.original is not None:
-        before = yaml.safe_load(entry.original.content)
+        before = _yaml.load(entry.original.content)
         return location.container if scheduler_manifest.flag(before, name) is None else None
     mounted = any(one.get("name") == scheduler_manifest.VOLUME for one in manifest["spec"].get("volumes") or [])
     return location.container if mounted or location.container == default_config else None
@@ -148,7 +148,7 @@ def _config(path: str, found: Found, extender: scheduler_config.Extender, notes:
         return _original(path, text, entry)
     if text is None:
         return Change(path, None, None)
-    config = yaml.safe_load(text)
+    config = _yaml.load(text)
     if isinstance(config, dict) and config.get("kind") == scheduler_policy.KIND:
         policy = scheduler_policy.unmerge_policy(config, extender, _before(entry))
         if policy != config:
@@ -184,7 +184,7 @@ def _manifest(
 def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list[str]) -> Change | None:
     if found.cluster is None:
         return None
-    text, entry, current = found.cluster, found.journal.get(kubeadm.PATH), yaml.safe_load(found.cluster)
+    text, entry, current = found.cluster, found.journal.get(kubeadm.PATH), _yaml.load(found.cluster)
     path = ours if ours is not None or stays else kubeadm.config_argument(current, name) if _carries_ours(current) else None
     kept = kubeadm.unmerge(current, path, name)
     if kept == current:
@@ -222,7 +222,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 def _before(entry: Entry | None) -> Any:
     """The configuration or policy as it was before us; None if that is not known."""
-    return yaml.safe_load(entry.original.content) if entry is not None and entry.original is not None else None
+    return _yaml.load(entry.original.content) if entry is not None and entry.original is not None else None
 
 
 def without_extender(config: Any, extender: Extender, percentage: Percentage | None, before: Any = None) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
@@ -28,6 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.man
     Location,
     SchedulerError,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
 
 CONFIGURATION, POLICY_FILE, POLICY_MAP = "configuration", "policy file", "policy ConfigMap"
@@ -94,7 +94,7 @@ def find(manifest: Mapping[str, Any], default_config: str, files: Mapping[str, s
             return Wiring(POLICY_FILE, release, POLICY, scheduler_manifest.location_of(manifest, default, default, ""))
         if location.host not in files:
             raise UnreadFile(location.host)
-        by_config = _of_alpha(manifest, location, yaml.safe_load(files[location.host] or "{}"), release)
+        by_config = _of_alpha(manifest, location, _yaml.load(files[location.host] or "{}"), release)
         if by_config is not None:
             return by_config
     return Wiring(CONFIGURATION, release, CONFIG, location)

@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*\S", re.MULTILINE)
 
@@ -40,7 +41,7 @@ def splice(text: str, wanted: Any) -> str:
     """`text`, changed so that it loads as `wanted`. Where that cannot be done in place, `wanted` written anew."""
     try:
         spliced = _Splicer(text).result(wanted)
-        if _same(yaml.safe_load(spliced), wanted):
+        if _same(_yaml.load(spliced), wanted):
             return spliced
     except (_CannotSplice, yaml.YAMLError):
         pass
@@ -68,7 +69,7 @@ class _Splicer:
         root = yaml.compose(self.text, Loader=yaml.SafeLoader)
         if root is None:
             raise _CannotSplice("nothing there")
-        self._value(root, yaml.safe_load(self.text), wanted)
+        self._value(root, _yaml.load(self.text), wanted)
         text = self.text
         # Later edits first; of two insertions at one place, the outer one first, so that the inner one comes before it.
         for _place, edit in sorted(enumerate(self.edits), key=lambda one: (one[1].start, one[0]), reverse=True):

@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
@@ -43,7 +44,7 @@ def _scheduler(found: Findings, seen: Mapping[str, Any], doctor: Doctor, mirror:
         found.error("scheduler_stopped", f"no manifest {path}", "kube-scheduler's static pod", cure)
         return
     try:
-        manifest = yaml.safe_load(files["manifest"])
+        manifest = _yaml.load(files["manifest"])
         location = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"])
         named = scheduler_manifest.flag(manifest, "config")
     except (yaml.YAMLError, scheduler_manifest.SchedulerError) as error:
@@ -69,7 +70,7 @@ def _others(found: Findings, others: Mapping[str, str], path: str, manifest: Map
     """Other files beside the manifest that kubelet runs as kube-scheduler, too."""
     for other, text in sorted(others.items()):
         try:
-            pod = yaml.safe_load(text)
+            pod = _yaml.load(text)
             if not any(scheduler_manifest.is_scheduler(container) for container in pod["spec"]["containers"]):
                 continue
             same = pod["metadata"]["name"] == manifest["metadata"]["name"]
@@ -89,7 +90,7 @@ def _lease(manifest: Mapping[str, Any]) -> object:
 def _config(found: Findings, seen: Mapping[str, Any], doctor: Doctor, path: str, text: str) -> None:
     """Whether the configuration on the disk calls our extender, for our resources, where it listens."""
     try:
-        config = yaml.safe_load(text) or {}
+        config = _yaml.load(text) or {}
         extenders = list(config.get("extenders") or [])
         ours = [entry for entry in extenders if _is_ours(entry)]
     except (yaml.YAMLError, AttributeError, TypeError) as error:

@@ -17,6 +17,7 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
@@ -119,9 +120,9 @@ def scheduler_name(evidence: Evidence) -> str:
             continue
         files = seen["plane"]["scheduler"]
         try:
-            manifest = yaml.safe_load(files["manifest"] or "")
+            manifest = _yaml.load(files["manifest"] or "")
             path = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"]).host
-            config = yaml.safe_load((files["configs"].get(path) or {"text": ""})["text"])
+            config = _yaml.load((files["configs"].get(path) or {"text": ""})["text"])
         except (yaml.YAMLError, scheduler_manifest.SchedulerError):
             continue
         if isinstance(config, dict):
