@@ -35,7 +35,7 @@ from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceServi
 from gpushare_runtime.device_plugin.metrics import Counters, families
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy
+from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
@@ -116,13 +116,14 @@ class DevicePlugin:
         self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
 
     def _unusable_settings(self) -> str:
-        """Why running pods exclude the unit or the strategy; "" if they do not."""
+        """Why running pods exclude the unit, the strategy or the isolation; "" if they do not."""
         used = self.node.usage.snapshot()
         uids = {uid for uid, _, resource in used if resource == protocol.RESOURCE_MEMORY}
         why = changed_unit(self._settings.unit, self._state.unit, uids, self._processes.pods)
         every = {uid for uid, _, _ in used}
         why = why or changed_strategy(self._settings.strategy, self._state.strategy, every, self._processes.pods)
-        return why or changed_isolation(self._settings.isolation, self._state.isolation, every, self._processes.pods)
+        why = why or changed_isolation(self._settings.isolation, self._state.isolation, every, self._processes.pods)
+        return why or left_limits(self._settings.isolation, {uid for uid, _ in self.node.limited}, self._processes.pods)
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.pod_limits import enable_dmem
+from gpushare_runtime.device_plugin.main import DevicePlugin
+from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
@@ -45,13 +49,38 @@ async def start(it: World, pod: dict[str, Any], index: int = 0) -> None:
     await it.kubelet.manager.start(pod, pod["spec"]["containers"][index])
 
 
+async def reported(it: World, pod: dict[str, Any]) -> None:
+    """The API server has heard from kubelet that the pod's containers run."""
+    names = [of["name"] for of in pod["spec"]["containers"]]
+    states = [{"name": name, "state": {"running": {}}, "containerID": f"containerd://{name}"} for name in names]
+    known = it.api.objects[path_of(pod)]
+    await it.api.put(path_of(pod), {**known, "status": {"phase": "Running", "containerStatuses": states}})
+    await until(lambda: any(it.plugin.node.pods.get(pod["metadata"]["uid"]).container_ids.values()))  # type: ignore[union-attr]
+
+
+@asynccontextmanager
+async def next_process(it: World, **settings: Any) -> AsyncIterator[None]:
+    """The plugin's process ends, what happens in the body happens meanwhile, and another one starts."""
+    await it.stop()
+    yield
+    root = it.kubelet.directory.parent
+    known = Settings("gpu1", kubelet_root=root, state=root / "state", **settings)
+    it.plugin = DevicePlugin(known, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes, host=it.host)
+    it.task = asyncio.ensure_future(it.plugin.run())
+
+
+def stored(it: World) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((it.kubelet.directory.parent / "state" / "held.json").read_bytes())
+    return found
+
+
 def group(it: World, uid: str) -> str:
     return f"{it.host.root}/kubepods/pod{uid}"
 
 
 def limits(it: World, uid: str) -> dict[int, int]:
     """Card index → units, of the pod's limits in the driver."""
-    index = {card.uuid: card.index for card in it.inventory.cards}
+    index = {card.uuid: index for index, card in enumerate(it.nvml.cards)}
     return {index[card]: most // BYTES for (card, of), most in it.nvml.limits.items() if of == group(it, uid)}
 
 
@@ -185,6 +214,7 @@ async def runs_without_a_limit(told: bool) -> None:
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
         await start(it, pod)
+        await reported(it, pod)
         assert (limits(it, uid), metric(it, "memory_limits ")) == ({}, ["gpushare_device_plugin_memory_limits 0.0"])
         it.nvml.unlimited = None
         await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
@@ -194,6 +224,127 @@ async def runs_without_a_limit(told: bool) -> None:
             await until(lambda: metric(it, "pods_unlimited") == ["gpushare_device_plugin_pods_unlimited 1.0"])
             assert limits(it, uid) == {}
         await it.api.remove(path_of(pod))
+
+
+@running
+async def test_a_pod_whose_image_is_not_there_yet_is_no_pod_without_a_limit() -> None:
+    """kubelet makes the pod's group long before it asks for the start of the first container."""
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+        pod, looks = memory(it.inventory, 0, 6), 0
+        uid = await admitted(it, pod)
+        read = it.host.groups_of
+
+        def counted(of: str) -> list[str]:
+            nonlocal looks
+            looks += of == uid
+            return read(of)
+
+        it.host.groups_of = counted  # type: ignore[method-assign]
+        await until(lambda: looks > 3)
+        assert metric(it, "pods_unlimited") == ["gpushare_device_plugin_pods_unlimited 0.0"]
+        assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 0.0"]
+        await start(it, pod)
+        assert limits(it, uid) == {0: 6}
+
+
+@running
+async def test_a_container_that_kubelet_started_without_asking_is_limited_soon() -> None:
+    """An older kubelet asks nobody while no plugin has registered with it."""
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+        await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        await reported(it, pod)
+        await until(lambda: limits(it, uid) == {0: 6})
+        assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 1.0"]
+
+
+@running
+async def test_while_kubelet_does_not_ask_a_pod_is_limited_as_soon_as_it_has_a_group() -> None:
+    """A kubelet that has lost a record is told not to ask."""
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        await start(it, pod)
+        await reported(it, pod)
+        it.live.add(uid)
+        await it.kubelet.stop()
+        (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
+        await until(lambda: it.plugin.node.usage.any_record_lost("aliyun.com/gpu-mem"))
+        it.kubelet.registrations.clear()
+        it.kubelet.lists.clear()
+        await it.kubelet.start()
+        await it.registered()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pod_limits, "INTERVAL_SECONDS", 3600.0)
+            await asyncio.sleep(0.2)
+            new = memory(it.inventory, 0, 2)
+            other = await admitted(it, new)
+            await until(lambda: limits(it, other) == {0: 2})
+        assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 0.0"]
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_the_next_process_sets_a_limit_that_is_lost(rebooted: bool) -> None:
+    asyncio.run(loses_its_limit(rebooted))
+
+
+async def loses_its_limit(rebooted: bool) -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        await start(it, pod)
+        await reported(it, pod)
+        await until(lambda: list(stored(it)["limited"]) == [uid])
+        async with next_process(it, isolation="auto"):
+            it.nvml.limits.clear()
+            if rebooted:
+                path = it.kubelet.directory.parent / "state" / "held.json"
+                path.write_text(json.dumps({**stored(it), "boot": "another"}))
+        await until(lambda: limits(it, uid) == {0: 6})
+        await it.api.remove(path_of(pod))
+        await until(lambda: uid not in stored(it)["limited"])
+
+
+@running
+async def test_the_next_process_knows_a_limit_that_was_not_stored() -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        await start(it, pod)
+        await reported(it, pod)
+        await until(lambda: list(stored(it)["limited"]) == [uid])
+        async with next_process(it, isolation="auto"):
+            path = it.kubelet.directory.parent / "state" / "held.json"
+            path.write_text(json.dumps({**stored(it), "limited": {}}))
+        await until(lambda: list(stored(it)["limited"]) == [uid])
+        it.nvml.limits.clear()
+        await until(lambda: limits(it, uid) == {0: 6})
+
+
+@running
+async def test_the_drivers_limits_are_left_without_pods_only() -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        await start(it, pod)
+        it.live.add(uid)
+        await until(lambda: list(stored(it)["limited"]) == [uid])
+        async with next_process(it, isolation="none"):
+            pass
+        with pytest.raises(FatalError, match=rf"limits the memory of 1 pods \(UID {uid}\), this plugin should use none"):
+            await asyncio.wait_for(it.task, 60)
+        assert limits(it, uid) == {0: 6}
+        it.live.clear()
+        async with next_process(it, isolation="none"):
+            pass
+        await until(lambda: '"isolation":"none"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", ""))
 
 
 @running

@@ -3,7 +3,8 @@
 """Keeps each pod's use of a card within its units: the driver limits the memory of the pod's control group (r615 and newer).
 
 kubelet creates a pod's control group before any container, and asks before each start of a container. So the limit is there before the
-first process, no container can lift it, and all containers of the pod share it. The limit ends with the control group.
+first process, no container can lift it, and all containers of the pod share it. The limit ends with the control group. A kubelet that
+has lost a record does not ask (see kubelet/server.py): then the limit is set as soon as the group is seen.
 
 Only the hard limit is set. A soft limit would add to `dmem.min` of all groups above, and the driver lowers those only if somebody
 resets the limit before kubelet removes the group (NVIDIA, MPS v3 Memory Partitioning, "Ancestor reservation propagation"). Without
@@ -13,8 +14,10 @@ a hard limit above the card's memory no pod needs the guarantee that a soft limi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
@@ -41,6 +44,8 @@ limits. watch: no limits, pods that exceed their units are reported. none: they 
 _BY_DRIVER: Final = (AUTO, DRIVER)
 
 INTERVAL_SECONDS: Final = 60.0
+# Between the control group of a pod and its first container's process is the start of its sandbox, which takes longer.
+UNASKED_SECONDS: Final = 0.2
 # kubelet waits 30 s for an answer before it starts a container.
 _START_SECONDS: Final = 20.0
 _STATUS: Final = "memory limits"
@@ -91,8 +96,10 @@ class PodLimits:
         self._mode = mode
         self._running = running
         self._able: dict[str, str] = {}
-        self._limited: set[tuple[str, str]] = set()
+        # Of pods that started before the driver limited the card.
+        self._before: set[tuple[str, str]] = set()
         self._unlimited: set[tuple[str, str]] = set()
+        self._compared: set[str] = set()
 
     @property
     def active(self) -> bool:
@@ -130,7 +137,7 @@ class PodLimits:
             raise AllocationRejected(
                 f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); kubelet will retry the start"
             ) from None
-        self._limited |= {(uid, card) for card in due}
+        self._record({(uid, card) for card in due})
 
     def _reject_driver_only(self, resource: str, ids: Sequence[str]) -> None:
         for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)):
@@ -151,15 +158,36 @@ class PodLimits:
             )
 
     async def run(self) -> NoReturn:
-        """Compare the limits every minute. FatalError where the mode requires limits that the driver does not have."""
+        """Check every minute. FatalError where the mode requires limits that the driver does not have."""
         while True:
-            if self._mode not in _BY_DRIVER:
-                self._node.devices.set_isolation(self._mode)
-            elif self._node.devices.inventory is not None:
-                await self._probe([card.uuid for card in self._node.devices.cards if card.health == HEALTHY])
-                self._node.devices.set_isolation(DRIVER if self.active else WATCH)
-                await self._compare()
-            await asyncio.sleep(INTERVAL_SECONDS if self._mode not in _BY_DRIVER or self._able else 1.0)
+            await self.check()
+            ends = time.monotonic() + (INTERVAL_SECONDS if self._mode not in _BY_DRIVER or self._able else 1.0)
+            while (left := ends - time.monotonic()) > 0:
+                await self.limit_unasked()
+                await asyncio.sleep(min(left, UNASKED_SECONDS))
+
+    async def check(self) -> None:
+        """Find out what the driver limits, and compare the limits of all pods. FatalError as `run`."""
+        if self._mode not in _BY_DRIVER:
+            self._node.devices.set_isolation(self._mode)
+        elif self._node.devices.inventory is not None:
+            await self._probe([card.uuid for card in self._node.devices.cards if card.health == HEALTHY])
+            self._node.devices.set_isolation(DRIVER if self.active else WATCH)
+            await self._compare()
+
+    async def limit_unasked(self) -> None:
+        """Where kubelet starts containers without asking: limit the pods that it has admitted, as soon as they have a control group."""
+        if protocol.RESOURCE_MEMORY not in self._node.unasked:
+            return
+        for uid in {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}:
+            known = self._node.limited | self._before
+            # Until the first comparison nobody knows which pods were there before.
+            due = {card: most for card, most in limits_due(self._node, uid).items() if card in self._compared and (uid, card) not in known}
+            # The next comparison reports what fails again.
+            with contextlib.suppress(NvmlError, OSError):
+                if due:
+                    await in_thread(partial(self._set, uid, due))
+                    self._record({(uid, card) for card in due})
 
     async def _probe(self, cards: Sequence[str]) -> None:
         """Find out for which cards the driver has limits. What it can, it can until this process ends; else it is asked again."""
@@ -207,10 +235,20 @@ class PodLimits:
         uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
         due = {uid: {card: most for card, most in limits_due(self._node, uid).items() if self._able.get(card) == ""} for uid in uids}
         self.use, wrong = await in_thread(partial(self._read, due))
+        # What a process before this one has set, and ended before it was stored.
+        self._record({key for key, found in self.use.items() if found.most is not None})
+        limited = self._node.limited
+        missing = {key for key, found in wrong.items() if found is None and key not in limited and self._has_started(key[0])}
+        # Whatever starts later is due, also if kubelet has not asked.
+        self._before |= {key for key in missing if key[1] not in self._compared}
+        if self._node.pods.synced:
+            self._compared |= {card for card, why in self._able.items() if not why}
+        unlimited = set() if self._running else missing & self._before
+        for uid, card in sorted(unlimited - self._unlimited):
+            log.warning("%s runs without a memory limit on card %s: it started before", self._node.usage.pod_name(uid), card)
+        self._unlimited = unlimited
         for (uid, card), found in wrong.items():
-            if found is None and (uid, card) not in self._limited and not self._running:
-                if (uid, card) not in self._unlimited:
-                    log.warning("%s runs without a memory limit on card %s: it started before", self._node.usage.pod_name(uid), card)
+            if found is None and ((uid, card) in unlimited or (uid, card) not in missing | limited):
                 continue
             # Its containers may have ended meanwhile, or all its units are in use somewhere else by now: the next comparison shows it.
             try:
@@ -219,10 +257,22 @@ class PodLimits:
                 log.error("the memory limit of %s on card %s could not be set: %s", self._node.usage.pod_name(uid), card, error)
             else:
                 self.corrections += 1
-                self._limited.add((uid, card))
+                self._record({(uid, card)})
                 log.warning("set the memory limit of %s on card %s: found %s bytes", self._node.usage.pod_name(uid), card, found)
-        self._unlimited = {key for key, found in wrong.items() if found is None and key not in self._limited}
-        self._limited &= {(uid, card) for uid in uids for card in due[uid]}
+        if self._node.pods.synced:
+            # Just after a start kubelet's checkpoint may not have been read.
+            for known in (limited, self._before):
+                known.difference_update({key for key in known if key[0] not in uids and self._node.pods.get(key[0]) is None})
+
+    def _has_started(self, uid: str) -> bool:
+        """Whether the API server reports that a container of the pod has started."""
+        pod = self._node.pods.get(uid)
+        return pod is not None and any(pod.container_ids.values())
+
+    def _record(self, keys: Set[tuple[str, str]]) -> None:
+        if not keys <= self._node.limited:
+            self._node.limited.update(keys)
+            self._node.changes.notify()
 
     def _read(self, due: Mapping[str, Mapping[str, int]]) -> tuple[dict[tuple[str, str], MemoryLimit], dict[tuple[str, str], int | None]]:
         """What the driver has, and where that is not what is due. A pod without control groups has no process to limit."""

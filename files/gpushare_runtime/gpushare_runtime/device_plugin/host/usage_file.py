@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the plugin's next process needs to know: the usage, its unit and strategy, and the cards.
+"""What the plugin's next process needs to know: the usage, its unit and strategy, the pods that have limits, and the cards.
 
 kubelet may forget a pod with live processes while no plugin runs. The usage is valid for one boot only, because no process survives
-a reboot. The cards stay valid: one may not answer just after a boot.
+a reboot. The cards stay valid: one may not answer just after a boot. So do the limits: an older kubelet starts a pod's containers
+after a boot without asking the plugin, in a control group that has no limit yet.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class StateFile:
             # Parse all of it before any part is used.
             unit, cards = str(data.get("unit", "")), _cards(data.get("cards"))
             snapshot, names = _usage(data["pods"]) if data["boot"] == self._boot else ({}, {})
+            # A release without this field did not know.
+            limited = {(str(uid), str(card)) for uid, of in data.get("limited", {}).items() for card in of}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not a file of this plugin (%r): the plugin replaces it", self.path, error)
             return
@@ -75,6 +78,7 @@ class StateFile:
         self.strategy = (cards.strategy or protocol.STRATEGY_ENVIRONMENT) if cards else ""
         # A release without this field had no MPS.
         self.isolation = (cards.isolation or protocol.ISOLATION_WATCH) if cards else ""
+        self._node.limited |= limited
         self._node.usage.restore(snapshot, names)
 
     async def run(self) -> NoReturn:
@@ -94,7 +98,7 @@ class StateFile:
         pods: dict[str, Any] = {}
         names, used = self._node.usage.names(), self._node.usage.snapshot()
         # Most changes of the node's state do not concern the file.
-        if (state := (names, used, inventory)) == self._rendered[0]:
+        if (state := (names, used, inventory, frozenset(self._node.limited))) == self._rendered[0]:
             return self._rendered[1]
         # Each change affects few of thousands of ids.
         self._texts = {key: self._text(key, ids) for key, ids in used.items()}
@@ -104,7 +108,12 @@ class StateFile:
         # The next process reads health itself; with health in it, the file would change more often.
         cards = replace(inventory, cards=tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
         written = orjson.Fragment(cards.to_json())
-        text = orjson.dumps({"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": written, "pods": pods})
+        limited: dict[str, list[str]] = {}
+        for uid, card in sorted(self._node.limited):
+            limited.setdefault(uid, []).append(card)
+        text = orjson.dumps(
+            {"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": written, "pods": pods, "limited": limited}
+        )
         self._rendered = state, text
         return text
 

@@ -143,6 +143,8 @@ class Registration:
         await self._stop_server(0)
         service = self._make_service()
         self._options = service.options()
+        if not self._options.pre_start_required:
+            self._node.unasked.add(self._resource)
         server = PluginServer(service, self._socket)
         try:
             await server.start()
@@ -161,6 +163,8 @@ class Registration:
                 await RegistrationStub(channel).Register(request, timeout=_REGISTER_SECONDS)  # type: ignore[no-untyped-call]
         except grpc.aio.AioRpcError as error:
             return f"kubelet rejects the registration ({error.code().name}: {error.details()}): retrying; see kubelet's log if this stays"
+        if self._options.pre_start_required:
+            self._node.unasked.discard(self._resource)
         return ""
 
     async def _until_lost(self, socket: tuple[int, int] | None) -> str:
@@ -187,7 +191,8 @@ class Registration:
     def _pre_start_fails(self, service: ResourceService) -> bool:
         """Whether kubelet still calls PreStartContainer although it lost its record: then containers cannot restart.
 
-        Skipping the call is safe. The plugin requires it again only after kubelet restarts, because registering stops admission.
+        Without the call the plugin sets a pod's memory limit as soon as it sees its control group. It requires the call again only after
+        kubelet restarts, because registering stops admission.
         """
         return self._options.pre_start_required and not service.options().pre_start_required
 

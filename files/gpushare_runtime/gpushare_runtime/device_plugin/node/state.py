@@ -31,6 +31,10 @@ class NodeState:
     ) -> None:
         self.pods = pods
         self.changes = pods.changes
+        self.limited: set[tuple[str, str]] = set()
+        """(pod UID, card UUID) of the limits that the driver has got: it must have them as long as the pods exist, also after a reboot."""
+        self.unasked: set[str] = set()
+        """The resources with which kubelet starts containers without asking the plugin, because it has lost a record."""
         self.usage = Usage(pods, clock)
         self.devices = Devices(self.usage, strategy)
         self.pending = PendingContainers(pods, self.usage, processes)

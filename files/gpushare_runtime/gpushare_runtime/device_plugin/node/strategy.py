@@ -74,6 +74,22 @@ def changed_isolation(isolation: str, before: str, uids: Set[str], live: Callabl
     )
 
 
+def left_limits(isolation: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
+    """Why the plugin cannot use this isolation now; "" if it can. uids: pods that the driver limits; live: as for changed_strategy.
+
+    A limit lasts as long as its pod. Nobody would compare it any more, and the node would publish that it limits nothing.
+    """
+    unlimited = isolation in (protocol.ISOLATION_WATCH, protocol.ISOLATION_NONE)
+    running = sorted(live(uids)) if unlimited and uids else []
+    if not running:
+        return ""
+    return (
+        f"the driver limits the memory of {len(running)} pods (UID {_shown(running)}), this plugin should use {isolation}: they would keep "
+        "limits that this node does not publish. "
+        "Delete these pods first (kubectl drain, or their owners), or keep gpushare_isolation as it was for this host"
+    )
+
+
 def changed_strategy(strategy: str, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
     """Why the plugin cannot use this strategy now; "" if it can.
 
