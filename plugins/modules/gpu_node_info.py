@@ -214,6 +214,7 @@ sharing:
     pods: {description: UIDs of the pods that have memory of the cards and a process that runs., type: list, elements: str}
     holders: {description: "UIDs of these pods, and of those with whole cards.", type: list, elements: str}
     strategy: {description: Device strategy of the device plugin that this collection has installed., type: str, sample: cdi}
+    limited: {description: UIDs of the pods with memory that the driver limits., type: list, elements: str}
 cdi:
   description: Why CDI devices of a device plugin do not reach containers. Empty texts if they do.
   returned: when V(runtimes) is gathered

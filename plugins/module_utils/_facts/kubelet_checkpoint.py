@@ -23,6 +23,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 _CHECKPOINT = "kubelet_internal_checkpoint"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
+_STATE = f"/var/lib/{PLUGIN}/held.json"
+_STATE_BYTES = 32 * 1024 * 1024
 _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
@@ -38,12 +40,13 @@ _LOOSEST = (_BY_VARIABLE, "volume-mounts", "cdi")
 class Sharing:
     """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
     cards and a process that runs; holders: these, and those with whole cards; strategy: the device plugin's; without one of ours, the
-    loosest by which a holder has its cards, such as the original's; "" for none."""
+    loosest by which a holder has its cards, such as the original's; "" for none; limited: those of pods that the driver limits."""
 
     unit: str
     pods: Tuple[str, ...]
     holders: Tuple[str, ...] = ()
     strategy: str = ""
+    limited: Tuple[str, ...] = ()
 
 
 def sharing(host: Host, kubelet_root: str) -> Sharing:
@@ -55,7 +58,19 @@ def sharing(host: Host, kubelet_root: str) -> Sharing:
     now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
     known = [one for one in _entries(host, kubelet_root) if one.get("ResourceName") in (MEMORY, CARDS)]
     pods, holders = _pods(host, known)
-    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders))
+    limits = _limited(host) if unit and pods else set()
+    limited = tuple(uid for uid in pods if uid in limits)
+    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders), limited)
+
+
+def _limited(host: Host) -> Set[str]:
+    """UIDs of the pods that the driver limits, by the state file of our device plugin; none if it cannot be read."""
+    try:
+        content = host.data(_STATE, _STATE_BYTES) or b"{}"
+        limited = json.loads(content.decode("utf-8", "replace"))["limited"]
+        return {str(uid) for uid in limited} if isinstance(limited, dict) else set()
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set()
 
 
 def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:

@@ -66,6 +66,7 @@ MINIMUM_FREE_MIB = 500
 #: Other managers of the cards that the playbook take_over moves aside.
 MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
 _PODS_SHOWN = 8
+_WITHOUT_LIMITS = ("watch", "none")
 # Problems of the driver that end where the role nvidia_driver installs one.
 _INSTALLED_BY_ROLE = (
     "not_installed",
@@ -92,6 +93,7 @@ class Wanted:
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
     memory_unit: str = "GiB"
     device_strategy: str = AUTO
+    isolation: str = AUTO
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
     toolkit_configured: bool = False
@@ -114,6 +116,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
         _runtime(found, facts)
         _strategy(found, facts, wanted)
+        _isolation(found, facts, wanted.isolation)
         _managers(found, facts, wanted.take_over)
     if wanted.control_plane:
         _control_plane(found, facts, wanted)
@@ -312,6 +315,15 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if chosen.kept:
         seen = f"{len(now.holders)} pods that have cards by the device strategy {chosen.strategy}, which the host therefore keeps"
         found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has cards")
+
+
+def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
+    limited = facts.sharing.limited if facts.sharing is not None else ()
+    if asked in _WITHOUT_LIMITS and limited:
+        shown = ", ".join(limited[:_PODS_SHOWN]) + (f" and {len(limited) - _PODS_SHOWN} more" if len(limited) > _PODS_SHOWN else "")
+        seen = f"{len(limited)} pods whose memory the driver limits (UID {shown}), with gpushare_isolation: {asked}"
+        cure = "drain the node and run again, or keep gpushare_isolation as it was"
+        found.error("isolation", seen, "no such pod, because their limits would stay", cure)
 
 
 def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:

@@ -108,6 +108,17 @@ def test_what_is_shared_now(tmp_path: Path) -> None:
         root.process(pid, "/bin/sleep", "1")
         root.file(f"/proc/{pid}/cgroup", group)
     assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("256MiB", (PODS[0],), (PODS[0], PODS[2]), "envvar")
+    held = "/var/lib/gpushare-device-plugin/held.json"
+    for content, limited in (
+        (json.dumps({"v": 1, "limited": {PODS[0]: ["GPU-1"], PODS[1]: ["GPU-1"]}}), (PODS[0],)),
+        (json.dumps({"v": 1}), ()),
+        (json.dumps({"limited": [PODS[0]]}), ()),
+        ("[]", ()),
+        ("{", ()),
+        ("[" * 100_000, ()),
+    ):
+        root.file(held, content)
+        assert sharing(Host(str(root)), "/var/lib/kubelet").limited == limited, content[:80]
     root.file("/srv/gpushare/plugin.env", settings.replace("--memory-unit 256MiB", "--device-strategy cdi"))
     assert sharing(Host(str(root)), "/var/lib/kubelet").strategy == "cdi"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
@@ -222,6 +222,21 @@ def test_too_little_space(node: FakeRoot) -> None:
     judged = judge("h", replace(facts, disk=replace(facts.disk, free_mib=499)), GPU_NODE)
     assert [str(reason) for reason in judged.reasons] == [
         "h: disk: found 499 MiB free for /opt/gpushare; expected 500 MiB or more; free some space, or put gpushare_install_dir elsewhere"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("isolation", "limited", "rejected"),
+    [("none", ["u1"], True), ("watch", ["u1"], True), ("auto", ["u1"], False), ("driver", ["u1"], False), ("none", [], False)],
+)
+def test_limits_of_the_driver_are_left_without_pods_only(node: FakeRoot, isolation: str, limited: list[str], rejected: bool) -> None:
+    facts = gather(Host(str(node)))
+    assert facts.sharing is not None
+    with_pods = replace(facts, sharing=replace(facts.sharing, limited=tuple(limited)))
+    judged = judge("h", NodeFacts.from_dict(with_pods.as_dict()), replace(GPU_NODE, isolation=isolation))
+    assert [str(reason) for reason in judged.reasons] == rejected * [
+        f"h: isolation: found 1 pods whose memory the driver limits (UID u1), with gpushare_isolation: {isolation}; expected no such pod, "
+        "because their limits would stay; drain the node and run again, or keep gpushare_isolation as it was"
     ]
 
 
