@@ -379,5 +379,5 @@ def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         cure = "name the administrator's kubeconfig in gpushare_admin_kubeconfig"
         found.error("control_plane", f"no {wanted.kubeconfig}", "a kubeconfig that may create the accounts of the daemons", cure)
     if facts.distribution.kubespray:
-        cure = "its next run would take the scheduler's configuration back: set kube_scheduler_extenders in its inventory"
+        cure = "its next run would take the scheduler's configuration back: set in its inventory what docs/operate/coexist.md has"
         found.warn("distribution", "Kubernetes by kubespray", "kubeadm alone", cure)

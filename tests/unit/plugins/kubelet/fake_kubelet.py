@@ -109,7 +109,11 @@ class FakeKubelet:
         for name in files:
             place = self.root.folder / name.lstrip("-/")
             if place.exists():
-                lines = (line.partition("=") for line in place.read_text().splitlines() if "=" in line and not line.startswith("#"))
+                lines = (
+                    line.partition("=")
+                    for line in place.read_text().replace("\\\n", "").splitlines()
+                    if "=" in line and not line.startswith("#")
+                )
                 environment.update({key: " ".join(shlex.split(value)) for key, _equals, value in lines})
         shell = f"set -- {command[0]}; for word; do printf '%s\\0' \"$word\"; done"
         out = subprocess.run(["sh", "-fc", shell], env=environment, capture_output=True, check=True).stdout

@@ -4,7 +4,8 @@
 
 kubeadm 1.8, 1.9: the drop-in of the Debian package as kubernetes.io, "Installing kubeadm" of 1.9 describes it, without environment files.
 kubeadm 1.11 to 1.36: kubernetes.io, "Configuring each kubelet in your cluster using kubeadm", with `/etc/default/kubelet` (deb) or
-`/etc/sysconfig/kubelet` (rpm). kubespray: `kubelet.env` and its unit, of its role kubernetes/node. Seeds: what people write into them.
+`/etc/sysconfig/kubelet` (rpm). kubespray: `kubelet.env`, `kubelet-config.yaml` and its unit, of the templates of its role
+kubernetes/node. Seeds: what people write into them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,33 @@ EnvironmentFile=-/etc/kubernetes/kubelet.env
 ExecStart=
 ExecStart=/usr/bin/kubelet $KUBE_LOGTOSTDERR $KUBELET_ARGS $KUBELET_CUSTOM_FLAGS
 """
+KUBESPRAY_LATER_UNIT = """\
+[Service]
+EnvironmentFile=-/etc/kubernetes/kubelet.env
+ExecStart=
+ExecStart=/usr/bin/kubelet \\
+\t\t$KUBE_LOGTOSTDERR \\
+\t\t$KUBE_LOG_LEVEL \\
+\t\t$KUBELET_ADDRESS \\
+\t\t$KUBELET_HOSTNAME \\
+\t\t$KUBELET_ARGS \\
+\t\t$KUBELET_NETWORK_PLUGIN \\
+\t\t$KUBELET_CLOUDPROVIDER
+"""
+KUBESPRAY_LATER_ENV = """\
+KUBE_LOG_LEVEL="--v=2"
+KUBELET_ADDRESS="--node-ip=10.0.0.1"
+
+KUBELET_ARGS="--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf \\
+--config=/etc/kubernetes/kubelet-config.yaml \\
+--kubeconfig=/etc/kubernetes/kubelet.conf \\
+--runtime-cgroups=/systemd/system.slice \\
+ --node-labels=  GATES"
+KUBELET_CLOUDPROVIDER=""
+
+PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
+KUBESPRAY_CONFIG = "/etc/kubernetes/kubelet-config.yaml"
 KUBESPRAY_ENV = """\
 KUBE_LOGTOSTDERR="--logtostderr=true"
 KUBELET_ARGS="--kubeconfig=/etc/kubernetes/kubelet.conf --healthz-port=10248 --pod-manifest-path=/etc/kubernetes/manifests"
@@ -85,6 +113,30 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "kubespray 1.9": ("1.9.6", {DROP_IN: KUBESPRAY_UNIT, "/etc/kubernetes/kubelet.env": KUBESPRAY_ENV}),
+    "kubespray 1.15, switched off in kubelet.env": (
+        "1.15.12",
+        {
+            DROP_IN: KUBESPRAY_LATER_UNIT,
+            KUBESPRAY_CONFIG: CONFIG_TEXT,
+            "/etc/kubernetes/kubelet.env": KUBESPRAY_LATER_ENV.replace("GATES", " --feature-gates=CPUManager=true,DevicePlugins=false "),
+        },
+    ),
+    "kubespray 1.25, switched off in the configuration": (
+        "1.25.16",
+        {
+            DROP_IN: KUBESPRAY_LATER_UNIT,
+            KUBESPRAY_CONFIG: CONFIG_TEXT + "featureGates:\n  DevicePlugins: false\n",
+            "/etc/kubernetes/kubelet.env": KUBESPRAY_LATER_ENV.replace("GATES", ""),
+        },
+    ),
+    "kubespray 1.36": (
+        "1.36.3",
+        {
+            DROP_IN: KUBESPRAY_LATER_UNIT,
+            KUBESPRAY_CONFIG: CONFIG_TEXT,
+            "/etc/kubernetes/kubelet.env": KUBESPRAY_LATER_ENV.replace("GATES", ""),
+        },
+    ),
     "rpm 1.9 with sysconfig": (
         "1.9.6",
         {DROP_IN: OLD_DROP_IN.replace("ExecStart=\n", "EnvironmentFile=-/etc/sysconfig/kubelet\nExecStart=\n", 1)},

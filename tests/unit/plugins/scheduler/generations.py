@@ -3,8 +3,9 @@
 """Control planes as installers of each generation leave them, written after their documentation.
 
 kubeadm: `cmd/kubeadm/app/phases/controlplane/manifests.go` of its releases and kubernetes.io, "Customizing components with the kubeadm
-API". kubespray: its roles kubernetes/control-plane, `kubescheduler-config.yaml`, and the policy of before 2.20. Policies: the original
-gpushare's installation guide, and kubernetes.io, "Scheduling Policies" of 1.18.
+API". Those of 1.22, 1.24, 1.34, 1.35 and 1.36 are compared with what the real one writes: tests/generations/test_kubeadm.py.
+kubespray: the templates `kubescheduler-config.yaml` and `kubeadm-config` of its role kubernetes/control-plane, and the policy of before
+2.20. Policies: the original gpushare's installation guide, and kubernetes.io, "Scheduling Policies" of 1.18.
 """
 
 from __future__ import annotations
@@ -142,6 +143,35 @@ extenders:
   enableHTTPS: false
   httpTimeout: 5s
 """
+KUBESPRAY_CONFIG = "/etc/kubernetes/kubescheduler-config.yaml"
+KUBESPRAY_TEXT = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: "/etc/kubernetes/scheduler.conf"
+leaderElection:
+  leaseDuration: 15s
+  renewDeadline: 10s
+"""
+KUBESPRAY_CLUSTER = f"""\
+apiServer: {{}}
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: v1.36.3
+scheduler:
+  extraArgs:
+  - name: bind-address
+    value: "127.0.0.1"
+  - name: config
+    value: "{KUBESPRAY_CONFIG}"
+  - name: profiling
+    value: "False"
+  extraVolumes:
+  - name: kubescheduler-config
+    hostPath: {KUBESPRAY_CONFIG}
+    mountPath: {KUBESPRAY_CONFIG}
+    readOnly: true
+"""
 _FOLDER = (("/etc/kubernetes/sched", "/etc/kubernetes/sched"),)
 _FILE = ((POLICY_PATH, POLICY_PATH),)
 _CONFIG = "/etc/kubernetes/sched/config.yaml"
@@ -186,6 +216,19 @@ STATES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
             "/etc/kubernetes/sched/kube-scheduler-policy.yaml": YAML_POLICY,
         },
         None,
+        None,
+    ),
+    "kubespray 1.36": (
+        {
+            MANIFEST_PATH: manifest(
+                "1.36.3",
+                f"--config={KUBESPRAY_CONFIG}",
+                "--profiling=False",
+                mounts=((KUBESPRAY_CONFIG, KUBESPRAY_CONFIG),),
+            ).replace("extra-0", "kubescheduler-config"),
+            KUBESPRAY_CONFIG: KUBESPRAY_TEXT,
+        },
+        KUBESPRAY_CLUSTER,
         None,
     ),
     "1.16 with a policy ConfigMap": (

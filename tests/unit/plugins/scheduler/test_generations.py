@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,7 @@ EXPECTED: dict[str, tuple[str, str, str]] = {
     "seed 000 with 1.22": (POLICY_PATH, "v1", "policy-config-file"),
     "1.22 with a rich policy": (POLICY_PATH, "v1", "policy-config-file"),
     "kubespray 2.8 with a policy": (f"{SCHED}kube-scheduler-policy.yaml", "v1", "policy-config-file"),
+    "kubespray 1.36": ("/etc/kubernetes/kubescheduler-config.yaml", f"{GROUP}v1", "config"),
     "1.16 with a policy ConfigMap": ("", "v1", "policy-configmap"),
     "1.15 with v1alpha1 that names a policy": (f"{SCHED}policy.json", "v1", "config"),
     "1.22.17 with v1beta1": (f"{SCHED}config.yaml", f"{GROUP}v1beta1", "config"),
@@ -296,6 +299,29 @@ def test_a_scheduler_that_cannot_be_wired_is_rejected_in_words(files: dict[str, 
 )
 def test_the_release_is_the_schedulers_own(image: str, server: str, release: tuple[int, int] | None) -> None:
     assert releases.release_of(image, server) == release
+
+
+def test_kubesprays_next_run_writes_the_same_with_the_values_of_the_page() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs/operate/coexist.md").read_text()
+    (block,) = re.findall(r"```yaml\n(# kubespray.*?)```", page, re.S)
+    values = yaml.safe_load(block)
+    before = state("kubespray 1.36")
+    after = done(before, plan(before))
+    (path,) = (path for path in before.files if path.endswith("kubescheduler-config.yaml"))
+    # As its templates have it: the extenders below a key, further options at the end.
+    parts = {"extenders": values["kube_scheduler_extenders"], **values["kube_scheduler_config_extra_opts"]}
+    written = {**read(before, path), **parts}
+    assert written == read(after, path)
+    (volume,) = values["scheduler_extra_volumes"]
+    ours = [one for one in yaml.safe_load(after.cluster or "")["scheduler"]["extraVolumes"] if one["name"] == volume["name"]]
+    assert [{**volume, "pathType": "Directory"}] == ours
+    # What is left for the next run is the annotation, and the type of the volume.
+    theirs = str(after.files[MANIFEST_PATH]).replace("      type: Directory\n", "")
+    theirs = re.sub(r"  annotations:\n    gpushare.*\n", "", theirs)
+    next_run = replace(after, files={**after.files, path: yaml.safe_dump(written), MANIFEST_PATH: theirs})
+    again = plan(next_run)
+    assert [one["after_header"] for one in again.diff] == [MANIFEST_PATH]
+    assert plan(done(next_run, again)).diff == []
 
 
 def test_a_scheduler_before_leases_is_proven_by_its_endpoints() -> None:
