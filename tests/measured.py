@@ -47,7 +47,9 @@ def main(logs: list[str]) -> None:
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}"
     run = {"date": f"{datetime.now(timezone.utc):%Y-%m-%d}", "machine": machine, "load": round(os.getloadavg()[2], 1), "seconds": seconds}
     runs = json.loads(RESULT.read_text()) if RESULT.is_file() else []
-    RESULT.write_text(json.dumps([*runs, run], indent=1) + "\n")
+    text = json.dumps([*runs, run], indent=1)
+    # The times of one thing on one line.
+    RESULT.write_text(re.sub(r"\[\s+([\d.,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")
 
 
 if __name__ == "__main__":

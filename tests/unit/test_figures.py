@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import ALL_NODES_UP_TO
 
 from gpushare_lab import components, debian
 from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
@@ -31,7 +33,9 @@ from gpushare_runtime.kube import events
 from gpushare_runtime.kubectl_gpushare import cordon
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
+from measured import read, span
 from quality.tree import REPOSITORY, files
+from suites import report, run
 
 MIB = 1024**2
 DAY = 86400
@@ -78,6 +82,17 @@ def exposures() -> list[str]:
     return re.findall(r'"gpushare-(?:extender|device-plugin|pki)", (\d\.\d)\)', text)
 
 
+def took(*whats: str) -> str:
+    """The times of these in all saved runs."""
+    return span(saved("failures"), *whats)
+
+
+REGISTERED = took(*(f"aliyun.com/{one} registered after kubelet made its socket" for one in ("gpu-mem", "gpu-count")))
+NO_CHECKPOINT, STATUS, AGAIN = (
+    "after kubelet starts without its checkpoint",
+    "allocatable in the node's status",
+    "usable again after its end",
+)
 BINDS = [saved("binds-1"), saved("binds-2")]
 KILLED = sorted(saved("leader-killed"), key=lambda one: one["opened_s"])
 KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plugin")
@@ -85,6 +100,7 @@ STARTUP = saved("scheduling-5000-sampled")["startup"]
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 HTTP_TIMEOUT = default("gpushare_extender_http_timeout").removesuffix("s")
 #: Each fault must be found within so many binds.
+CI_MINUTES = re.findall(r'"--minutes", type=float, default=(\d+)', (REPOSITORY / "tests/suites/__main__.py").read_text())[0]
 MOST_BINDS = int(re.findall(r"--without-each (\d+)", (REPOSITORY / "Makefile").read_text())[0])
 
 #: (page, its words with {} for each number, the numbers)
@@ -142,6 +158,27 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/troubleshooting.md", "systemd replaces a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
         (f"{OPERATE}/failures.md", "of which systemd waits {} s", (unit("gpushare-device-plugin", "RestartSec"),)),
         (f"{OPERATE}/failures.md", "answers end within {:g} s", (registration._DRAIN_SECONDS,)),
+        (f"{OPERATE}/failures.md", "registered again | {} after kubelet created its socket", (REGISTERED,)),
+        (f"{OPERATE}/failures.md", "others wait | {}, of which systemd", (took("kubelet has the plugin again after kill -9"),)),
+        (f"{OPERATE}/failures.md", "two bound pods started in {};", (took("two bound pods start without the API server"),)),
+        (f"{OPERATE}/failures.md", "corrected later | {} |", (took("kubelet has the plugin again after kill -9, without the API server"),)),
+        (f"{OPERATE}/failures.md", "{} from power-on until the node was Ready", (took("all units offered again after the restart"),)),
+        (f"{OPERATE}/failures.md", "{} until all units are registered", (took(f"allocatable is back {NO_CHECKPOINT}"),)),
+        (f"{OPERATE}/failures.md", "registers in about {} after kubelet has", (REGISTERED,)),
+        (f"{OPERATE}/failures.md", "It publishes the failure in {}, and", (took("card lost: published", "card xid_79: published"),)),
+        (f"{OPERATE}/failures.md", "kubelet has it in {}. The", (took("card lost: known to kubelet", "card xid_79: known to kubelet"),)),
+        (f"{OPERATE}/failures.md", "next report, in {} |", (took(f"card lost: {STATUS}", f"card xid_79: {STATUS}"),)),
+        (f"{OPERATE}/failures.md", "{} until the card is usable again", (took(f"card lost: {AGAIN}", f"card xid_79: {AGAIN}"),)),
+        (f"{OPERATE}/failures.md", "published in {}, usable again", (took("XID 48: published"),)),
+        (f"{OPERATE}/failures.md", "usable again after {} if the card answers", (took("XID 48: usable again after three checks"),)),
+        (f"{OPERATE}/failures.md", "published in {}, in kubelet", (took("card cordon: published"),)),
+        (f"{OPERATE}/failures.md", "in kubelet in {}; back", (took("card cordon: known to kubelet"),)),
+        (f"{OPERATE}/failures.md", "back in {} |", (took(f"card cordon: {AGAIN}"),)),
+        (f"{OPERATE}/failures.md", "leave allocatable in {};", (took(f"driver gone: {STATUS}"),)),
+        (f"{OPERATE}/failures.md", "runs {} after the driver's return", (took("driver gone: a waiting pod runs after its return"),)),
+        (f"{OPERATE}/failures.md", "allocatable is 0 after {};", (took(f"driver upgraded: {STATUS}"),)),
+        (f"{OPERATE}/failures.md", "runs {} after driver and library", (took("driver upgraded: a waiting pod runs after its return"),)),
+        (f"{REFERENCE}/device-plugin.md", "the plugin registers in about {}.", (REGISTERED,)),
         (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
         (f"{OPERATE}/failures.md", "checks a card every {:g} s", (discovery.INTERVAL_SECONDS,)),
         (f"{OPERATE}/failures.md", "for at most {:g} s. Then the report", (ledger.UNKNOWN_SECONDS,)),
@@ -258,6 +295,19 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ("docs/use/requests.md", "One node gets {} points", (ranking.BEST_SCORE,)),
         ("docs/use/requests.md", "every other at most {}.", (ranking.BEST_SCORE - 1,)),
         ("docs/use/requests.md", "room for up to {:g} s after the choice", (objects.GROUP_SECONDS,)),
+        ("docs/project/design.md", "`httpTimeout`, {} s", (HTTP_TIMEOUT,)),
+        ("docs/project/glossary.md", "by default 1 {} |", (default("gpushare_memory_unit"),)),
+        ("docs/project/testing.md", "A line of progress comes every {:g} seconds", (run.TELL_EVERY_S,)),
+        ("docs/project/testing.md", "lists each test over {:g} seconds", (report.LONG_TEST_S,)),
+        ("docs/project/testing.md", "lists suites that exceed {} minutes", (CI_MINUTES,)),
+        ("roles/dashboard/README.md", "has at most {} MiB of memory", (unit("gpushare-dashboard", "MemoryMax").removesuffix("M"),)),
+        ("roles/dashboard/README.md", "renews the certificate ({} days)", (certificates.LIFE["server"].days,)),
+        ("roles/extender/README.md", "has at most {} GiB of memory", (unit("gpushare-extender", "MemoryMax").removesuffix("G"),)),
+        ("roles/extender/README.md", "renews the certificates ({} days)", (certificates.LIFE["server"].days,)),
+        ("roles/mps/README.md", "queries the daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
+        ("roles/preflight/README.md", "an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),
+        ("roles/preflight/README.md", "less than {} MiB for the runtime", (MINIMUM_FREE_MIB,)),
+        ("roles/scheduler/README.md", "in clusters of up to {} nodes", (ALL_NODES_UP_TO,)),
         ("docs/start/demo.md", "a real Kubernetes {} on this machine", (components.KUBERNETES.rpartition(".")[0],)),
     ]
 )
@@ -275,10 +325,13 @@ ELSEWHERE = [
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
     (f"{REFERENCE}/device-plugin.md", "8 cards of 80 GiB", "an example"),
-    (f"{REFERENCE}/device-plugin.md", "registers in under 0.1 s", "tests/e2e/test_node_life.py prints it"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     (f"{REFERENCE}/kubectl.md", "The table of nodes took 6.2 s", "test_docs.py"),
     (f"{REFERENCE}/kubectl.md", "and the table of pods 6.6 s", "test_docs.py"),
+    ("README.md", "in its limits and gets 8 GiB of one card", "an example"),
+    ("docs/project/testing.md", "a cluster of the original gpushare with 50 pods", "the table of suites"),
+    ("docs/project/testing.md", "the worst pods on 5000 nodes", "the table of suites"),
+    ("docs/project/testing.md", "kubectl gpushare on 50,000 pods", "the table of suites"),
     ("docs/start/demo.md", "2 GiB of free memory and 8 GiB of free disk", "tests/lab/README.md"),
     ("docs/start/quickstart.md", "Its three pods request 6 GiB", "the sample"),
     ("docs/start/quickstart.md", "cards of 16, 16, 16 and 24 GiB", "an example"),
@@ -290,10 +343,14 @@ UNITS = (
     r"s|ms|seconds?|minutes?|hours?|days?|years?|MiB|GiB|%|times|connections|entries|characters|cards|pods|points|specs|nodes|pages|binds"
 )
 NUMBER = re.compile(rf"(?<![\w.])\d[\d.,]*(?:[–-]\d[\d.,]*)?\*{{0,2}}\s(?:{UNITS})\b")
-#: variables.md is generated; the times of failures.md are those that tests/e2e prints.
-_OTHERS = (f"{OPERATE}/variables.md", f"{OPERATE}/failures.md")
-#: The pages of the project have tests of their own.
-PAGES = [path for path in files() if re.fullmatch(r"docs/(?:operate|reference|start|use)/.*\.md", path) and path not in _OTHERS]
+#: What users read, without the pages of benchmarks, which have a test of their own, and what is generated as a whole.
+PAGES = [
+    path
+    for path in files()
+    if re.fullmatch(r"(?:README|SECURITY|docs/(?:project|operate|reference|start|use)/.*|docs/README|roles/.*/README)\.md", path)
+    and not path.startswith("docs/project/benchmarks/")
+    and path != f"{OPERATE}/variables.md"
+]
 
 
 def plain(page: str) -> str:
@@ -353,3 +410,15 @@ def test_the_demo_lists_the_packages_that_it_installs() -> None:
     (listed,) = re.findall(r"stay installed:\n\n```text\n(.*?)```", (REPOSITORY / "docs/start/demo.md").read_text(), re.S)
     by_make = re.findall(r"missing\+=\(([\w-]+)\)|\"\$\$\{missing\[@\]\}\" (libc6-dev)", (REPOSITORY / "Makefile").read_text())
     assert set(listed.split()) == {*debian.HOST_PACKAGES, *(name for pair in by_make for name in pair if name)}
+
+
+def test_the_times_that_a_log_has_and_the_span_of_all_runs() -> None:
+    log = (
+        "x\nmeasured: a card: published: 0.4 s\n.\nmeasured: a card: published: 12.0 s. [ 5%]\nmeasured: b: 3 s\nsays measured: c: 1.0 s\n"
+    )
+    seconds = read(log)
+    assert seconds == {"a card: published": [0.4, 12.0]}
+    runs = [{"seconds": seconds}, {"seconds": {"b": [3.0]}}]
+    assert (span(runs, "a card: published"), span(runs, "b"), span(runs, "a card: published", "b")) == ("0.4–12 s", "3.0 s", "0.4–12 s")
+    with pytest.raises(KeyError, match="c"):
+        span(runs, "b", "c")
