@@ -36,7 +36,9 @@ facts:
   returned: success
   type: dict
 processes:
-  description: The processes on the cards, each as text with its PID, its name and its pod.
+  description:
+    - The processes on the cards, each as text with its PID, its name and its pod. Where nvidia-smi has a problem, also the processes that
+      have C(/dev/nvidia-uvm) open.
   returned: success
   type: list
   elements: str
@@ -75,7 +77,7 @@ def main() -> None:
     module.exit_json(
         changed=False,
         facts=gather(host).as_dict(),
-        processes=processes_on(report),
+        processes=processes_on(report, host),
         machine_id=machine_id(host) or "",
         boot_id=host.line("/proc/sys/kernel/random/boot_id") or "",
         driver=asdict(driver(host)),

@@ -95,7 +95,7 @@ cards:
         retired_pages: {description: Number of retired pages. Null from Ampere on., type: int}
         remapped_rows: {description: Number of remapped rows. Null before Ampere., type: int}
         pending: {description: Whether a retirement or a remapping waits for the next reset., type: bool}
-        failed: {description: Whether a remapping failed., type: bool}
+        failed: {description: Whether a remapping failed or the card has memory that it cannot repair., type: bool}
         action: {description: "Action that the driver requests, such as V(Reset) or V(Reboot). Null for none.", type: str}
 driver_version:
   description: Version of the driver.

@@ -9,13 +9,15 @@ Private to this collection. Read-only. Works on any host, with or without cards 
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, kernels, pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pod
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pod, Pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel, system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -28,6 +30,8 @@ _DGX = re.compile(r'^DGX_OTA_VERSION="?([0-9.]{1,16})|^DGX_SWBUILD_VERSION="?([0
 # NVIDIA's installer leaves its uninstaller; packages have none.
 _INSTALLER = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 _MOST_PACKAGES, _MOST_PROCESSES = 400, 200
+# Every process that computes on a card has it open; one that only asks about cards has not.
+_MEMORY_MANAGER = ("nvidia-uvm", "nvidia-uvm (deleted)")
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class HostFacts:
     installed; devices: PCI device ids of the cards; switches: number of NVSwitches; strict: whether the kernel accepts signed modules only;
     vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
     installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
-    loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one.
+    loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one; dkms: whether the
+    host has the program dkms.
     """
 
     id: str
@@ -62,6 +67,7 @@ class HostFacts:
     loaded: Optional[str]
     version: Optional[str]
     module: Optional[str]
+    dkms: bool = False
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -75,14 +81,14 @@ class HostFacts:
 
 def gather(host: Host) -> HostFacts:
     """The facts of the host."""
-    os, core, parts = system(host), kernel(host), driver(host)
+    own, core, parts = system(host), kernel(host), driver(host)
     newest = _newest(host, core.release)
     return HostFacts(
-        id=os.id,
-        like=os.like,
-        os_version=os.version,
-        name=os.name,
-        machine=os.architecture,
+        id=own.id,
+        like=own.like,
+        os_version=own.version,
+        name=own.name,
+        machine=own.architecture,
         release=core.release,
         next_release=newest,
         headers=tuple(release for release in dict.fromkeys((core.release, newest)) if _has_headers(host, release)),
@@ -99,6 +105,7 @@ def gather(host: Host) -> HostFacts:
         loaded=parts.loaded,
         version=parts.installed or parts.loaded or parts.library,
         module=parts.installed_kind or parts.kind,
+        dkms=host.program("dkms") is not None,
     )
 
 
@@ -166,12 +173,39 @@ def newer(one: Optional[str], other: Optional[str]) -> bool:
     return (numbers(one) or ()) > (numbers(other) or ())
 
 
-def processes_on(report: SmiReport) -> List[str]:
-    """The processes on the cards, in words."""
-    found = {}
+def processes_on(report: SmiReport, host: Host) -> List[str]:
+    """The processes on the cards, in words. Where nvidia-smi has a problem, it lists none or not all: after a change of packages it answers
+    no more, while what runs goes on. There the processes count that have the driver's memory manager open."""
+    found: Dict[int, str] = {}
     for card in report.cards:
         for process in card.processes:
             pod = None if process.pod_uid is None else Pod(process.pod_uid, process.pod_namespace, process.pod_name)
-            name = "".join(letter if letter.isprintable() else "?" for letter in process.name[:60])
-            found[process.pid] = f"{process.pid} ({name})" + (f" of {pod}" if pod else "")
+            found[process.pid] = _in_words(process.pid, process.name, pod)
+    if report.problem is not None:
+        pods = Pods(host)
+        for pid in _computing(host):
+            name = (host.text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip() or host.line(f"/proc/{pid}/comm") or "?"
+            found.setdefault(pid, _in_words(pid, name, pods.of(pid)))
     return [found[pid] for pid in sorted(found)][:_MOST_PROCESSES]
+
+
+def _in_words(pid: int, name: str, pod: Optional[Pod]) -> str:
+    shown = "".join(letter if letter.isprintable() else "?" for letter in name[:60])
+    return f"{pid} ({shown})" + (f" of {pod}" if pod else "")
+
+
+def _computing(host: Host) -> List[int]:
+    """The processes that have the driver's memory manager open."""
+    return [pid for pid in (int(name) for name in host.names("/proc") if name.isdigit()) if _has_it_open(host, pid)]
+
+
+def _has_it_open(host: Host, pid: int) -> bool:
+    folder = host.outside(f"/proc/{pid}/fd")
+    for name in host.names(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(posixpath.join(folder, name))
+        except OSError:
+            continue
+        if posixpath.basename(target) in _MEMORY_MANAGER:
+            return True
+    return False

@@ -371,6 +371,10 @@ def _of_run_file(draft: _Draft, module: str) -> Plan:
     if draft.facts.nouveau_loaded:
         cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the cards for that"
         draft.reject("nouveau", "nouveau loaded, which keeps the cards from NVIDIA's installer", "a host without it", cure)
+    if not draft.facts.dkms and draft.facts.version != wish.version:
+        cure = "install the package dkms, on Enterprise Linux from EPEL, then run again"
+        found = "no program dkms: the installer would remove the driver that is there, and then fail"
+        draft.reject("run_file", found, "dkms, which builds the kernel module of this and of later kernels", cure)
     flavour = (f"--kernel-module-type={module}",) if draft.branch >= _FIRST_TYPED else ()
     older = ("-m=kernel-open",) if FIRST_OPEN <= draft.branch < _FIRST_TYPED and module == OPEN else ()
     # It unloads a driver that nothing uses. With this it also installs beside one that is in use, until the reboot, as packages do.

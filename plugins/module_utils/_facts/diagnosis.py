@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Callable, Optional, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import CONTAINER, Driver, Pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel
@@ -64,15 +64,15 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
         "load it with `modprobe nvidia`; if that fails, `dmesg` shows the reason",
     ),
     (
+        "reset_required",
+        re.compile(r"requires? (?:a )?reset", re.I),
+        "stop what uses the card, then run `nvidia-smi --gpu-reset` for it",
+    ),
+    (
         "card_lost",
         re.compile(r"GPU is lost|fallen off the bus|unable to determine the device handle", re.I),
         "a card no longer answers on the bus: look for Xid in `dmesg`, then reboot the host; if that does not last, the card or its power "
         "is faulty",
-    ),
-    (
-        "reset_required",
-        re.compile(r"requires? (?:a )?reset", re.I),
-        "stop what uses the card, then run `nvidia-smi --gpu-reset` for it",
     ),
     (
         "no_permission",
@@ -120,6 +120,15 @@ def unlisted(attached: Optional[int], listed: int) -> Optional[Problem]:
             "card_lost", f"{attached} cards attached, of which {listed} answer", "every attached card to answer", _CURES["card_lost"]
         )
     return None if listed else Problem("no_devices", "a driver without cards", _ANSWER, _CURES["no_devices"])
+
+
+def unusable(card: str, answers: Sequence[str]) -> Optional[Problem]:
+    """The error that nvidia-smi prints in the place of a card's values."""
+    for answer in answers:
+        kind = {"gpu is lost": "card_lost", "gpu requires reset": "reset_required"}.get(answer.strip("[]").lower())
+        if kind:
+            return Problem(kind, f"{card}, of which nvidia-smi reports {answer!r}", "every attached card to answer", _CURES[kind])
+    return None
 
 
 def failure(outcome: Outcome, unreadable: str) -> Problem:

@@ -26,6 +26,8 @@ TIMEOUT = 120
 MINIMUM_DRIVER = "384.81"
 
 _MOST_CARDS, _MOST_PROCESSES, _LONGEST = 128, 4096, 200
+# A host with eight cards prints 0.4 MB, most of it clocks.
+_LONGEST_OUTPUT = 64 * 1024 * 1024
 _END = "</nvidia_smi_log>"
 _NAME = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -75,8 +77,8 @@ class Ecc:
 class Repair:
     """Memory that the card no longer uses. Pages are retired before Ampere, rows are remapped from Ampere on.
 
-    pending: a retirement or remapping that the next reset makes effective; failed: a remapping that failed; action: what the driver
-    asks for, such as "Reset" or "Reboot", None for nothing.
+    pending: a retirement or remapping that the next reset makes effective; failed: a remapping that failed, or memory that the card cannot
+    repair; action: what the driver asks for, such as "Reset" or "Reboot", None for nothing.
     """
 
     retired_pages: Optional[int] = None
@@ -163,11 +165,16 @@ def report(outcome: Optional[Outcome], driver_container: bool = False) -> SmiRep
 def parse(text: str) -> SmiReport:
     """The XML in `text`, which may have other words around it. SmiOutputError if there is none that can be read.
 
-    A missing or unusable field never fails: it is None. The problem is that of cards which are attached but not listed.
+    A missing or unusable field never fails: it is None. The problem is that of cards which are attached but not listed, or listed with an
+    error in place of their memory.
     """
     log = _document(text)
-    cards = tuple(_card(index, gpu) for index, gpu in enumerate(log.findall("gpu")[:_MOST_CARDS]))
+    gpus = log.findall("gpu")[:_MOST_CARDS]
+    cards = tuple(_card(index, gpu) for index, gpu in enumerate(gpus))
     problem = diagnosis.unlisted(_number(log.findtext("attached_gpus")), len(cards))
+    for card, gpu in zip(cards, gpus):
+        answers = [(gpu.findtext(path) or "").strip() for path in ("fb_memory_usage/total", "uuid")]
+        problem = problem or diagnosis.unusable(f"card {card.index} ({card.pci or 'no PCI address'})", answers)
     # Since 610 the kernel's and the user's side have versions of their own.
     driver = _text(log.findtext("driver_version")) or _text(log.findtext("kmd_version"))
     cuda = _text(log.findtext("cuda_version")) or _text(log.findtext("cuda_umd_version"))
@@ -175,6 +182,8 @@ def parse(text: str) -> SmiReport:
 
 
 def _document(text: str) -> ElementTree.Element:
+    if len(text) > _LONGEST_OUTPUT:
+        raise SmiOutputError(f"nvidia-smi printed {len(text)} characters, more than {_LONGEST_OUTPUT}")
     start, end = text.find("<nvidia_smi_log"), text.find(_END)
     if start < 0 or end < start:
         raise SmiOutputError(f"no XML of nvidia-smi in {' '.join(text.split())[:200]!r}")
@@ -256,7 +265,8 @@ def _repair(gpu: ElementTree.Element) -> Repair:
         action = "Reset"
     elif action is None and _yes(gpu.findtext("gpu_reset_status/drain_and_reset_recommended")):
         action = "Drain and Reset"
-    return Repair(_sum(pages), _sum(rows), _any(pending), _yes(gpu.findtext("remapped_rows/remapped_row_failure")), action)
+    failed = [_yes(gpu.findtext(path)) for path in ("remapped_rows/remapped_row_failure", "ecc_errors/unrepairable_memory")]
+    return Repair(_sum(pages), _sum(rows), _any(pending), _any(failed), action)
 
 
 def _any(answers: List[Optional[bool]]) -> Optional[bool]:

@@ -69,7 +69,7 @@ def _health(name: str, card: SmiCard) -> Iterator[CardFinding]:
     repair, reset = card.repair, _RESET_CURE.format(index=card.index)
     if repair.failed:
         cure = "take the card out of use and have it replaced: NVIDIA accepts such cards for return"
-        yield CardFinding("card_failing", ERROR, f"{name} whose row remapping failed", "a card that can repair its memory", cure)
+        yield CardFinding("card_failing", ERROR, f"{name} with memory that it cannot repair", "a card that can repair its memory", cure)
     elif repair.action is not None and repair.action.lower() in _UNUSABLE:
         yield CardFinding("card_failing", ERROR, f"{name} that requests {repair.action!r}", "a card without a pending recovery", reset)
     elif repair.pending or repair.action is not None:

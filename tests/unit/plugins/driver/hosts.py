@@ -36,6 +36,7 @@ DEBIAN = HostFacts(
     loaded=None,
     version=None,
     module=None,
+    dkms=True,
 )
 _EL = {"id": "rocky", "like": ("rhel", "centos", "fedora")}
 _SLES = {"id": "sles", "like": ("suse",)}

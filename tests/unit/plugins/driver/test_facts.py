@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts, gather, newer, processes_on
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import parse
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
@@ -126,7 +127,51 @@ def test_marks_of_nvidias_installer_and_of_the_driver_container(root: FakeRoot) 
 
 
 def test_processes_in_words() -> None:
-    assert processes_on(parse(NVIDIA_SMI.read_text())) == ["4242 (python train.py)"]
+    assert processes_on(parse(NVIDIA_SMI.read_text()), Host("/nowhere")) == ["4242 (python train.py)"]
+
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.163\n"
+UID = "1a2b3c4d-0000-4000-8000-0123456789ab"
+
+
+def opened(root: FakeRoot, pid: int, *paths: str) -> None:
+    """The files that a process has open."""
+    for number, path in enumerate(("/dev/null", *paths)):
+        root.link(f"/proc/{pid}/fd/{number}", path)
+
+
+def test_processes_of_a_host_whose_nvidia_smi_answers_no_more(root: FakeRoot) -> None:
+    gpu(root)
+    root.process(77, "python3", "train.py", "--epochs=9\x1b[31m")
+    opened(root, 77, "/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm")
+    root.file("/proc/77/cgroup", f"0::/kubepods/pod{UID}/x\n")
+    root.file(f"/var/log/pods/team-a_train-0_{UID}/x/0.log")
+    # The file is another one after an upgrade of nvidia-modprobe.
+    root.process(78, "/usr/bin/nvidia-cuda-mps-server")
+    opened(root, 78, "/dev/nvidia-uvm (deleted)")
+    # Those that only ask about cards: the device plugin, the persistence daemon.
+    root.process(79, "/usr/bin/nvidia-persistenced")
+    opened(root, 79, "/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm-tools", "socket:[4711]")
+    host = Host(str(root))
+    assert processes_on(cards(host), host) == ["4242 (python train.py)"]
+    root.program("/usr/bin/nvidia-smi", MISMATCH, 18)
+    host = Host(str(root))
+    assert processes_on(cards(host), host) == [
+        "77 (python3 train.py --epochs=9?[31m) of pod team-a/train-0",
+        "78 (/usr/bin/nvidia-cuda-mps-server)",
+    ]
+    root.at("/usr/bin/nvidia-smi").unlink()
+    assert len(processes_on(cards(Host(str(root))), host)) == 2
+
+
+def test_processes_of_a_host_with_a_card_that_is_lost(root: FakeRoot) -> None:
+    """nvidia-smi lists those of the other card only."""
+    gpu(root)
+    root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text().replace("<attached_gpus>2<", "<attached_gpus>3<"))
+    root.process(77, "python3", "other.py")
+    opened(root, 77, "/dev/nvidia-uvm")
+    host = Host(str(root))
+    assert processes_on(cards(host), host) == ["77 (python3 other.py)", "4242 (python train.py)"]
 
 
 NEWER = [("580.2", "580.1", True), ("580.1", "580.1", False), (None, "1", False), ("1000", "999", True)]

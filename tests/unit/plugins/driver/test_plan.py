@@ -371,6 +371,9 @@ def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: st
         (RUN_FILE, {"packages": {"nvidia-container-toolkit": "1.17.8-1"}}, []),
         (RUN_FILE, {"run_file": True}, []),
         (RUN_FILE, {"switches": 2}, ["fabric"]),
+        # As the installer's source has it: it removes the driver that is there before it looks for dkms.
+        (RUN_FILE, {"dkms": False}, ["run_file"]),
+        (RUN_FILE, {"dkms": False, "version": "580.126.20", "module": "open"}, []),
         (RUN_FILE, STRICT, ["secure_boot"]),
     ],
 )

@@ -3,7 +3,9 @@
 """What nvidia-smi prints, of several generations of drivers, healthy and not; and that no output makes the parser fail.
 
 The 535 outputs are recordings of the real nvidia-smi 535.261.03 on the lab's simulated cards. Those of other generations are written
-by hand with the tags of their document types: 384 (v8), 470 (v11), 550 (v12), 580 and 610 (v13).
+by hand with the tags of their document types: 384 (v8), 470 (v11), 550 (v12), 580 and 610 (v13). The card that is lost has the words of the
+recordings in NVIDIA/k8s-test-infra, tests/e2e/go/assertions/nvidiasmi/testdata. The parser was also run on all recordings of real cards there
+(drivers 570, 580, 595) and in influxdata/telegraf, plugins/inputs/nvidia_smi/testdata (418 to 595): it reads each of them.
 """
 
 from __future__ import annotations
@@ -104,6 +106,40 @@ def test_a_reset_that_535_requires_has_the_name_of_later_drivers() -> None:
     assert parse(text).cards[0].repair.action == "Reset"
 
 
+def test_580_lists_a_card_that_is_lost_with_its_error_in_place_of_its_memory() -> None:
+    found = report(Outcome(ARGV, 0, read("580_lost")))
+    assert [card.memory_mib for card in found.cards] == [189471, None]
+    assert found.problem is not None
+    assert found.problem.kind == "card_lost"
+    assert found.problem.found == "card 1 (0000:0b:00.0), of which nvidia-smi reports 'GPU is lost'"
+    assert "Xid" in found.problem.cure
+
+
+def test_a_card_that_requires_a_reset_is_listed_with_that() -> None:
+    problem = parse(read("580_lost").replace("GPU is lost", "[GPU requires reset]")).problem
+    assert problem is not None
+    assert problem.kind == "reset_required"
+    assert "nvidia-smi --gpu-reset" in problem.cure
+
+
+def test_only_the_fields_of_the_driver_say_that_a_card_is_lost() -> None:
+    text = read("535_two_cards").replace("<process_name>python train.py<", "<process_name>GPU is lost<")
+    found = parse(text)
+    assert (found.problem, found.cards[0].processes[0].pid) == (None, 4242)
+
+
+def test_memory_that_the_card_cannot_repair_since_580() -> None:
+    first, second = parse(read("580_lost")).cards
+    assert first.repair == Repair(remapped_rows=0, pending=False, failed=True)
+    assert second.repair == Repair()
+
+
+def test_an_output_without_end_is_not_read() -> None:
+    text = read("535_two_cards").replace("Tesla T4", "T" * (64 * 1024 * 1024))
+    with pytest.raises(SmiOutputError, match="more than 67108864"):
+        parse(text)
+
+
 def test_versions_that_newer_drivers_name_otherwise() -> None:
     text = read("580_no_memory").replace("driver_version", "kmd_version").replace("cuda_version", "cuda_umd_version")
     found = parse(text)
@@ -133,8 +169,14 @@ QUOTED = [
     ("Failed to initialize NVML: Insufficient Permissions\n", 4, "no_permission"),
     ("Failed to initialize NVML: GPU access blocked by the operating system\n", 17, "no_permission"),
     ("Unable to determine the device handle for GPU 0000:0A:00.0: Unknown Error\n", 255, "card_lost"),
-    ("Unable to determine the device handle for GPU0000:05:00.0: GPU requires reset\n", 255, "card_lost"),
+    ("Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\nNo devices were found\n", 6, "card_lost"),
+    ("Unable to determine the device handle for GPU0000:05:00.0: GPU requires reset\n", 255, "reset_required"),
     ("Failed to initialize NVML: Driver Not Loaded\n", 9, "driver_not_loaded"),
+    ("Failed to initialize NVML: NVML Shared Library Not Found\n", 12, "library_missing"),
+    ("Unable to determine the device handle for GPU 0000:0B:00.0: GPU has fallen off the bus\n", 15, "card_lost"),
+    ("", 4, "no_permission"),
+    ("", 6, "no_devices"),
+    ("", 15, "card_lost"),
     ("Failed to initialize NVML: Unknown Error\n", 255, "failed"),
     ("", 9, "driver_not_loaded"),
     ("hello\n", 0, "unreadable"),
@@ -179,7 +221,9 @@ def test_a_card_that_is_attached_and_does_not_answer() -> None:
     assert (found.problem.kind, found.problem.found) == ("card_lost", "3 cards attached, of which 2 answer")
 
 
-@pytest.mark.parametrize("name", ["384_two_cards", "470_mig", "535_two_cards", "550_remapped", "580_no_memory", "610_recovery"])
+@pytest.mark.parametrize(
+    "name", ["384_two_cards", "470_mig", "535_two_cards", "550_remapped", "580_lost", "580_no_memory", "610_recovery"]
+)
 def test_a_report_survives_the_way_through_json(name: str) -> None:
     for found in (report(Outcome(ARGV, 0, read(name))), report(Outcome(ARGV, 6, "No devices were found"))):
         assert SmiReport.from_dict(json.loads(json.dumps(found.as_dict()))) == found
