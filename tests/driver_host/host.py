@@ -44,6 +44,8 @@ class DriverHost:
     def __init__(self, root: str, repositories: Repositories) -> None:
         self._root = root
         self._repositories = repositories
+        #: The fingerprint of the repository's other key.
+        self.second = repositories.second
         self._name = f"gpushare-driver-test-{os.getpid()}"
         # Ansible's own Python is the one that runs this test.
         self._python = Path(sys.prefix)

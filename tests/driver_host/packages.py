@@ -35,10 +35,12 @@ _UNBUILD = "for release in $(ls /lib/modules); do rm -rf /lib/modules/$release/u
 
 @dataclass(frozen=True)
 class Repositories:
-    """driver, headers: folders of packages; fingerprint: of the key, which lies beside them as key.asc."""
+    """folder: has the packages as `driver` and `headers`, and `driver-second`, which is `driver` signed with another key. fingerprint,
+    second: of the keys, which lie beside them as key.asc and second.asc."""
 
     folder: Path
     fingerprint: str
+    second: str
 
 
 def make(
@@ -50,15 +52,23 @@ def make(
         _driver(driver, version, nvidia_smi, libraries or {"libnvidia-ml.so": "stub"})
     _package(headers, f"linux-headers-{release}", "1", files={f"usr/src/linux-headers-{release}/Makefile": "# stub\n"})
     _package(headers, "linux-headers-amd64", "1", depends=f"linux-headers-{release}")
-    home = folder / "gnupg"
+    (first, fingerprint), (other, second) = (_key(folder, name) for name in ("key", "second"))
+    for place in (driver, headers):
+        _index(place)
+        _sign(place, first)
+    _sign(shutil.copytree(driver, folder / "driver-second"), other)
+    return Repositories(folder, fingerprint, second)
+
+
+def _key(folder: Path, name: str) -> tuple[list[str], str]:
+    """(a gpg that has it, its fingerprint)."""
+    home = folder / f"gnupg-{name}"
     home.mkdir(mode=0o700)
     gpg = ["gpg", "--homedir", str(home), "--batch"]
-    _run([*gpg, "--passphrase", "", "--quick-gen-key", "Test <test@example.org>", "rsa2048", "sign", "never"])
-    for place in (driver, headers):
-        _index(place, gpg)
-    (folder / "key.asc").write_bytes(_run([*gpg, "--armor", "--export"]))
+    _run([*gpg, "--passphrase", "", "--quick-gen-key", f"Test {name} <test@example.org>", "rsa2048", "sign", "never"])
+    (folder / f"{name}.asc").write_bytes(_run([*gpg, "--armor", "--export"]))
     rows = _run([*gpg, "--with-colons", "--fingerprint"]).decode().splitlines()
-    return Repositories(folder, next(row.split(":")[9] for row in rows if row.startswith("fpr:")))
+    return gpg, next(row.split(":")[9] for row in rows if row.startswith("fpr:"))
 
 
 def _driver(place: Path, version: str, nvidia_smi: Path, libraries: Mapping[str, str | Path]) -> None:
@@ -104,7 +114,7 @@ def _package(
     _run(["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(tree), str(place / f"{name}_{version}_amd64.deb")])
 
 
-def _index(place: Path, gpg: list[str]) -> None:
+def _index(place: Path) -> None:
     shutil.rmtree(place / "build")
     entries = []
     for path in sorted(place.glob("*.deb")):
@@ -120,6 +130,10 @@ def _index(place: Path, gpg: list[str]) -> None:
         sums.append(f" {hashlib.sha256(content).hexdigest()} {len(content)} {name}\n")
     date = formatdate(usegmt=True).replace("GMT", "UTC")
     (place / "Release").write_text(f"Origin: test\nSuite: stable\nDate: {date}\nSHA256:\n{''.join(sums)}")
+
+
+def _sign(place: Path, gpg: list[str]) -> None:
+    (place / "InRelease").unlink(missing_ok=True)
     _run([*gpg, "--clearsign", "--output", str(place / "InRelease"), str(place / "Release")])
 
 

@@ -28,14 +28,14 @@ _OS = "[os]\nname=os\nbaseurl=file:///packages/os\nenabled=1\ngpgcheck=0\nrepo_g
 
 
 class RpmHost(DriverHost):
-    """The host. before: what it had before the tests; second: fingerprint of the second key."""
+    """The host. before: what it had before the tests."""
 
     def __init__(self, root: Path, repositories: RpmRepositories, distribution: Distribution) -> None:
         super().__init__(str(root), repositories)
         # Beside the host of the tests for apt, in one run.
         self._name += f"-{distribution.name}"
         self.distribution = distribution
-        self.folder, self.second = repositories.folder, repositories.second
+        self.folder = repositories.folder
         self.before: dict[str, str] = {}
         self.files_before: dict[str, str] = {}
 

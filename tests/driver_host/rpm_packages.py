@@ -127,8 +127,6 @@ class RpmRepositories(Repositories):
     `empty`, and `os`, the distribution's own, unsigned. fingerprint, second: of the keys, which lie beside them as key.asc and second.asc.
     """
 
-    second: str
-
 
 def make_rpm(root: Path, distribution: Distribution, versions: Sequence[str], nvidia_smi: Path) -> RpmRepositories:
     """Build them below /srv of a root that has rpmbuild and createrepo_c."""

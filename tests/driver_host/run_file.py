@@ -3,7 +3,8 @@
 """A stand-in for NVIDIA-Linux-*.run: a script with an archive at its end, whose options, order and messages are those of nvidia-installer.
 
 As the source of nvidia-installer has it: an option that its branch does not know ends it; a module that is loaded and in use ends it unless
-it may install beside; an earlier installation is removed first; nvidia-uninstall goes by a list of files. The module is a file.
+it may install beside; an earlier installation is removed first; only then it looks for dkms; nvidia-uninstall goes by a list of files. The
+module is a file.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ release=$(uname -r)
 test -e "/usr/src/linux-headers-$release/Makefile" || fail "Unable to find the kernel source tree for the currently running kernel."
 test "$(cat @FAULT@ 2>/dev/null)" != build || fail "Unable to build the NVIDIA kernel module: cc1: out of memory"
 test ! -x /usr/bin/nvidia-uninstall || /usr/bin/nvidia-uninstall --silent
+command -v dkms > /dev/null || fail "Failed to find dkms on the system!"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tail -n +@LINES@ "$0" | tar -xz -C "$work"

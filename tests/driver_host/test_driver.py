@@ -7,6 +7,8 @@ The tests follow each other on one host, as its administrator would go.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,8 +25,60 @@ def files(host: DriverHost) -> str:
     return host.sh("find /etc /lib/modules -type f ! -name '*-' ! -path '/etc/alternatives/*' | sort | xargs sha256sum")
 
 
-def test_headers_that_no_repository_has_are_rejected_before_anything_is_changed(host: DriverHost) -> None:
+@contextmanager
+def instead_of(host: DriverHost, folder: str, script: str) -> Iterator[None]:
+    """While in it, the host sees what the script makes, in an empty folder, in the place of one of the kernel's folders."""
+    host.sh(f"mount -t tmpfs none {folder}; cd {folder}; {script}")
+    try:
+        yield
+    finally:
+        host.sh(f"umount {folder}")
+
+
+def test_a_distribution_that_there_are_no_drivers_for_is_rejected_before_anything_is_changed(host: DriverHost) -> None:
     BEFORE.update(packages=host.packages(), files=files(host))
+    text = 'ID=debian\nVERSION_ID="11"\nPRETTY_NAME="Debian GNU/Linux 11 (bullseye)"\n'
+    host.sh("cp --remove-destination -L /etc/os-release /root/os-release.kept; cat > /etc/os-release", stdin=text)
+    try:
+        assert "distribution: found Debian GNU/Linux 11 (bullseye) on x86_64" in rejection(host.role(gpushare_driver_version=FIRST))
+    finally:
+        host.sh("cp /root/os-release.kept /etc/os-release")
+    assert (host.packages(), files(host)) == (BEFORE["packages"], BEFORE["files"])
+
+
+def test_secure_boot_is_found_and_explained_before_anything_is_changed(host: DriverHost) -> None:
+    variable = "efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    with instead_of(host, "/sys/firmware", f"mkdir -p efi/efivars; printf '\\006\\000\\000\\000\\001' > {variable}"):
+        said = rejection(host.role(gpushare_driver_version=FIRST))
+        assert "secure_boot: found a kernel that accepts signed modules only (Secure Boot enabled)" in said
+        assert "mokutil --import KEY" in said
+        assert changed(host.role("--check", gpushare_driver_version=FIRST, gpushare_driver_own_key=True)) >= 2
+    assert (host.packages(), files(host)) == (BEFORE["packages"], BEFORE["files"])
+
+
+def test_nouveau_that_is_loaded_is_blacklisted_and_keeps_the_driver_out_until_the_reboot(host: DriverHost) -> None:
+    with instead_of(host, "/sys/module", "mkdir nouveau"):
+        done = host.role(gpushare_driver_version=FIRST, gpushare_driver_reboot_ok=True)
+        assert changed(done) >= 2
+        assert "Reboot required on me: nouveau is loaded and keeps the cards from NVIDIA's driver" in done.stdout
+        assert "blacklist nouveau" in host.sh("cat /etc/modprobe.d/gpushare-nouveau.conf")
+        assert not host.loaded()
+        done = host.role(gpushare_driver_version=FIRST)
+        assert changed(done) == 0
+        assert "Reboot required" in done.stdout
+    host.reboot()
+    assert FIRST in host.loaded()
+    # As the boot does with what is enabled.
+    host.sh("systemctl start nvidia-persistenced")
+    done = host.role(gpushare_driver_version=FIRST)
+    assert changed(done) == 0
+    assert "Reboot required" not in done.stdout
+    assert changed(host.role(gpushare_driver_state="absent")) >= 2
+    assert (host.packages(), files(host)) == (BEFORE["packages"], BEFORE["files"])
+    host.sh("rm -rf /proc/driver/nvidia")
+
+
+def test_headers_that_no_repository_has_are_rejected_before_anything_is_changed(host: DriverHost) -> None:
     host.sh("mv /etc/apt/sources.list.d/headers.list /root; rm -rf /var/lib/apt/lists/*")
     try:
         assert "no package linux-headers-" in rejection(host.role(gpushare_driver_version=FIRST))
@@ -38,9 +92,10 @@ def test_headers_that_no_repository_has_are_rejected_before_anything_is_changed(
     [
         ({"gpushare_driver_fingerprints": ["A" * 40]}, "is not trusted"),
         ({"gpushare_driver_repository": "file:///nowhere"}, "apt cannot use the repository file:///nowhere"),
+        # The repository has another key than the one that is trusted.
+        ({"gpushare_driver_repository": "file:///packages/driver-second"}, "apt cannot use the repository file:///packages/driver-second"),
         ({"gpushare_driver_version": "999.1"}, "no version 999.1 of nvidia-driver-cuda"),
         ({"gpushare_driver_version": ""}, "no gpushare_driver_version"),
-        ({"gpushare_driver_source": "run_file", "gpushare_driver_run_file": "/root/NVIDIA-550.163.01.run"}, "cannot be read"),
     ],
 )
 def test_what_cannot_be_installed_leaves_the_driver_out(host: DriverHost, variables: dict[str, Any], words: str) -> None:
@@ -97,16 +152,22 @@ def test_until_the_reboot_each_run_reports_it_and_after_it_none(host: DriverHost
     assert "Reboot required" not in done.stdout
 
 
-def test_a_downgrade_is_a_change_as_well(host: DriverHost) -> None:
+def test_a_downgrade_from_a_repository_whose_key_was_rotated(host: DriverHost) -> None:
     assert "(downgrade)" in rejection(host.role(gpushare_driver_version=OLD))
-    assert changed(host.role(gpushare_driver_version=OLD, gpushare_driver_change_ok=True)) >= 1
+    rotated = {"gpushare_driver_repository": "file:///packages/driver-second", "gpushare_driver_change_ok": True}
+    assert "apt cannot use the repository" in rejection(host.role(gpushare_driver_version=OLD, **rotated))
+    assert {host.packages()[name] for name in OURS} == {f"{NEW}-1"}
+    rotated |= {"gpushare_driver_key": "/packages/second.asc", "gpushare_driver_fingerprints": [host.second]}
+    assert changed(host.role(gpushare_driver_version=OLD, **rotated)) >= 1
     assert {host.packages()[name] for name in OURS} == {f"{OLD}-1"}
     host.reboot()
+    assert changed(host.role(gpushare_driver_version=OLD, **rotated)) == 0
 
 
 def test_absent_gives_back_the_packages_and_files_of_before(host: DriverHost) -> None:
     done = host.role(gpushare_driver_state="absent")
     assert changed(done) >= 2
+    assert f"Reboot required on me: kernel module {OLD} stays loaded until then" in done.stdout
     assert host.packages() == BEFORE["packages"]
     assert files(host) == BEFORE["files"]
     assert host.sh("ls /var/lib/gpushare/journal 2>/dev/null || true") == ""

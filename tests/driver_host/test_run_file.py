@@ -44,6 +44,9 @@ def run_files(host: DriverHost) -> None:
         host.sh(f"install -m 0600 /packages/{made.name} {path_of(version)}")
 
 
+DKMS: Final = "/usr/sbin/dkms"
+
+
 def parts(host: DriverHost) -> list[str]:
     """What of a driver lies on the host's disk."""
     places = "/lib/modules/$(uname -r)/updates/dkms/nvidia.ko /usr/lib/*/libnvidia-ml.so.1 /usr/bin/nvidia-smi /usr/bin/nvidia-uninstall"
@@ -51,10 +54,22 @@ def parts(host: DriverHost) -> list[str]:
 
 
 def test_a_run_file_that_everybody_may_write_is_not_run(host: DriverHost) -> None:
-    host.sh(f"chmod 0666 {path_of(OLD)}")
+    host.sh(f"printf '#!/bin/sh\\n' > {DKMS}; chmod 0755 {DKMS}; chmod 0666 {path_of(OLD)}")
     assert "is no file that only root may write; nothing was changed" in rejection(host.role(**wanted(OLD)))
-    host.sh(f"chmod 0600 {path_of(OLD)}")
+    host.sh(f"chmod 0600 {path_of(OLD)}; rm {DKMS}")
     assert (parts(host), host.loaded()) == ([], "")
+
+
+def test_without_dkms_it_is_not_run_because_it_would_fail_half_way(host: DriverHost) -> None:
+    said = rejection(host.role(**wanted(OLD)))
+    assert "no program dkms: the installer would remove the driver that is there, and then fail" in said
+    assert (parts(host), host.loaded()) == ([], "")
+    host.sh(f"printf '#!/bin/sh\\n' > {DKMS}; chmod 0755 {DKMS}")
+
+
+def test_one_that_there_is_not_is_named(host: DriverHost) -> None:
+    elsewhere = f"/srv/NVIDIA-Linux-x86_64-{OLD}.run"
+    assert f"the run file {elsewhere} cannot be read" in rejection(host.role(**wanted(OLD, gpushare_driver_run_file=elsewhere)))
 
 
 def test_one_that_cannot_build_its_module_is_named_with_the_words_of_its_log(host: DriverHost) -> None:

@@ -12,12 +12,14 @@ due is asked of the host, and what was there before is noted before it changes.
 from __future__ import annotations
 
 import os
+import posixpath
 import stat
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import computing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import BLACKLIST, BLACKLIST_FILE, RUN_FILE_LOG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
@@ -81,6 +83,8 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
     result, journal = Result(), Journal(root)
     initramfs = next((one for one in _REBUILDERS if Host(root).program(one[0])), _REBUILDERS[0])
     mine = [entry for entry in journal.entries() if entry.owner == OWNER]
+    if any(entry.path == _RUN_FILE for entry in mine):
+        _check_unused(Host(root))
     for entry in mine:
         if entry.path.startswith(_SERVICE):
             unit = entry.path[len(_SERVICE) :]
@@ -126,7 +130,7 @@ def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Resu
     if _is_whole(driver(host), wanted.version):
         return
     path = wanted.run_file[0]
-    _check_run_file(host.outside(path))
+    _check_run_file(host, path)
     result.steps.append(f"run {path}")
     if dry:
         return
@@ -153,17 +157,49 @@ def _parts(parts: Driver) -> str:
     return f"{parts.installed or 'no'} kernel module, {parts.library or 'no'} library and {smi}"
 
 
-def _check_run_file(path: str) -> None:
+def _check_run_file(host: Host, path: str) -> None:
+    """It runs as root: nobody else may write it, nor put another file in its place."""
+    real = host.real(path)
     try:
-        status = os.stat(path)
+        status = os.stat(host.outside(real))
+        folders = {one: os.stat(host.outside(one)) for one in _folders_above(real)}
     except OSError as error:
         raise DriverError(
             f"the run file {path[:80]} cannot be read ({error.strerror}); nothing was changed: copy it to the host"
         ) from error
-    if not stat.S_ISREG(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
+    open_ = next((one for one, found in folders.items() if _is_writable(found) and not found.st_mode & stat.S_ISVTX), None)
+    if open_ is not None:
+        raise DriverError(
+            f"the run file {path[:80]} is in a folder that others than root may write, {open_[:80]}; nothing was changed: they could put "
+            "another file in its place, so move it to a folder of root's, such as /root, and check its sum again"
+        )
+    if not stat.S_ISREG(status.st_mode) or _is_writable(status):
         raise DriverError(
             f"the run file {path[:80]} is no file that only root may write; nothing was changed: it would run as root, so give it to "
             "root with mode 0600 and check its sum again"
+        )
+
+
+def _folders_above(path: str) -> List[str]:
+    found = []
+    while path != "/":
+        path = posixpath.dirname(path)
+        found.append(path)
+    return found
+
+
+def _is_writable(status: os.stat_result) -> bool:
+    """Whether others than root may write it."""
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or status.st_uid not in (0, os.geteuid())
+
+
+def _check_unused(host: Host) -> None:
+    """nvidia-uninstall takes the driver away from whatever uses it."""
+    pids = computing(host)
+    if pids:
+        raise DriverError(
+            f"the driver is to be uninstalled, but processes use the cards ({', '.join(map(str, pids[:8]))}); nothing was changed: drain "
+            "the node, stop them and run again"
         )
 
 

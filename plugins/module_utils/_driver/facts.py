@@ -183,7 +183,7 @@ def processes_on(report: SmiReport, host: Host) -> List[str]:
             found[process.pid] = _in_words(process.pid, process.name, pod)
     if report.problem is not None:
         pods = Pods(host)
-        for pid in _computing(host):
+        for pid in computing(host):
             name = (host.text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip() or host.line(f"/proc/{pid}/comm") or "?"
             found.setdefault(pid, _in_words(pid, name, pods.of(pid)))
     return [found[pid] for pid in sorted(found)][:_MOST_PROCESSES]
@@ -194,7 +194,7 @@ def _in_words(pid: int, name: str, pod: Optional[Pod]) -> str:
     return f"{pid} ({shown})" + (f" of {pod}" if pod else "")
 
 
-def _computing(host: Host) -> List[int]:
+def computing(host: Host) -> List[int]:
     """The processes that have the driver's memory manager open."""
     return [pid for pid in (int(name) for name in host.names("/proc") if name.isdigit()) if _has_it_open(host, pid)]
 

@@ -31,6 +31,8 @@ BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the cards.\nbl
 RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
 # The first branches whose installer has --kernel-module-type, and --allow-installation-with-running-driver.
 _FIRST_TYPED, _FIRST_BESIDE = 560, 545
+# B200, B300, GB200, GB300: their NVSwitches are behind network controllers or in other machines, not on the PCI bus.
+_HIDDEN_FABRIC = ("0x2901", "0x3182", "0x2941", "0x31c2")
 _VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
 # What the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
 _OF_DRIVER = {"branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}
@@ -173,6 +175,11 @@ def _generations(draft: _Draft) -> List[Generation]:
             draft.notes.append(f"the card with PCI device id {device[:12]} is not known to this release: its driver was not checked")
         elif one not in found:
             found.append(one)
+    if any(device.lower() in _HIDDEN_FABRIC for device in draft.facts.devices) and draft.wish.fabric != "never":
+        draft.notes.append(
+            "cards of this kind may be connected by NVSwitches that the PCI bus does not show: install their software (fabric manager with "
+            f"nvlsm, or imex) yourself, in exactly the version {draft.wish.version}, and set gpushare_driver_fabric: never"
+        )
     if not draft.facts.devices:
         draft.notes.append("the PCI bus shows no NVIDIA card, so that the driver was not checked against the cards")
     return found

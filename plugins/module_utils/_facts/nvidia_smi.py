@@ -172,9 +172,9 @@ def parse(text: str) -> SmiReport:
     gpus = log.findall("gpu")[:_MOST_CARDS]
     cards = tuple(_card(index, gpu) for index, gpu in enumerate(gpus))
     problem = diagnosis.unlisted(_number(log.findtext("attached_gpus")), len(cards))
-    for card, gpu in zip(cards, gpus):
+    for index, gpu in enumerate(gpus):
         answers = [(gpu.findtext(path) or "").strip() for path in ("fb_memory_usage/total", "uuid")]
-        problem = problem or diagnosis.unusable(f"card {card.index} ({card.pci or 'no PCI address'})", answers)
+        problem = problem or diagnosis.unusable(f"card {index} ({cards[index].pci or 'no PCI address'})", answers)
     # Since 610 the kernel's and the user's side have versions of their own.
     driver = _text(log.findtext("driver_version")) or _text(log.findtext("kmd_version"))
     cuda = _text(log.findtext("cuda_version")) or _text(log.findtext("cuda_umd_version"))

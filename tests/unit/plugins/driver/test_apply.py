@@ -236,6 +236,21 @@ def test_a_run_file_is_run_once(installer: Machine) -> None:
     assert installer.calls == ["/usr/bin/nvidia-uninstall --silent"]
 
 
+def test_the_driver_of_a_run_file_is_not_uninstalled_while_a_process_computes(installer: Machine) -> None:
+    installer.answers["sh"] = lambda argv: Outcome(argv, 1)
+    with pytest.raises(DriverError):
+        present(run_file(installer), installer.run, False, str(installer.root))
+    installer.root.program("/usr/bin/nvidia-uninstall")
+    installer.root.link("/proc/77/fd/5", "/dev/nvidia-uvm")
+    installer.calls.clear()
+    with pytest.raises(DriverError, match=r"processes use the cards \(77\); nothing was changed"):
+        absent(installer.run, False, str(installer.root))
+    assert installer.calls == []
+    installer.root.at("/proc/77/fd/5").unlink()
+    absent(installer.run, False, str(installer.root))
+    assert installer.calls == ["/usr/bin/nvidia-uninstall --silent"]
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_run_file_that_fails_half_way_says_what_the_host_has_and_what_its_log_says(installer: Machine, status: int) -> None:
     installer.root.file("/var/log/gpushare-nvidia-installer.log", "-> Building\nERROR: Failed to build the kernel module: cc1 missing\n")
@@ -281,6 +296,14 @@ def test_a_run_file_that_others_may_write_is_not_run(installer: Machine, mode: i
     with pytest.raises(DriverError, match="only root may write"):
         present(run_file(installer), installer.run, False, str(installer.root))
     assert installer.calls == []
+
+
+@pytest.mark.parametrize(("mode", "runs"), [(0o777, False), (0o775, False), (0o1777, True), (0o755, True)])
+def test_a_run_file_that_others_may_replace_is_not_run(installer: Machine, mode: int, runs: bool) -> None:
+    installer.root.at(RUN_FILE).parent.chmod(mode)
+    with pytest.raises(DriverError, match="in a folder that others than root may write, /root" if not runs else "NVIDIA's installer"):
+        present(run_file(installer), installer.run, False, str(installer.root))
+    assert bool(installer.calls) is runs
 
 
 def test_a_run_file_that_there_is_not(installer: Machine) -> None:

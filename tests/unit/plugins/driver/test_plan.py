@@ -303,6 +303,13 @@ def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:
     assert checks(plan(wish=replace(DISTRIBUTION, fabric="never"), switches=4)) == []
 
 
+def test_nvswitches_that_the_bus_does_not_show_are_noted() -> None:
+    (note,) = plan(devices=(B200,)).notes
+    assert "in exactly the version 580.126.20" in note
+    assert plan(devices=("0x31C2",)).notes
+    assert plan(wish=replace(CURRENT, fabric="never"), devices=(B200,)).notes == plan(devices=(H100,)).notes == ()
+
+
 def test_nouveau_is_blacklisted_once() -> None:
     assert plan().blacklist
     assert not plan(nouveau_blacklisted=True).blacklist

@@ -4,8 +4,8 @@
 
 The 535 outputs are recordings of the real nvidia-smi 535.261.03 on the lab's simulated cards. Those of other generations are written
 by hand with the tags of their document types: 384 (v8), 470 (v11), 550 (v12), 580 and 610 (v13). The card that is lost has the words of the
-recordings in NVIDIA/k8s-test-infra, tests/e2e/go/assertions/nvidiasmi/testdata. The parser was also run on all recordings of real cards there
-(drivers 570, 580, 595) and in influxdata/telegraf, plugins/inputs/nvidia_smi/testdata (418 to 595): it reads each of them.
+recordings in NVIDIA/k8s-test-infra, tests/e2e/go/assertions/nvidiasmi/testdata. The parser was also run on the recordings of real cards
+there (drivers 570, 580, 595) and in influxdata/telegraf, plugins/inputs/nvidia_smi/testdata (418 to 595): it reads each of them.
 """
 
 from __future__ import annotations
@@ -221,9 +221,7 @@ def test_a_card_that_is_attached_and_does_not_answer() -> None:
     assert (found.problem.kind, found.problem.found) == ("card_lost", "3 cards attached, of which 2 answer")
 
 
-@pytest.mark.parametrize(
-    "name", ["384_two_cards", "470_mig", "535_two_cards", "550_remapped", "580_lost", "580_no_memory", "610_recovery"]
-)
+@pytest.mark.parametrize("name", ["384_two_cards", "470_mig", "535_two_cards", "550_remapped", "580_lost", "580_no_memory", "610_recovery"])
 def test_a_report_survives_the_way_through_json(name: str) -> None:
     for found in (report(Outcome(ARGV, 0, read(name))), report(Outcome(ARGV, 6, "No devices were found"))):
         assert SmiReport.from_dict(json.loads(json.dumps(found.as_dict()))) == found
