@@ -19,6 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 
 #: On a node that we cordoned: the role that did.
 ANNOTATION = "gpushare/cordoned-by"
+#: Whose change the API server says it was. An administrator who takes our cordon back leaves the annotation, and may cordon later.
+MANAGER = "gpushare-drain"
 _MIRROR = "kubernetes.io/config.mirror"
 _REJECTED = re.compile(r'error when (?:evicting|deleting) pods/"?([^"\s]+)"? -n "?([^"\s]+?)"?(?:\s*\(will retry[^)]*\))?: ([^\n]{1,300})')
 # kubectl's last words about each pod that is left: they do not say why.
@@ -74,13 +76,13 @@ def cordon(kubectl: Kubectl, node: str, owner: str, dry: bool) -> bool:
 
 
 def uncordon(kubectl: Kubectl, node: str, dry: bool) -> bool:
-    """Make the node schedulable where our annotation is on it; whether that was so."""
-    found = _node(kubectl, node)
-    if ANNOTATION not in ((found.get("metadata") or {}).get("annotations") or {}):
+    """Make the node schedulable where our annotation is on it and the cordon is ours; whether that was so."""
+    found = _node(kubectl, node, "--show-managed-fields")
+    if ANNOTATION not in ((found.get("metadata") or {}).get("annotations") or {}) or not _is_ours(found):
         return False
     if not dry:
         patch = {"spec": {"unschedulable": None}, "metadata": {"annotations": {ANNOTATION: None}}}
-        kubectl.text(["patch", "node", node, "--type=merge", f"--patch={json.dumps(patch)}"])
+        kubectl.text(["patch", "node", node, "--type=merge", f"--field-manager={MANAGER}", f"--patch={json.dumps(patch)}"])
     return True
 
 
@@ -110,8 +112,8 @@ def name_of(pod: Mapping[str, Any]) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-def _node(kubectl: Kubectl, node: str) -> Dict[str, Any]:
-    found = kubectl.json(["get", "node", node, "--ignore-not-found"])
+def _node(kubectl: Kubectl, node: str, *options: str) -> Dict[str, Any]:
+    found = kubectl.json(["get", "node", node, "--ignore-not-found", *options])
     if found is None:
         cure = "join the host to the cluster, or set gpushare_node_name"
         raise DrainError(f"the cluster has no node {node}; expected the node of this host; {cure}")
@@ -124,7 +126,14 @@ def _is_schedulable(kubectl: Kubectl, node: str) -> bool:
 
 def _cordon(kubectl: Kubectl, node: str, owner: str) -> None:
     patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {ANNOTATION: owner}}}
-    kubectl.text(["patch", "node", node, "--type=merge", f"--patch={json.dumps(patch)}"])
+    kubectl.text(["patch", "node", node, "--type=merge", f"--field-manager={MANAGER}", f"--patch={json.dumps(patch)}"])
+
+
+def _is_ours(node: Mapping[str, Any]) -> bool:
+    """Whether nobody but we cordoned it."""
+    fields = (node.get("metadata") or {}).get("managedFields") or ()
+    who = [one.get("manager") for one in fields if "f:unschedulable" in ((one.get("fieldsV1") or {}).get("f:spec") or {})]
+    return all(one == MANAGER for one in who)
 
 
 def _controller(pod: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:

@@ -56,6 +56,7 @@ class Cluster:
             return 0, json.dumps({"kind": "List", "items": self.pods}), ""
         self.calls.append(words)
         if words[0] == "patch":
+            self._owned(next(word for word in words if word.startswith("--field-manager="))[16:])
             patch = json.loads(next(word for word in words if word.startswith("--patch="))[8:])
             for part, values in patch.items():
                 target = self.node[part]
@@ -69,6 +70,22 @@ class Cluster:
         if self.stays:
             return 1, "", BUDGET * 3 + TIMEOUT + 'error: unable to drain node "n" due to error: drain did not complete within 20s'
         return 0, "", ""
+
+    def _owned(self, manager: str) -> None:
+        """Whose change the node's `unschedulable` is, as the API server has it."""
+        fields = {"f:spec": {"f:unschedulable": {}}, "f:metadata": {"f:annotations": {}}}
+        self.node["metadata"]["managedFields"] = [
+            {"manager": "kubelet", "operation": "Update", "fieldsV1": {"f:status": {}}, "subresource": "status"},
+            {"manager": manager, "operation": "Update", "fieldsV1": fields},
+        ]
+
+    def by_hand(self, cordoned: bool) -> None:
+        """What `kubectl cordon` and `kubectl uncordon` do: they leave annotations."""
+        self.node["spec"].pop("unschedulable", None)
+        self.node["metadata"].pop("managedFields", None)
+        if cordoned:
+            self.node["spec"]["unschedulable"] = True
+            self._owned("kubectl")
 
     @property
     def cordoned(self) -> bool:
@@ -115,6 +132,26 @@ def test_the_cordon_of_a_run_that_was_killed_is_ours() -> None:
     drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False)
     drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False)
     assert uncordon(cluster.kubectl, "n", False)
+    assert not cluster.cordoned
+
+
+def test_a_cordon_by_an_administrator_after_a_run_that_was_killed_stays() -> None:
+    cluster = Cluster(pod("a"))
+    drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False)
+    cluster.by_hand(cordoned=False)
+    cluster.by_hand(cordoned=True)
+    assert ANNOTATION in cluster.node["metadata"]["annotations"]
+    assert drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False).done
+    assert not uncordon(cluster.kubectl, "n", False)
+    assert cluster.cordoned
+
+
+def test_an_annotation_that_was_left_on_a_schedulable_node_is_removed() -> None:
+    cluster = Cluster(pod("a"))
+    drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False)
+    cluster.by_hand(cordoned=False)
+    assert uncordon(cluster.kubectl, "n", False)
+    assert cluster.node["metadata"]["annotations"] == {}
     assert not cluster.cordoned
 
 
