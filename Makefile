@@ -103,6 +103,11 @@ test-binds: venv ## A hundred thousand binds in virtual time twice, and every fl
 	@cd tests && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 100000 --seed $$seed --json ../docs/project/benchmarks/binds-$$seed.json; done
 	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --without-each 100000
 
+.PHONY: isolation
+isolation: venv ## What each isolation stops on this machine's card, and the throughput of 1, 2 and 4 processes (root, a card, minutes)
+	$(call say,bench.isolation)
+	@$(subst bench.scheduling,bench.isolation,$(BENCH)) --json docs/project/benchmarks/isolation.json
+
 .PHONY: bench
 bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes, and the device plugin's answers; prints ratios and writes JSON (half an hour)
 	$(call say,500 nodes)

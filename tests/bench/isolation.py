@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What each isolation stops on a real card, and what sharing costs: `python -m bench.isolation [--json FILE]`, as root.
+"""What each isolation stops on a real card, and what sharing costs: `make isolation`, as root.
 
 It runs by itself on any host with a card, without a cluster: each isolation that the driver has, with a process that allocates more than
 its share, and the throughput of one, two and four processes with MPS and without. It says what it cannot run here and why. Exit status:
-0 if all that ran did what docs/isolation.md states, 1 if something did not, 2 if nothing could run.
+0 if all that ran did what docs/operate/isolation.md states, 1 if something did not, 2 if nothing could run.
 """
 
 from __future__ import annotations
@@ -332,7 +332,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         nvml.stop()
     for line in lines(report, card):
         print(line)
-    if options.json:
+    # Where nothing could run, the results of another machine stay.
+    if options.json and report.status != 2:
         options.json.write_text(json.dumps(report.to_json(card), indent=1) + "\n")
     return report.status
 

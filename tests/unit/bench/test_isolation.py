@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -181,6 +180,7 @@ def test_a_machine_without_a_card_is_told_so(tmp_path: Path, capsys: pytest.Capt
         raise isolation.NvmlError("libnvidia-ml.so.1 was not found")
 
     monkeypatch.setattr(isolation, "first_card", none)
+    (tmp_path / "out.json").write_text("of another machine")
     assert isolation.main(["--json", str(tmp_path / "out.json")]) == 2
     assert capsys.readouterr().out == "all: not run: libnvidia-ml.so.1 was not found\n"
-    assert json.loads((tmp_path / "out.json").read_text())["cannot"] == {"all": "libnvidia-ml.so.1 was not found"}
+    assert (tmp_path / "out.json").read_text() == "of another machine"

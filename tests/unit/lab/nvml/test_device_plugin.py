@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from unit.lab.nvml.conftest import SOURCES
 _RUNTIME = Path(gpushare_runtime.__file__).parents[1]
 # One request a line: "events" makes a subscription, "wait" asks it, "facts N" and "count" ask as the plugin does.
 _CHILD = """
-import dataclasses, json, pathlib, sys
+import dataclasses, json, os, pathlib, sys
 from gpushare_runtime.device_plugin.gpu import nvml as device_plugin_nvml
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
@@ -42,6 +43,8 @@ for line in sys.stdin:
             answer = nvml.start()
         elif name == "devices":
             answer, device_plugin_nvml._DEVICES = None, pathlib.Path(arguments[0])
+        elif name == "nobody":
+            answer = os.seteuid(65534)
         elif name == "limit":
             answer = nvml.limit_memory(arguments[0], arguments[1], json.loads(arguments[2]))
         elif name == "processes":
@@ -255,6 +258,21 @@ def test_what_a_driver_does_not_limit(machine: Any, card: Any) -> None:
     assert answer(1, pod) == ""
     machine.command("limits", "any-hierarchy")
     assert answer(1, older) == ""
+
+
+def test_only_root_may_limit(machine: Any, card: Any) -> None:
+    # pytest's own folders are closed to others.
+    with tempfile.TemporaryDirectory() as name:
+        open_to_all = replace(machine, root=Path(name))
+        open_to_all.root.chmod(0o755)
+        open_to_all.write(card(0))
+        open_to_all.command("limits", "misc")
+        pod, it = group_at(open_to_all, "kubepods/pod1"), Child(open_to_all)
+        assert it(f"limit {card(0).uuid} {pod} {GIB}") is None
+        it("nobody")
+        assert it(f"limited {card(0).uuid} {pod}") == [GIB, 0]
+        assert "run as root" in it(f"limit {card(0).uuid} {pod} {2 * GIB}")["error"]
+        assert it(f"limited {card(0).uuid} {pod}") == [GIB, 0]
 
 
 def test_processes_are_listed_with_their_memory(machine: Any, card: Any) -> None:

@@ -5,11 +5,15 @@
 from __future__ import annotations
 
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 
 from gpushare_runtime.device_plugin.gpu import pod_memory
 from gpushare_runtime.device_plugin.gpu.pod_memory import read_use
+from gpushare_runtime.device_plugin.host import pod_processes
+from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory, whole
 from unit.runtime.device_plugin.plugin import World, path_of, world
@@ -75,6 +79,102 @@ def test_no_byte_is_ever_attributed_to_a_wrong_pod() -> None:
             assert size < {"a": 10_000, "b": 1_000_000, "c": 10**9}[uid], (seed, found)
             attributed += 1
     assert attributed > 300, "most processes live for longer than a reading"
+
+
+class Proc:
+    """/proc as the kernel has it, with trees of processes in the control groups of containers. Between any two reads a process starts
+    (mostly as the child of another one, in its group), ends, or moves into a container's group, as a container runtime's do. PIDs are few,
+    and given again at once.
+
+    owners: PID → number of the process, pod's UID; now, beside the files.
+    """
+
+    UIDS = ("11111111-2222-4333-8444-555555555555", "66666666-2222-4333-8444-555555555555")
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root = root
+        self.random = random.Random(seed)
+        self.owners: dict[int, tuple[int, str]] = {}
+        self._groups: dict[int, str] = {}
+        self._started = 0
+
+    def group(self, uid: str) -> str:
+        if not uid:
+            return self.random.choice(("/", "/system.slice/sshd.service", "/user.slice/pod.slice"))
+        slice_ = uid.replace("-", "_")
+        made = self.random.choice(("b1", "c2"))
+        return self.random.choice(
+            (
+                f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice_}.slice/cri-containerd-{made}.scope",
+                f"/kubepods/besteffort/pod{uid}/{made}",
+                f"/kubepods/pod{uid}/{made}/init.scope",
+            )
+        )
+
+    def live(self) -> None:
+        for _ in range(self.random.randint(0, 2)):
+            what, pid = self.random.random(), self.random.randint(2, 9)
+            if what < 0.3:
+                self.owners.pop(pid, None)
+                shutil.rmtree(self.root / str(pid), ignore_errors=True)
+            elif what < 0.5 and pid in self.owners and not self.owners[pid][1]:
+                self._put(pid, self.owners[pid][0], self.random.choice(self.UIDS), "")
+            else:
+                parent = self.random.choice([0, *self.owners])
+                self._started += 1
+                uid = self.owners[parent][1] if parent else self.random.choice(("", *self.UIDS))
+                self._put(pid, self._started, uid, self._groups.get(parent, ""))
+
+    def _put(self, pid: int, number: int, uid: str, group: str) -> None:
+        folder = self.root / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.owners[pid], self._groups[pid] = (number, uid), group or self.group(uid)
+        # A process that has exec'd itself has any name.
+        name = self.random.choice(("python", "a ) b", "(pod1)"))
+        (folder / "stat").write_text(f"{pid} ({name}) S 1 {pid} {pid} 0 -1 0 1 0 0 0 2 3 0 0 20 0 1 0 {1000 + number} 1000 10 0")
+        (folder / "cgroup").write_text(f"0::{self._groups[pid]}\n")
+
+    def size(self, pid: int) -> int:
+        """Tells whose it is."""
+        return {"": 1, self.UIDS[0]: 100, self.UIDS[1]: 10_000}[self.owners[pid][1]]
+
+
+class ProcDriver(FakeNvml):
+    """Knows the processes by their numbers, as the driver does."""
+
+    def __init__(self, proc: Proc) -> None:
+        super().__init__(16 * GIB)
+        self.proc = proc
+
+    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        self.proc.live()
+        found: list[tuple[int, int | None]] = [(pid, self.proc.size(pid)) for pid in self.proc.owners]
+        self.proc.live()
+        return found
+
+
+def test_a_thousand_trees_of_processes_with_pids_that_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real reader of /proc: something happens between any two files that it reads."""
+    read, attributed, doubted = pod_processes._read, 0, 0
+    for seed in range(1000):
+        proc = Proc(tmp_path / str(seed), seed)
+        for _ in range(20):
+            proc.live()
+
+        def between(path: str, proc: Proc = proc) -> bytes:
+            proc.live()
+            return read(path)
+
+        monkeypatch.setattr(pod_processes, "_read", between)
+        found = read_use(ProcDriver(proc), HostProcesses(proc.root), [card(0, 16)]).by_pod
+        for (uid, _), size in found.items():
+            each = {proc.UIDS[0]: 100, proc.UIDS[1]: 10_000}[uid]
+            assert size % each == 0, (seed, found)
+            assert size < 10 * each, (seed, found)
+            attributed += 1
+        doubted += not found
+        shutil.rmtree(proc.root, ignore_errors=True)
+    assert min(attributed, doubted) > 100, "some trees live for longer than a reading, and some do not"
 
 
 async def uses(it: World, uid: str, mib: int, pid: int = 7) -> None:
