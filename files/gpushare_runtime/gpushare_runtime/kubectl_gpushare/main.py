@@ -208,12 +208,12 @@ def _port(text: str) -> int:
 
 def _add_view_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml", "name"), default="table", help="default: table")
-    parser.add_argument("-w", "--watch", action="store_true", help="go on, and show what changes")
+    parser.add_argument("-w", "--watch", action="store_true", help="continue, and show each change")
     parser.add_argument("-l", "--selector", default="", metavar="LABELS", help="only objects with these labels: of nodes, or of pods")
     parser.add_argument("--prometheus", default="", metavar="URL", help="where memory in use comes from, for -o wide, json and yaml")
     parser.add_argument("--prometheus-token-file", default="", metavar="FILE", help="bearer token for it")
     parser.add_argument("--sort-by", default="", metavar="COLUMN", help="sort the rows by this column")
-    parser.add_argument("--reverse", action="store_true", help="the other way round")
+    parser.add_argument("--reverse", action="store_true", help="in reverse order")
     parser.add_argument("--no-headers", action="store_true", help="rows only")
 
 
