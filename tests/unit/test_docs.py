@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 import reference
 from gpushare_runtime.core import protocol
 from quality.tree import REPOSITORY, files, released
+from suites.table import SUITES
 from walks import faults
 from walks.pages import BLOCK, Block, blocks, codes, rows, section, steps
 
@@ -251,6 +252,12 @@ def unknown_command(quoted: str) -> str:
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 SCRIPTS = set(re.findall(r"^([\w-]+) = \"gpushare_runtime\.", (REPOSITORY / "files/gpushare_runtime/pyproject.toml").read_text(), re.M))
 UNITS = {path.name.partition(".")[0] for path in (REPOSITORY / "roles").glob("*/templates/gpushare-*.j2")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_suite_that_a_page_names_exists(page: str) -> None:
+    text = " ".join(prose(page).split())
+    assert set(re.findall(r"[Ss]uites? `([\w-]+)`", text)) - {suite.name for suite in SUITES} == set()
 
 
 @pytest.mark.parametrize("page", PAGES)
