@@ -95,7 +95,10 @@ class DriverHost:
             "gpushare_driver_fingerprints": [self._repositories.fingerprint],
             **variables,
         }
-        tasks = [{"ansible.builtin.include_role": {"name": "gpushare.kubernetes.nvidia_driver"}}]
+        return self.play([{"ansible.builtin.include_role": {"name": "gpushare.kubernetes.nvidia_driver"}}], *arguments, **settings)
+
+    def play(self, tasks: list[dict[str, Any]], *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+        """Run tasks on the host, from the host."""
         with tempfile.TemporaryDirectory(dir=self._repositories.folder) as folder:
             Path(folder).chmod(0o755)
             Path(folder, "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
