@@ -25,9 +25,9 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[s
 def test_5000_nodes_and_50000_pods(
     argv: tuple[str, ...], lines: int, source: str, given: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seconds, text = run(argv, given[source])
+    took, text = run(argv, given[source])
     assert len(text.splitlines()) == lines
     with capsys.disabled():
-        print(f"\nkubectl gpushare {' '.join(argv)} from the {source}: {seconds:.1f} s of CPU, target {TARGET_SECONDS:.0f} s")
+        print(f"\nkubectl gpushare {' '.join(argv)} from the {source}: {took.cpu:.1f} s of CPU, target {TARGET_SECONDS:.0f} s")
     # On a busy machine CPU time grows as well.
-    assert seconds < 10 * TARGET_SECONDS
+    assert took.cpu < 10 * TARGET_SECONDS

@@ -159,11 +159,11 @@ class Ledger:
 
     def _readable(self, pod: AllocatedPod) -> AllocatedPod:
         """With the cards that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
-        node = self._nodes.get(pod.node)
-        if node is None or pod.mirror or (pod.allocation is not None and node.possible(pod.allocation)):
-            return pod
         before = self.pod(pod.uid) if pod.uid not in self._reserved else None
-        if before is None or before.node != pod.node or before.allocation is None or not node.possible(before.allocation):
+        if before is None or before.node != pod.node or before.allocation is None or pod.mirror:
+            return pod
+        node = self._nodes[pod.node]
+        if (pod.allocation is not None and node.possible(pod.allocation)) or not node.possible(before.allocation):
             return pod
         return replace(pod, allocation=before.allocation)
 
@@ -288,12 +288,12 @@ class Ledger:
         return pod.request.in_context(Context(pod.namespace, labels, starts_group))
 
     def _put(self, pod: AllocatedPod) -> None:
-        known = self._node_of.get(pod.uid) == pod.node
-        if not known:
-            # Wherever it was before.
-            self.remove(pod.uid)
-        else:
+        before = self._node_of.get(pod.uid)
+        known = before == pod.node
+        if known:
             self._leave(self._nodes[pod.node].pod(pod.uid))
+        elif before is not None:
+            self.remove(pod.uid)
         if self._ensure(pod.node).put(pod) and known:
             # It may have other cards now.
             self._on_capacity_freed()

@@ -56,7 +56,7 @@ class NodeRecord:
 class CardUsage:
     """What is allocated, by card index. whole: how many pods have it whole; unknown: pods of which nobody knows the card.
 
-    clients: containers that use it.
+    clients: containers that use it. as_stated: every pod has what its annotations state, and the node reports nothing besides.
     """
 
     used: dict[int, int] = field(default_factory=dict)
@@ -64,6 +64,7 @@ class CardUsage:
     clients: dict[int, int] = field(default_factory=dict)
     whole: dict[int, int] = field(default_factory=dict)
     unknown: list[AllocatedPod] = field(default_factory=list)
+    as_stated: bool = False
 
     def add(self, cards: Mapping[int, int], core: int, whole: bool, clients: int = 1) -> None:
         for index, units in cards.items():
@@ -369,12 +370,13 @@ class NodeLedger:
     def _problems(self) -> list[str]:
         if self.inventory is None:
             return []
-        stated = self._stated()
+        usage = self.usage()
+        stated = usage if usage.as_stated else self._stated()
         found = [f"card {index}: {units} units are held beyond what it has" for index, units in sorted(self._overbooked(stated).items())]
         for index, core in sorted(stated.core.items()):
             if core > self.inventory.core:
                 found.append(f"card {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
-        for pod in self._pods.values():
+        for pod in self._pods.values() if not usage.as_stated else ():
             known = self.cards_of(pod)
             if known is None or (pod.uid in self._by_word and not known):
                 counts = "it counts against every card that could hold it" if known is None else _BY_WORD
@@ -424,7 +426,11 @@ class NodeLedger:
     def _known(self, uid: str) -> Mapping[int, int] | None:
         """`cards_of` the pod; nothing where only the node has heard of it."""
         pod = self._pods.get(uid)
-        return self.cards_of(pod) if pod is not None else {}
+        if pod is None:
+            return {}
+        if self._usage is not None and self._usage.as_stated and pod.allocation is not None:
+            return pod.allocation.by_card
+        return self.cards_of(pod)
 
     def _more_than(self, known: Mapping[int, int], uid: str) -> Iterator[tuple[int, int, bool]]:
         """(card, units, whether as the whole card) of the cards of which the node reports more than these units for a pod."""
@@ -437,13 +443,15 @@ class NodeLedger:
         return self._usage
 
     def _sum_up(self) -> CardUsage:
-        sums = CardUsage()
+        sums, as_stated = CardUsage(), not self.record.held.entries
         for pod in self._pods.values():
             known = self.cards_of(pod)
             if known is None:
                 sums.unknown.append(pod)
             else:
                 sums.add(known, pod.request.core, pod.whole, pod.request.clients)
+            as_stated = as_stated and pod.allocation is not None and known is pod.allocation.by_card
+        sums.as_stated = as_stated
         for uid in self.record.held.by_uid:
             known = self._known(uid)
             if known is not None:

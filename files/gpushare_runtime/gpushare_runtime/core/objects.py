@@ -51,7 +51,7 @@ def read_pending(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
         return None
     labels, nominated = labels_of(metadata), str(status.get("nominatedNodeName") or "")
     seconds = _seconds_to_bind(spec, labels)
-    return PendingPod(uid, namespace, name, request, labels, _priority_of(pod), nominated, _failure(status), seconds)
+    return PendingPod(uid, namespace, name, request, labels, _priority_of(spec), nominated, _failure(status), seconds)
 
 
 class PodReader:
@@ -67,15 +67,16 @@ class PodReader:
         self._said: set[tuple[str, str]] = set()
 
     def __call__(self, pod: Mapping[str, Any]) -> PodRecord | None:
-        metadata, status = pod["metadata"], pod.get("status") or {}
-        node, finished = (pod.get("spec") or {}).get("nodeName"), status.get("phase") in protocol.FINISHED_PHASES
+        metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+        node, finished = spec.get("nodeName"), status.get("phase") in protocol.FINISHED_PHASES
         if not node:
             pending = read_pending(pod)
             if finished and isinstance(pending, PendingPod):
                 return FinishedPod(pending.uid, _runs(status))
             return self._shared_parts(pending) if isinstance(pending, PendingPod) else pending
         uid, namespace, name = metadata["uid"], metadata["namespace"], metadata["name"]
-        asked = _asked(pod)
+        annotations = metadata.get("annotations") or {}
+        asked = _asked(spec, metadata, annotations)
         if asked is None:
             return None
         try:
@@ -88,14 +89,14 @@ class PodReader:
             return None
         if finished:
             return FinishedPod(uid, _runs(status))
-        labels = self._labels(metadata)
+        labels = self._shared(labels_of(metadata))
         # Of the copy of a static pod only its node can say what it has: anybody may make one, and write what he likes on it.
-        mirror = protocol.ANNOTATION_MIRROR in (metadata.get("annotations") or {})
-        allocation = None if mirror else self._allocation(metadata, node, request, asked)
+        mirror = protocol.ANNOTATION_MIRROR in annotations
+        allocation = None if mirror else self._allocation(metadata, annotations, node, request, asked)
         terminating = bool(metadata.get("deletionTimestamp"))
         # Anybody may write it into a pod of his own; a request is shorter.
-        evict = str((metadata.get("annotations") or {}).get(protocol.ANNOTATION_EVICT, ""))[:MOST_TEXT]
-        priority, alive = _priority_of(pod), _alive(status)
+        evict = str(annotations.get(protocol.ANNOTATION_EVICT, ""))[:MOST_TEXT]
+        priority, alive = _priority_of(spec), _alive(status)
         return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror, evict)
 
     def _request(self, pod: Mapping[str, Any], asked: str) -> Request | None:
@@ -109,22 +110,12 @@ class PodReader:
             self._keep(asked, request)
         return request
 
-    def _labels(self, metadata: Mapping[str, Any]) -> Labels:
-        written = metadata.get("labels")
-        if not written:
-            return ()
-        key = "labels", repr(written)
-        known: Labels | None = self._same.get(key)  # type: ignore[assignment]
-        if known is None:
-            known = self._shared(labels_of(metadata))
-            self._keep(key, known)
-        return known
-
     def _shared_parts(self, pod: PendingPod) -> PendingPod:
         return replace(pod, request=self._shared(pod.request), labels=self._shared(pod.labels))
 
-    def _allocation(self, metadata: Mapping[str, Any], node: str, request: Request, asked: str) -> Allocation | None:
-        annotations = metadata.get("annotations") or {}
+    def _allocation(
+        self, metadata: Mapping[str, Any], annotations: Mapping[str, Any], node: str, request: Request, asked: str
+    ) -> Allocation | None:
         texts = asked, *map(annotations.get, _ALLOCATED)
         known: Allocation | None = self._same.get(texts)  # type: ignore[assignment]
         if known is not None:
@@ -168,15 +159,15 @@ class PodReader:
             self._complaints(text)
 
 
-def _asked(pod: Mapping[str, Any]) -> str | None:
+def _asked(spec: Mapping[str, Any], metadata: Mapping[str, Any], annotations: Mapping[str, Any]) -> str | None:
     """All that `parse_request` reads of a pod, as text; None if it surely asks for nothing of ours."""
-    spec, metadata = pod.get("spec") or {}, pod.get("metadata") or {}
-    containers = [(one.get("name"), one.get("resources")) for one in spec.get("containers") or ()]
-    before = [(one.get("name"), one.get("resources"), one.get("restartPolicy")) for one in spec.get("initContainers") or ()]
-    text = repr((containers, before)) if before else repr(containers)
+    text = repr([(one.get("name"), one.get("resources")) for one in spec.get("containers") or ()])
+    before = spec.get("initContainers")
+    if before:
+        text += repr([(one.get("name"), one.get("resources"), one.get("restartPolicy")) for one in before])
     if _RESOURCES not in text:
         return None
-    annotations, label = metadata.get("annotations") or {}, (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
+    label = (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
     rules = {name: annotations[name] for name in annotations if name.startswith(RULES_PREFIX)}
     return f"{text} {label!r} {rules!r}" if rules or label is not None else text
 
@@ -227,10 +218,14 @@ def _seconds_to_bind(spec: Mapping[str, Any], labels: Labels) -> float:
     return GROUP_SECONDS if grouped else RESERVED_SECONDS
 
 
-def _priority_of(pod: Mapping[str, Any]) -> int:
+_MOST_PRIORITY: Final = 2**31
+"""The API has int32; a file may have any number."""
+
+
+def _priority_of(spec: Mapping[str, Any]) -> int:
     """As kube-scheduler counts it: 0 where none was resolved."""
-    priority = (pod.get("spec") or {}).get("priority")
-    return priority if isinstance(priority, int) else 0
+    priority = spec.get("priority")
+    return priority if isinstance(priority, int) and abs(priority) <= _MOST_PRIORITY else 0
 
 
 def read_node(node: Mapping[str, Any]) -> NodeRecord:

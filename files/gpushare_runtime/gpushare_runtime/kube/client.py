@@ -8,7 +8,7 @@ import asyncio
 import math
 import socket
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
@@ -141,16 +141,17 @@ class KubeClient:
         return await self._request("DELETE", path, params, body=orjson.dumps(body) if body else None, within=within)
 
     async def list_pages(
-        self, path: str, *, limit: int = PAGE, accept: str = JSON, **params: object
+        self, path: str, *, limit: int = PAGE, accept: str = JSON, decode: Callable[[bytes], Any] = orjson.loads, **params: object
     ) -> AsyncGenerator[dict[str, Any], None]:
         """The pages of a list, as the server sends them; the first is read with the newest resourceVersion.
 
+        decode: of a page; it may leave out what its caller does not read, and raises orjson.JSONDecodeError where there is no JSON.
         KubeError 410 in the middle: the list has become too old to go on. Begin again; limit=0 asks for one piece.
         """
         token = ""
         while True:
             query = {**params, **({"limit": limit} if limit else {}), **({"continue": token} if token else {})}
-            page = await self._request("GET", path, query, headers={"Accept": accept})
+            page = await self._request("GET", path, query, headers={"Accept": accept}, decode=decode)
             yield page
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
@@ -198,6 +199,7 @@ class KubeClient:
         headers: Mapping[str, str] | None = None,
         within: float | None = None,
         send_within: float = math.inf,
+        decode: Callable[[bytes], Any] = orjson.loads,
     ) -> dict[str, Any]:
         began = time.monotonic()
         deadline, send_by = began + (self._timeout if within is None else within), began + send_within
@@ -225,7 +227,7 @@ class KubeClient:
                 continue
             if status >= 400:
                 raise _error(status, data)
-            return _object(data)
+            return _object(data, decode)
 
     def _send(
         self,
@@ -312,9 +314,9 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
     return kind, value
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _object(data: bytes, decode: Callable[[bytes], Any] = orjson.loads) -> dict[str, Any]:
     try:
-        value = orjson.loads(data)
+        value = decode(data)
     except orjson.JSONDecodeError as error:
         raise KubeError(0, LOST, f"the API server sent no JSON ({error}): {data[:200]!r}") from None
     if not isinstance(value, dict):

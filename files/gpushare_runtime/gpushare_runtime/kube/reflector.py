@@ -59,7 +59,7 @@ class Reflector(Generic[T]):
         self._path = path
         self._on_replace = on_replace
         self._on_event = on_event
-        self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._selectors: dict[str, Any] = {"fieldSelector": field_selector, "labelSelector": label_selector}
         self._transform = transform or (lambda value: cast(T, value))
         self._unreadable = unreadable
         self._metadata_only = metadata_only

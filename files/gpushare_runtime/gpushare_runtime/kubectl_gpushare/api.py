@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import yaml
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
-from gpushare_runtime.kube.client import METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
+from gpushare_runtime.kube.client import LOST, METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 
@@ -117,10 +117,12 @@ def _without_others_pods(cluster: Cluster, own: str) -> None:
 async def _read_into(
     client: KubeClient, path: str, selector: str, put: Callable[[Mapping[str, Any]], str], remove: Callable[[str], None]
 ) -> None:
-    """As `_list`, without ever having all raw objects at once."""
+    """As `_list`, without ever having all raw objects at once, and only with the fields that are read."""
+    from gpushare_runtime.kubectl_gpushare.fields import read_page
+
     keys: set[str] = set()
     try:
-        async for page in client.list_pages(path, fieldSelector=selector):
+        async for page in client.list_pages(path, decode=read_page, fieldSelector=selector):
             _put(page.get("items") or (), keys, put)
         return
     except KubeError as error:
@@ -132,8 +134,11 @@ async def _read_into(
         remove(gone)
 
 
-def _put(items: Sequence[Mapping[str, Any]], keys: set[str], put: Callable[[Mapping[str, Any]], str]) -> None:
-    keys.update(put(item) for item in items)
+def _put(items: Iterable[Mapping[str, Any]], keys: set[str], put: Callable[[Mapping[str, Any]], str]) -> None:
+    try:
+        keys.update(map(put, items))
+    except orjson.JSONDecodeError as error:
+        raise KubeError(0, LOST, f"the API server sent no JSON ({error})") from None
     if len(keys) > MOST_OBJECTS:
         raise InputError(f"found more than {MOST_OBJECTS} objects in one list; no cluster has so many. Choose a namespace with -n")
 
@@ -161,21 +166,23 @@ def fill_from_files(cluster: Cluster, files: Sequence[str]) -> None:
 
 def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, object) of each in a v1 list, or of the only one."""
+    # Only here: a GPU node's environment has no msgspec.
+    from gpushare_runtime.kubectl_gpushare.fields import NoListError, read_objects
+
     try:
         if file != "-" and Path(file).stat().st_size > MOST_FILE_BYTES:
             raise InputError(f"{file}: found more than {MOST_FILE_BYTES} bytes; expected less. Write it in several files")
         data = sys.stdin.buffer.read(MOST_FILE_BYTES) if file == "-" else Path(file).read_bytes()
-        value = orjson.loads(data)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from None
+    try:
+        yield from read_objects(data)
     except orjson.JSONDecodeError as error:
         raise InputError(f"{file}: found no JSON ({error}); expected the output of kubectl get nodes,pods -A -o json") from None
-    items = value.get("items") if isinstance(value, dict) and "items" in value else [value]
-    of_list = str(value.get("kind") or "").removesuffix("List") if isinstance(value, dict) else ""
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise InputError(f"{file}: found JSON that is no Kubernetes list; expected the output of kubectl get nodes,pods -A -o json")
-    for item in items:
-        yield str(item.get("kind") or of_list), item
+    except NoListError:
+        raise InputError(
+            f"{file}: found JSON that is no Kubernetes list; expected the output of kubectl get nodes,pods -A -o json"
+        ) from None
 
 
 def read_manifests(file: str) -> list[tuple[dict[str, Any], int]]:

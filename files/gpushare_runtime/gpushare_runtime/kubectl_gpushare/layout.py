@@ -93,12 +93,13 @@ def lines_of(table: Table, *, wide: bool = False, width: int | None = None, head
                 below[at], cells[-1] = cells[-1].text, Cell("")
         sizes[-1] = _widest([cells[-1] for cells in lines])
     grid = _Grid(table, sum(sizes) + len(GAP) * len(sizes), width, headers)
+    aligned = (_aligned([cells[at] for cells in lines], sizes[at], column.right, colours) for at, column in enumerate(columns))
+    parts = list(zip(*aligned, strict=True))
     out: list[str] = []
     if headers:
-        titles = grid.folded([Cell(title, HEADER) for title in table.grid])
-        out += _joined(head, columns, sizes, titles, grid, colours)
-    for row, cells, more in zip(table.rows, body, below, strict=True):
-        out += _joined(cells, columns, sizes, grid.folded(row.grid), grid, colours)
+        out += _joined(parts.pop(0), grid.folded([Cell(title, HEADER) for title in table.grid]), grid, colours)
+    for row, texts, more in zip(table.rows, parts, below, strict=True):
+        out += _joined(texts, grid.folded(row.grid), grid, colours)
         if more:
             indent = " " * _INDENT
             out += wrap(more, max(width or 0, _NARROWEST), initial_indent=indent, subsequent_indent=indent, max_lines=_MOST_LINES,
@@ -113,6 +114,7 @@ class _Grid:
 
     def __init__(self, table: Table, used: int, width: int | None, headers: bool) -> None:
         titles = [Cell(title) for title in table.grid] if headers else []
+        self.indent = " " * used
         self.size = _widest([*titles, *(cell for row in table.rows for cell in row.grid)])
         self.per_line = len(table.grid)
         if width and self.size:
@@ -145,17 +147,20 @@ def _length(text: str) -> int:
     return cell_len(text)
 
 
-def _joined(
-    cells: Sequence[Cell], columns: Sequence[Column], sizes: Sequence[int], grid: list[Sequence[Cell]], of: _Grid, colours: bool
-) -> list[str]:
-    """One row, and the lines that its cards need besides."""
-    parts = [_sized(cell, size, column.right, colours) for cell, column, size in zip(cells, columns, sizes, strict=True)]
-    indent = " " * (sum(sizes) + len(GAP) * len(sizes))
-    first = [_sized(cell, of.size, False, colours) for cell in grid[0]] if grid else []
-    out = [GAP.join([*parts, *first]).rstrip()]
-    for more in grid[1:]:
-        out.append((indent + GAP.join(_sized(cell, of.size, False, colours) for cell in more)).rstrip())
-    return out
+def _joined(parts: Sequence[str], grid: list[Sequence[Cell]], of: _Grid, colours: bool) -> list[str]:
+    """One row, and the lines that its cards need besides. parts: of the columns, aligned."""
+    if not grid:
+        return [GAP.join(parts).rstrip()]
+    first, *others = (GAP.join(_sized(cell, of.size, False, colours) for cell in cells) for cells in grid)
+    return [GAP.join([*parts, first]).rstrip(), *((of.indent + more).rstrip() for more in others)]
+
+
+def _aligned(cells: Sequence[Cell], size: int, right: bool, colours: bool) -> list[str]:
+    """The texts of one column. A large table has a million: the usual ones without a call of ours for each."""
+    texts = [cell.text for cell in cells]
+    if colours or not "".join(texts).isascii():
+        return [_sized(cell, size, right, colours) for cell in cells]
+    return [text.rjust(size) for text in texts] if right else [text.ljust(size) for text in texts]
 
 
 def _sized(cell: Cell, size: int, right: bool, colours: bool) -> str:

@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         # A GPU node's environment has the program, too.
         package = (error.name or "").partition(".")[0]
-        if package not in ("rich", "kubernetes"):
+        if package not in ("rich", "kubernetes", "msgspec"):
             raise
         cure = "use the plugin of a control plane, or install gpushare-runtime[kubectl]"
         return _fail(f"the Python package `{package}` is not installed here; {cure}")
@@ -109,6 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
+        if argv is None:
+            # The process ends: Python would look through all of these objects once more before it frees them one by one.
+            gc.freeze()
         if collects:
             gc.enable()
 
@@ -237,13 +240,14 @@ def _show(arguments: argparse.Namespace) -> int:
     # Only here: GPU nodes have no rich.
     from rich.console import Console
 
-    from gpushare_runtime.kubectl_gpushare.commands import run_cordon, run_explain, run_simulate
     from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
     from gpushare_runtime.kubectl_gpushare.output import Format
     from gpushare_runtime.kubectl_gpushare.views import Selection
 
     console, view = Console(), arguments.command
     if view in ("cordon", "uncordon"):
+        from gpushare_runtime.kubectl_gpushare.commands import run_cordon
+
         return run_cordon(arguments)
     if view == "dashboard":
         from gpushare_runtime.dashboard import local
@@ -256,6 +260,8 @@ def _show(arguments: argparse.Namespace) -> int:
         colours=console.is_terminal and not console.no_color and console.color_system is not None,
     )
     if view in ("explain", "simulate"):
+        from gpushare_runtime.kubectl_gpushare.commands import run_explain, run_simulate
+
         return (run_explain if view == "explain" else run_simulate)(arguments, form)
     form = replace(form, sort_by=arguments.sort_by, reverse=arguments.reverse)
     labels = parse_selector(arguments.selector)

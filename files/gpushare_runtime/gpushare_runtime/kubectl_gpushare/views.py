@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.constraints import Labels
@@ -32,8 +32,7 @@ class Selection:
     labels: Callable[[Labels], bool] = lambda labels: True
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """What one pod has of one node, as far as it is known. by_card: None if nobody knows; why: "" where the API shows the pod."""
 
     namespace: str
@@ -83,8 +82,7 @@ def shares(node: NodeLedger) -> Iterator[Share]:
         yield Share(namespace, name, uid, node.name, node.units_of(uid) or {}, whole, whys[uid], None)
 
 
-@dataclass(frozen=True)
-class CardView:
+class CardView(NamedTuple):
     """One card, and what may be said of it. allocated: units that pods are known to have; marks: as in LEGEND."""
 
     state: CardState
@@ -332,8 +330,9 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
     if select.namespace:
         columns = columns[1:]
     table, skip = Table(columns), 1 if select.namespace else 0
+    on = {node.name: (Cell(_text(node.name)), Cell(_unit(node)), node) for node in cluster.nodes}
     for share in selected_shares(cluster, select):
-        table.rows.append(Row(_pod_name(share.namespace, share.name, select), _share_cells(cluster, share)[skip:]))
+        table.rows.append(Row(_pod_name(share.namespace, share.name, select), _share_cells(cluster, share, *on[share.node])[skip:]))
     reasons = cluster.reasons()
     for one in selected_waiting(cluster, select):
         pod = one.pod
@@ -359,8 +358,8 @@ def _pod_name(namespace: str, name: str, select: Selection) -> str:
     return f"pod/{_text(name)}" if select.namespace else f"pod/{_text(namespace)}/{_text(name)}"
 
 
-def _share_cells(cluster: Cluster, share: Share) -> list[Cell]:
-    node = cluster.ledger.nodes[share.node]
+def _share_cells(cluster: Cluster, share: Share, name: Cell, unit: Cell, node: NodeLedger) -> list[Cell]:
+    """name, unit: of the node."""
     cards = sorted(share.by_card or ())
     units = sum((share.by_card or {}).values())
     state, style = share_state(share)
@@ -374,10 +373,10 @@ def _share_cells(cluster: Cluster, share: Share) -> list[Cell]:
     return [
         Cell(_text(share.namespace)),
         Cell(_text(share.name)),
-        Cell(_text(share.node)),
+        name,
         Cell(",".join(map(str, cards)) if share.by_card is not None else "?", "" if share.by_card is not None else ODD),
         _NOTHING if share.by_card is None else Cell(str(units), "", units),
-        Cell(_unit(node)),
+        unit,
         _used(cluster.used.by_pod.get(share.uid), node),
         _count(share.pod.priority) if share.pod else _NOTHING,
         Cell(amount(share.pod.request)) if share.pod else _NOTHING,

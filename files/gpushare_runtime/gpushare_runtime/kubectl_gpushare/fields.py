@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""JSON of nodes and pods → only the fields that `Cluster` reads. A pod of the API server has ten times as much, such as managedFields,
+and most of the time and memory that 50,000 of them need went into building what nobody reads.
+
+What does not have the types below is parsed whole, so whoever reads it finds what is wrong with it, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypedDict
+
+import msgspec
+import orjson
+
+
+class _Metadata(TypedDict, total=False):
+    name: Any
+    namespace: Any
+    uid: Any
+    labels: Any
+    annotations: Any
+    deletionTimestamp: Any
+
+
+class _Container(TypedDict, total=False):
+    name: Any
+    resources: Any
+    restartPolicy: Any
+
+
+class _Volume(TypedDict, total=False):
+    persistentVolumeClaim: Any
+    ephemeral: Any
+
+
+class _Spec(TypedDict, total=False):
+    nodeName: Any
+    unschedulable: Any
+    priority: Any
+    containers: list[_Container] | None
+    initContainers: list[_Container] | None
+    volumes: list[_Volume] | None
+    resourceClaims: Any
+    schedulingGroup: Any
+    workloadRef: Any
+
+
+class _ContainerStatus(TypedDict, total=False):
+    state: Any
+
+
+class _Condition(TypedDict, total=False):
+    type: Any
+    status: Any
+    reason: Any
+    message: Any
+
+
+class _Status(TypedDict, total=False):
+    phase: Any
+    nominatedNodeName: Any
+    conditions: list[_Condition] | None
+    containerStatuses: list[_ContainerStatus] | None
+    initContainerStatuses: list[_ContainerStatus] | None
+    addresses: Any
+    allocatable: Any
+
+
+class _Object(TypedDict, total=False):
+    kind: Any
+    metadata: _Metadata
+    spec: _Spec | None
+    status: _Status | None
+
+
+class _List(TypedDict, total=False):
+    kind: Any
+    metadata: Any
+    items: list[msgspec.Raw]
+
+
+_OBJECT: Final = msgspec.json.Decoder(_Object)
+_LIST: Final = msgspec.json.Decoder(_List)
+# What msgspec raises for JSON that is broken, too deep, or not of these types.
+_Other: Final = (ValueError, RecursionError)
+
+
+class NoListError(ValueError):
+    """JSON that is no list of Kubernetes objects, nor one of them."""
+
+
+def read_page(data: bytes) -> Any:
+    """A page of a list, as the API server sends it; its items are made one after the other. orjson.JSONDecodeError if it is no JSON."""
+    try:
+        page = _LIST.decode(data)
+    except _Other:
+        return orjson.loads(data)
+    return {"metadata": page.get("metadata"), "items": map(_read_object, page.get("items", ()))}
+
+
+def read_objects(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, object) of each in a list, one after the other, or of the only one. NoListError; orjson.JSONDecodeError if it is no JSON."""
+    try:
+        found = _LIST.decode(data)
+    except _Other:
+        found = {}
+    items: Iterable[Any]
+    if "items" in found:
+        kind, items = found.get("kind"), map(_read_object, found["items"])
+    else:
+        value = orjson.loads(data)
+        if not isinstance(value, dict) or not isinstance(value.get("items", []), list):
+            raise NoListError
+        kind, items = value.get("kind"), value.get("items", [value])
+    of_list = str(kind or "").removesuffix("List")
+    for item in items:
+        if not isinstance(item, dict):
+            raise NoListError
+        yield str(item.get("kind") or of_list), item
+
+
+def _read_object(raw: msgspec.Raw) -> Any:
+    try:
+        return _OBJECT.decode(raw)
+    except _Other:
+        return orjson.loads(memoryview(raw))
