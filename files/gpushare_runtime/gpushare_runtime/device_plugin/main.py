@@ -112,7 +112,8 @@ class DevicePlugin:
         self._limits = PodLimits(self.node, nvml, host, self.status, settings.isolation, running=settings.limit_running_pods)
         self._mps = MpsStates(self.node, self.status, settings.mps_folder) if settings.isolation == pod_limits.MPS else None
         self._events = EventRecorder(client, NAME, settings.node)
-        self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded)
+        watched = settings.isolation != pod_limits.NONE
+        self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded if watched else None)
         self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
 
     def _unusable_settings(self) -> str:
@@ -168,8 +169,6 @@ class DevicePlugin:
             )
 
     def _report_exceeded(self, pod: LocalPod, text: str) -> None:
-        if self._settings.isolation == pod_limits.NONE:
-            return
         about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
         self._events.emit(about, "Warning", protocol.EVENT_EXCEEDED, text)
 

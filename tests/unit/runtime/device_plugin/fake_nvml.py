@@ -42,7 +42,7 @@ class FakeNvml:
     """cards: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls.
 
     unlimited: why the driver does not limit memory; limits: (card UUID, control group) → bytes; ignored: it answers with success and
-    sets nothing; used: what each group uses; using: card UUID → PID and bytes of its processes.
+    sets nothing; used: what each group uses; using: card UUID → PID and bytes of its processes; reads: how often these were read.
     """
 
     def __init__(self, *mib: int) -> None:
@@ -55,6 +55,7 @@ class FakeNvml:
         self.limits: dict[tuple[str, str], int] = {}
         self.used: dict[tuple[str, str], int] = {}
         self.ignored = False
+        self.reads = 0
         self.using: dict[str, list[tuple[int, int | None]]] = {}
 
     def start(self) -> None:
@@ -78,6 +79,7 @@ class FakeNvml:
         return FakeXids(self.xids)
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        self.reads += 1
         self._check()
         return list(self.using.get(uuid, ()))
 

@@ -223,6 +223,20 @@ async def test_a_pod_that_uses_more_than_its_units_is_reported_once_until_it_end
 
 
 @running
+async def test_without_isolation_nobody_exceeds_and_nobody_is_evicted() -> None:
+    async with world(16 * GIB, isolation="none", overuse="evict", overuse_grace=0.0) as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 4)
+        uid = await admitted(it, pod)
+        await uses(it, uid, 8192)
+        await until(lambda: values(it, "pod_memory_used_bytes") == [8 * BYTES])
+        readings = it.nvml.reads
+        await until(lambda: it.nvml.reads > readings + 10)
+        assert (values(it, "pods_exceeding"), reported(it)) == ([0], [])
+        assert "gpushare/evict" not in it.annotations(pod)
+
+
+@running
 async def test_whole_cards_and_processes_that_are_nobodys_are_no_excess() -> None:
     async with world(16 * GIB) as it:
         await it.registered()

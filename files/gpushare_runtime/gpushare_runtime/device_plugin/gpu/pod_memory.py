@@ -69,9 +69,12 @@ def read_use(nvml: Nvml, identities: Identities, cards: Sequence[Card]) -> Memor
 
 
 class MemoryWatch:
-    """Reads the use every few seconds. Used from one event loop only. exceeded: reports a pod that uses too much, with a message."""
+    """Reads the use every few seconds. Used from one event loop only.
 
-    def __init__(self, node: NodeState, nvml: Nvml, identities: Identities, exceeded: Callable[[LocalPod, str], None]) -> None:
+    exceeded: reports a pod that uses too much, with a message; None if no pod is to be held to its units.
+    """
+
+    def __init__(self, node: NodeState, nvml: Nvml, identities: Identities, exceeded: Callable[[LocalPod, str], None] | None) -> None:
         self.use = MemoryUse()
         self._node = node
         self._nvml = nvml
@@ -93,19 +96,20 @@ class MemoryWatch:
         while True:
             cards = [card for card in self._node.devices.cards if card.health == HEALTHY]
             self.use = await in_thread(partial(read_use, self._nvml, self._identities, cards)) if cards else MemoryUse()
-            self._compare()
+            if self._exceeded is not None:
+                self._compare(self._exceeded)
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    def _compare(self) -> None:
+    def _compare(self, exceeded: Callable[[LocalPod, str], None]) -> None:
         uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
         due = {(uid, card): most for uid in uids for card, most in limits_due(self._node, uid).items()}
         began, ended = self._overuse.observe(due, self.use.by_pod, self.use.by_card, time.monotonic())
         for uid, card in began:
-            self._report(uid, card, self.use.by_pod[uid, card], due[uid, card])
+            self._report(uid, card, self.use.by_pod[uid, card], due[uid, card], exceeded)
         for uid, card in ended:
             log.info("%s uses no more than its units of card %s again", self._node.usage.pod_name(uid), card)
 
-    def _report(self, uid: str, card: str, used: int, due: int) -> None:
+    def _report(self, uid: str, card: str, used: int, due: int, exceeded: Callable[[LocalPod, str], None]) -> None:
         pod, known = self._node.pods.get(uid), self._node.devices.by_uuid.get(card)
         index = known.index if known else card
         text = (
@@ -114,4 +118,4 @@ class MemoryWatch:
         )
         log.warning("%s: %s", self._node.usage.pod_name(uid), text)
         if pod is not None:
-            self._exceeded(pod, text)
+            exceeded(pod, text)
