@@ -143,6 +143,11 @@ def test_limits_outlive_the_plugin_and_end_with_their_pod(limiting: Cluster) -> 
     limiting.create(strict("next", 2))
     limiting.until_running("next", seconds=240)
     assert {found // GIB for _, found in limits(limiting).values()} == {4, 2}
+    # What is lost while no plugin runs, the next one sets again.
+    limiting.on(NODE, "systemctl", "stop", PLUGIN)
+    limiting.on(NODE, "truncate", "-s", "0", LIMITS)
+    limiting.on(NODE, "systemctl", "start", PLUGIN)
+    limiting.until("both have their limits again", lambda: {found // GIB for _, found in limits(limiting).values()} == {4, 2}, 120)
     limiting.clear()
     limiting.until(
         "no control group of the pod is left", lambda: limiting.on(NODE, "sh", "-c", f"[ -e '{group}' ] || echo gone").strip(), 120

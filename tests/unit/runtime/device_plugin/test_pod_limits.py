@@ -348,6 +348,24 @@ async def test_the_drivers_limits_are_left_without_pods_only() -> None:
 
 
 @running
+async def test_a_driver_that_limits_no_more_is_reported_while_pods_have_limits() -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        await start(it, pod)
+        await until(lambda: list(stored(it)["limited"]) == [uid])
+        async with next_process(it, isolation="auto"):
+            it.nvml.unlimited = NvmlError("the driver has no such call")
+        wrong = "degraded: memory limits: the driver limits new pods no more, and 1 pods may have lost their limits: the driver has no such"
+        await until(lambda: wrong in it.plugin.status.report()[1])
+        assert '"isolation":"watch"' in it.inventory.to_json()
+        it.nvml.unlimited = None
+        await until(lambda: "ok: memory limits: the driver limits each pod" in it.plugin.status.report()[1])
+        assert limits(it, uid) == {0: 6}
+
+
+@running
 async def test_without_the_drivers_limits_a_plugin_that_needs_them_ends_and_another_serves() -> None:
     async with world(16 * GIB, isolation="none") as it:
         await it.registered()

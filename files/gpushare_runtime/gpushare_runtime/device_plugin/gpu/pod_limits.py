@@ -202,7 +202,13 @@ class PodLimits:
                 f"--isolation {DRIVER} requires that the driver limits memory by control group, and here it does not: {min(lacking)}. "
                 "Install driver 615 or newer on a host with control groups of version 2, or set --isolation auto (gpushare_isolation)"
             )
-        if self._able:
+        if not self._able:
+            return
+        limited = {uid for uid, card in self._node.limited if self._able.get(card)}
+        if limited:
+            words = f"the driver limits new pods no more, and {len(limited)} pods may have lost their limits: {min(lacking)}"
+            self._status.degraded(_STATUS, f"{words}; run site.yml if the driver or its unit has changed")
+        else:
             self._status.ok(_STATUS, "the driver limits each pod" if not lacking else f"the driver does not limit pods: {min(lacking)}")
 
     def _why_not(self, card: str) -> str:
