@@ -19,14 +19,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.candidate import CONTAINER
 
-from gpushare_lab import components
-from gpushare_lab.prepare import the_cache
+from generations.programs import VERSIONS, kube_scheduler
+from generations.programs import release_of as minor
 from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, STATES
 from unit.plugins.scheduler.test_generations import EXPECTED, done, plan, state
 from unit.plugins.scheduler.test_plan import TLS
 
-#: Minor release to the version that is built, or had, by the lab.
-VERSIONS = {"1.22": "1.22.17", "1.24": "1.24.17", "1.36": components.KUBERNETES}
 KUBECONFIG = {
     "apiVersion": "v1",
     "kind": "Config",
@@ -39,18 +37,10 @@ Check = Callable[[dict[str, Any]], str | None]
 
 
 def release_of(name: str) -> str:
-    image = STATES[name][0][MANIFEST_PATH].partition("kube-scheduler:v")[2]
-    return ".".join(image.split(".")[:2])
+    return minor(STATES[name][0][MANIFEST_PATH].partition("kube-scheduler:v")[2])
 
 
 OURS = [name for name in STATES if release_of(name) in VERSIONS]
-
-
-def program(release: str) -> Path:
-    """The real kube-scheduler of this minor release."""
-    if release == "1.36":
-        return components.kubernetes(the_cache(), VERSIONS[release]) / "kube-scheduler"
-    return components.kube_scheduler(the_cache(), VERSIONS[release]) / "kube-scheduler"
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +71,7 @@ def checked(folder: Path, pki: Path, release: str, orders: dict[str, Any]) -> st
         for inside, outside in places.items():
             text = text.replace(inside, outside)
         candidate.write_text(text)
-        command = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", str(program(release)), *words[1:]]
+        command = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", str(kube_scheduler(release)), *words[1:]]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return ended.returncode, ended.stdout, ended.stderr
 

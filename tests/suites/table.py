@@ -456,12 +456,14 @@ SUITES = (
     ),
     Suite(
         "generations",
-        "the real kube-schedulers of 1.22, 1.24 and 1.36 and a real kubelet take what is written for them",
+        "the real kube-schedulers and kubeadms of 1.22 to 1.36, and a kubelet, take what is written for them; pods are placed",
         tests=("tests/generations",),
+        full={"GPUSHARE_FULL": "1"},
         paths=(
             f"{UTILS}/_scheduler/*",
             f"{PLUGIN_UTILS}/_scheduler/*",
             "tests/generations/*",
+            *(f"tests/bench/scheduling/{name}.py" for name in ("control_plane", "extender", "objects")),
             "tests/unit/plugins/scheduler/*generations.py",
             f"{UTILS}/_kubelet/*",
             *HOST_CORE,

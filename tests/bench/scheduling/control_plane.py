@@ -103,13 +103,15 @@ class Process:
 
 
 class ControlPlane:
-    """etcd, kube-apiserver and kwok, until `stop`; schedulers come and go. folder: an empty one for everything."""
+    """etcd, kube-apiserver and kwok, until `stop`; schedulers come and go. folder: an empty one for everything.
 
-    def __init__(self, folder: Path, kubernetes_version: str) -> None:
+    with_kwok: without it the nodes stay as they are made, which lasts for a test.
+    """
+
+    def __init__(self, folder: Path, kubernetes_version: str, with_kwok: bool = True) -> None:
         cache = the_cache()
-        with locked(cache.root / "locks/go"):
-            self._kubernetes = components.kubernetes(cache, kubernetes_version)
-            etcd = components.etcd(cache)
+        self._kubernetes = components.kubernetes(cache, kubernetes_version)
+        etcd = components.etcd(cache)
         self.folder = folder
         self._port, etcd_port, peer_port = free_port(), free_port(), free_port()
         self.kubeconfig = folder / "kubeconfig"
@@ -131,6 +133,8 @@ class ControlPlane:
         self._start("kube-apiserver", [self._kubernetes / "kube-apiserver", *flags, *_API_SERVER])
         self._write_kubeconfig()
         until("kube-apiserver is ready", 60, self._ready, why_not=self.processes["kube-apiserver"].ended)
+        if not with_kwok:
+            return
         stages = folder / "kwok.json"
         stages.write_text(json.dumps(_NO_PODS))
         self._start("kwok", [kwok(cache) / "kwok", f"--kubeconfig={self.kubeconfig}", "--manage-all-nodes=true", f"--config={stages}"])
