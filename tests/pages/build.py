@@ -8,11 +8,13 @@ is an error.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -74,7 +76,7 @@ def menu(found: list[str]) -> str:
     parts = []
     for part in PARTS:
         own = [page for page in found if page.startswith(f"docs/{part}/")]
-        extra = ["CONTRIBUTING.md", "SECURITY.md"] if part == "project" else []
+        extra = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"] if part == "project" else []
         parts.append((part.capitalize(), [*own, *extra]))
     parts.append(("Roles and modules", ["collections/index", *[page for page in found if page.startswith("roles/")]]))
     lines = []
@@ -104,6 +106,14 @@ def assemble(source: Path) -> None:
             )
             target.write_text(orphan + relinked(page, text, known))
     shutil.copy2(Path(__file__).with_name("conf.py"), source / "conf.py")
+
+
+def changelog(source: Path) -> None:
+    """The changelog of a release, with the changes that are not released yet."""
+    # Its packages are those of docs.txt, which the other parts of this module do not need.
+    release = importlib.import_module("release")
+    with tempfile.TemporaryDirectory() as scratch:
+        (source / "CHANGELOG.md").write_text(release.changelog(Path(scratch), release.version(), release.commit_time()))
 
 
 def reference(source: Path) -> None:
@@ -161,6 +171,7 @@ def build(folder: Path) -> Path:
     version = str(yaml.safe_load((REPOSITORY / "galaxy.yml").read_text())["version"])
     source, html = folder / "source", folder / "html"
     assemble(source)
+    changelog(source)
     reference(source)
     shutil.rmtree(html, ignore_errors=True)
     command = [str(BIN / "sphinx-build"), "-q", "-W", "--keep-going", "-b", "html", "-d", str(folder / "doctrees"), str(source), str(html)]

@@ -39,6 +39,7 @@ def test_the_site_has_every_page_and_loads_nothing_from_elsewhere() -> None:
     html = REPOSITORY / "build/docs/html"
     for page in ("index", "docs/start/quickstart", "docs/operate/troubleshooting", "collections/gpu_node_info_module", "SECURITY"):
         assert (html / f"{page}.html").is_file(), page
+    assert "first release" in (html / "CHANGELOG.html").read_text().lower()
     assert list(loaded_from_elsewhere(html)) == []
     search = (html / "searchindex.js").read_text()
     assert "docs/operate/troubleshooting" in search
