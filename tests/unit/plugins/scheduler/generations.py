@@ -3,7 +3,7 @@
 """Control planes as installers of each generation leave them, written after their documentation.
 
 kubeadm: `cmd/kubeadm/app/phases/controlplane/manifests.go` of its releases and kubernetes.io, "Customizing components with the kubeadm
-API". Those of 1.22, 1.24, 1.34 and 1.36 are compared with what the real one writes: tests/generations/test_kubeadm.py.
+API". Those of 1.22, 1.24, 1.34, 1.35 and 1.36 are compared with what the real one writes: tests/generations/test_kubeadm.py.
 kubespray: the templates `kubescheduler-config.yaml` and `kubeadm-config` of its role kubernetes/control-plane, and the policy of before
 2.20. Policies: the original gpushare's installation guide, and kubernetes.io, "Scheduling Policies" of 1.18.
 """
