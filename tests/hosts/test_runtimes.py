@@ -178,6 +178,11 @@ def containers(cluster: Cluster) -> dict[str, str]:
     return {one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"] for one in cluster.pods()}
 
 
+def containerd_of(cluster: Cluster, runtime: Runtime) -> str:
+    """Its configuration, every file, and which process runs."""
+    return sh(cluster, runtime.node, f"cd /etc/containerd; find . -type f -exec md5sum {{}} +; systemctl show -P MainPID {runtime.unit}")
+
+
 @pytest.mark.timeout(2400)
 def test_site_sets_up_each_for_the_strictest_strategy_and_the_second_run_writes_no_byte(
     cluster: Cluster, untouched: Untouched, site: Site
@@ -185,9 +190,11 @@ def test_site_sets_up_each_for_the_strictest_strategy_and_the_second_run_writes_
     for node in GPU_NODES:
         cluster.create(pod(f"before-{node}", node=node))
         cluster.until_running(f"before-{node}", seconds=180)
-    before = containers(cluster)
+    before, passes_on = containers(cluster), containerd_of(cluster, NODES["containerd-2.4"])
     _results, output = site.play("site.yml")
     assert containers(cluster) == before, f"a container did not survive\n{output}"
+    # It passes CDI devices on by itself: nothing was written, and it was not restarted.
+    assert containerd_of(cluster, NODES["containerd-2.4"]) == passes_on, output
     for runtime in NODES.values():
         assert sh(cluster, runtime.node, runtime.ready).split()[-1] == runtime.default, output
         published = json.loads(annotations_of(cluster.node(runtime.node))["gpushare/cards"])
