@@ -63,7 +63,7 @@ def status(address: str, timeout_s: float = 10.0) -> Status:
         return parse_status(message)
     except (OSError, EOFError) as error:
         raise CriError(f"the container runtime at {address} does not answer: {error}") from error
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, RecursionError) as error:
         raise CriError(f"the container runtime at {address} answers what is no CRI status: {error!r}") from error
 
 

@@ -214,7 +214,7 @@ def info(address: str, timeout: float) -> Dict[str, Any]:
     body = unix_http.get(address, "/info", timeout)
     try:
         found = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SilentError(f"docker at {address} does not answer: {error}") from error
     if not isinstance(found, dict):
         raise SilentError(f"docker at {address} answers {body[:200].decode('utf-8', 'replace')}")

@@ -117,6 +117,7 @@ def test_an_error_of_the_server_is_one(serve: Callable[..., str]) -> None:
         b"\x80" * 10 + b"\x01",
         field(2, 5),
         field(2, field(1, b"config") + field(2, b"{")),
+        field(2, field(1, b"config") + field(2, b"[" * 100_000)),
         field(1, field(1, field(1, b"\xff"))),
     ],
 )

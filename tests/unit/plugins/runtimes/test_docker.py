@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected, Runtimes, SilentError
@@ -562,12 +563,43 @@ def test_docker_is_asked_over_its_socket(api: Callable[[bytes], tuple[Api, str]]
         (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}", "answers 500: {}"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", r"answers \[\]"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "does not answer: Expecting"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000, "does not answer: maximum recursion"),
         (b"what?", "does not answer: "),
     ):
         with pytest.raises(SilentError, match=words):
             docker.info(api(answer)[1], 5.0)
     with pytest.raises(SilentError, match="does not answer: "):
         docker.info(str(tmp_path / "none"), 5.0)
+
+
+def test_a_long_answer_of_docker_is_none(api: Callable[[bytes], tuple[Api, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_http, "_LIMIT", 4)
+    with pytest.raises(SilentError, match="answers /info with more than 4 bytes"):
+        docker.info(api(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n     ")[1], 5.0)
+
+
+def test_a_docker_that_says_a_byte_now_and_then_does_not_hold_us_up(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _peer = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4096\r\n\r\n")
+            while not over.wait(0.1):
+                connection.sendall(b" ")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            # The whole of it would take seven minutes.
+            with pytest.raises(SilentError, match="timed out"):
+                docker.info(str(tmp_path / "s"), 1.0)
+        finally:
+            over.set()
+            thread.join()
 
 
 @pytest.mark.parametrize(
