@@ -139,7 +139,10 @@ def test_containerds_own_word_on_ours_beside_what_others_have_written(
     if dump_section(before)["default_runtime_name"] not in runtimes:
         # On 1.x nvidia-ctk takes the built-in runc away beside a file that does not name it, and no pod is started any more.
         assert (options, list(runtimes)) == ((), ["nvidia"])
-        with pytest.raises(Rejected, match="found the runtimes nvidia and the default 'runc'"):
+        with pytest.raises(
+            Rejected,
+            match=r"found the runtimes nvidia and the default 'runc', .* nothing was changed: add its table as `containerd config default`",
+        ):
             machine.present()
         assert machine.texts() == original
         return

@@ -276,7 +276,8 @@ def _low_level(runtimes: Runtimes, replaced: bool) -> Dict[str, Any]:
             return found
     raise Rejected(
         f"found the runtimes {', '.join(sorted(runtimes.entries)) or 'none'} and the default {runtimes.default!r}, expected one of "
-        f"type {RUNC_TYPE}v2 (usually runc) to copy the options from"
+        f"type {RUNC_TYPE}v2 (usually runc) to copy the options from; nothing was changed: add its table as `containerd config default` "
+        "prints it, restart containerd, see that pods run, and run again"
     )
 
 
