@@ -107,6 +107,9 @@ def test_killed_at_each_step_the_next_run_finishes_and_pods_are_scheduled_meanwh
     site.uninstall()
     assert differences(untouched, site.state(resources=False)) == []
     results, output = site.uninstall()
+    if "resource aliyun.com/" in output:
+        # On a busy machine kubelet's five minutes ended between the two runs, so the second one removed what kubelet had named until then.
+        results, output = site.uninstall()
     assert results.changes() == {}, output
 
 
