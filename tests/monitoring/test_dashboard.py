@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import json
 import math
+import re
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +25,10 @@ from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.device_plugin.gpu import pod_memory
 from monitoring import dashboard
 from monitoring.prometheus import EXTENDER, PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
+from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import World, world
+from unit.runtime.device_plugin.plugin import World, path_of, world
 from unit.runtime.device_plugin.test_pod_limits import admitted
 from unit.runtime.extender.test_main import free_port, start
 from unit.runtime.kube.fake_api import until
@@ -101,7 +104,9 @@ async def scene(folder: Path) -> AsyncIterator[tuple[Scene, Prometheus]]:
         targets = {EXTENDER: [f"127.0.0.1:{made.metrics_port}"], PLUGIN: [f"127.0.0.1:{plugin_port}"]}
         try:
             await made.start_extender()
-            async with serving(folder, targets, free_port(), rules_that_fire_at_once(RULES.read_text())) as server:
+            # What counts over minutes counts over seconds here, so that an alert also clears in sight.
+            rules = re.sub(r"\[\d+m\]", "[10s]", rules_that_fire_at_once(RULES.read_text()))
+            async with serving(folder, targets, free_port(), rules) as server:
                 yield made, server
         finally:
             await made.stop_extender()
@@ -160,6 +165,19 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+async def exactly(server: Prometheus, *names: str) -> None:
+    """These alerts fire, and no other, and each says what it is about."""
+
+    async def holds() -> bool:
+        return set(await server.firing()) == set(names)
+
+    await server.until(f"exactly {names} fire", holds, 90)
+    for name, alert in (await server.firing()).items():
+        summary = alert["annotations"]["summary"]
+        assert "<no value>" not in summary, (name, summary)
+        assert "error calling" not in summary, (name, summary)
+
+
 def test_alerts_fire_with_their_cause_and_clear_after_it(tmp_path: Path) -> None:
     """Their waits are left out here; test_rules.py has them."""
 
@@ -168,16 +186,7 @@ def test_alerts_fire_with_their_cause_and_clear_after_it(tmp_path: Path) -> None
             it = here.it
             uid = await admitted(it, memory(it.inventory, 0, 6))
 
-            async def fires(*names: str) -> None:
-                async def exactly() -> bool:
-                    return set(await server.firing()) == set(names)
-
-                await server.until(f"exactly {names} fire", exactly, 90)
-                for name, alert in (await server.firing()).items():
-                    summary = alert["annotations"]["summary"]
-                    assert "<no value>" not in summary, (name, summary)
-                    assert "error" not in summary, (name, summary)
-
+            fires = partial(exactly, server)
             await until(lambda: it.plugin.status.ready)
             await fires()
             here.uses(0, uid, 7 * 1024)
@@ -208,6 +217,56 @@ def test_alerts_fire_with_their_cause_and_clear_after_it(tmp_path: Path) -> None
             await here.stop_extender()
             await fires("GPUShareExtenderDown", "GPUShareNoActiveExtender")
             await here.start_extender()
+            await fires()
+
+    asyncio.run(run())
+
+
+def test_alerts_about_what_should_never_be_fire_with_their_cause_and_clear_after_it(tmp_path: Path) -> None:
+    """A ledger with more than there is, memory of pods that are gone, admissions that are rejected, calls that fail."""
+
+    async def run() -> None:
+        async with scene(tmp_path) as (here, server):
+            it = here.it
+            fires = partial(exactly, server)
+            await until(lambda: it.plugin.status.ready)
+            await fires()
+
+            # Somebody binds two pods to one card, past the extender, and kubelet does not know them.
+            both = [memory(it.inventory, 0, 10) for _ in range(2)]
+            for raw in both:
+                await it.bind(raw)
+            await fires("GPUShareLedgerOverbooked", "GPUShareLedgerInconsistent")
+            await it.api.remove(path_of(both[1]))
+            await fires()
+            await it.api.remove(path_of(both[0]))
+
+            # Processes that outlive their pod.
+            raw = memory(it.inventory, 1, 6)
+            uid = await admitted(it, raw)
+            it.live.add(uid)
+            it.kubelet.manager.active.discard(uid)
+            await it.api.remove(path_of(raw))
+            await fires("GPUShareDrift")
+            it.live.clear()
+            await fires()
+
+            # kubelet admits pods that no scheduler gave a card.
+            for _ in range(5):
+                with contextlib.suppress(AdmissionError):
+                    await it.kubelet.manager.admit(memory(it.inventory, 0, 17))
+            await fires("GPUShareAdmissionRejections")
+            await fires()
+
+            url = f"http://127.0.0.1:{here.port}{protocol.EXTENDER_PREFIX}/filter"
+            async with aiohttp.ClientSession() as session:
+
+                async def broken() -> bool:
+                    async with session.post(url, data=b"no JSON") as response:
+                        assert response.status >= 400 or (await response.json())["Error"]
+                    return "GPUShareVerbErrors" in await server.firing()
+
+                await server.until("calls of filter fail", broken, 90)
             await fires()
 
     asyncio.run(run())
