@@ -11,16 +11,16 @@ import pytest
 from e2e.cluster import REPOSITORY, Cluster
 from hosts.releases import play
 from labs import THREE_PLANES, TWO, Labs
-from ways.hosts import LATER_NODE, LATER_PLANE, unjoin, without
+from ways.hosts import LATER_NODE, LATER_PLANES, unjoin, without
 
 
 @pytest.fixture(scope="session")
 def growing(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """Three control planes and two GPU nodes, of which the last of each has not joined yet; installed on the others."""
+    """Three control planes and two GPU nodes, of which only the first of each has joined yet; installed on these."""
     found = labs.bare(THREE_PLANES)
-    unjoin(found, LATER_PLANE)
-    unjoin(found, LATER_NODE)
-    inventory = without(found, tmp_path_factory.mktemp("inventory"), LATER_PLANE, LATER_NODE)
+    for host in (*reversed(LATER_PLANES), LATER_NODE):
+        unjoin(found, host)
+    inventory = without(found, tmp_path_factory.mktemp("inventory"), *LATER_PLANES, LATER_NODE)
     done = play(REPOSITORY, found, "site.yml", inventory=inventory)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     return found

@@ -20,7 +20,7 @@ from gpushare_lab.podman import container_name
 from hosts.releases import play
 
 #: The hosts that have not joined when the collection is installed.
-LATER_PLANE, LATER_NODE = "cp3", "gpu2"
+LATER_PLANES, LATER_NODE = ("cp2", "cp3"), "gpu2"
 COUNTS = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.M)
 _KUBEADM_SECONDS = 400
 #: (changed, failed or unreachable) of a host on which nothing was to be done.
