@@ -9,16 +9,20 @@ import contextlib
 import json
 import math
 import re
+import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
@@ -31,12 +35,16 @@ from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import World, path_of, world
 from unit.runtime.device_plugin.test_pod_limits import admitted
 from unit.runtime.extender.test_main import free_port, start
-from unit.runtime.kube.fake_api import until
+from unit.runtime.extender.test_tls import NOW, make, options
+from unit.runtime.kube.fake_api import FakeApi, status, until
+from unit.runtime.kube.fake_api import serving as serving_api
+from unit.runtime.kube.tokens import TOKEN_PATH, TokenApi
 from unit.runtime.pods import container, pod
 
 MIB_OF_CARD: Final = 16 * 1024
 MIB: Final = 1024 * 1024
 PANELS: Final = {"row", "stat", "gauge", "timeseries", "bargauge", "table"}
+DAY: Final = 86400
 
 
 def test_the_file_is_what_the_list_of_panels_makes() -> None:
@@ -59,23 +67,32 @@ def test_the_dashboard_needs_no_plugin_and_no_panel_covers_another() -> None:
 
 
 class Scene:
-    """An extender in a process of its own and a device plugin with two cards of 16 GiB, on one API server, both scraped."""
+    """An extender in a process of its own and a device plugin with two cards of 16 GiB, on one API server, both scraped.
 
-    def __init__(self, folder: Path, it: World) -> None:
+    api: of the extender, if it has one of its own; more: its further options.
+    """
+
+    def __init__(self, folder: Path, it: World, more: Sequence[str] = (), api: FakeApi | None = None) -> None:
         self.it = it
+        self._api, self._more = api or it.api, more
         self.port, self.metrics_port = free_port(), free_port()
         self._folder = folder
         self._extender: Process | None = None
 
     async def start_extender(self) -> None:
-        more = ["--lease", "none", "--metrics-listen", f"127.0.0.1:{self.metrics_port}"]
-        self._extender = await start(self._folder, self.it.api, self.port, more)
+        more = ["--lease", "none", "--metrics-listen", f"127.0.0.1:{self.metrics_port}", *self._more]
+        self._extender = await start(self._folder, self._api, self.port, more)
 
     async def stop_extender(self) -> None:
         if self._extender is not None:
             process, self._extender = self._extender, None
             process.terminate()
             await process.communicate()
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the extender."""
+        assert self._extender is not None
+        self._extender.send_signal(number)
 
     async def wait(self, name: str, units: int) -> dict[str, Any]:
         """A pod that waits for so many units."""
@@ -96,11 +113,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path) -> AsyncIterator[tuple[Scene, Prometheus]]:
+async def scene(folder: Path, *more: str, api: FakeApi | None = None, **settings: Any) -> AsyncIterator[tuple[Scene, Prometheus]]:
+    """more, api: of Scene; settings: of the plugin."""
     plugin_port = free_port()
-    async with world(MIB_OF_CARD, MIB_OF_CARD, metrics=MetricsAddress("127.0.0.1", plugin_port)) as it:
+    async with world(MIB_OF_CARD, MIB_OF_CARD, metrics=MetricsAddress("127.0.0.1", plugin_port), **settings) as it:
         await it.registered()
-        made = Scene(folder, it)
+        made = Scene(folder, it, more, api)
         targets = {EXTENDER: [f"127.0.0.1:{made.metrics_port}"], PLUGIN: [f"127.0.0.1:{plugin_port}"]}
         try:
             await made.start_extender()
@@ -268,5 +286,50 @@ def test_alerts_about_what_should_never_be_fire_with_their_cause_and_clear_after
 
                 await server.until("calls of filter fail", broken, 90)
             await fires()
+
+    asyncio.run(run())
+
+
+def test_an_alert_about_a_certificate_fires_and_clears_with_a_new_one(tmp_path: Path) -> None:
+    pki = tmp_path / "pki"
+    # Made 80 days ago for 90 days; nobody has renewed it since.
+    files = make(pki, NOW - timedelta(days=80))
+
+    async def run() -> None:
+        async with scene(tmp_path, *options(files)["more"]) as (here, server):
+            await exactly(server, "GPUShareCertificateExpires")
+            assert " expires in 9d " in (await server.firing())["GPUShareCertificateExpires"]["annotations"]["summary"]
+            make(pki)
+            here.signal(signal.SIGHUP)
+            await exactly(server)
+
+    asyncio.run(run())
+
+
+def test_an_alert_about_a_token_fires_while_no_new_one_is_given_and_clears_with_it(tmp_path: Path) -> None:
+    seed, own = tmp_path / "seed", tmp_path / "token"
+
+    class Refusing(TokenApi):
+        refuses = True
+
+        async def handle(self, request: web.Request) -> web.StreamResponse:
+            if self.refuses and request.path == TOKEN_PATH:
+                return status(403, "Forbidden", "planned")
+            return await super().handle(request)
+
+    async def run() -> None:
+        api = Refusing()
+        async with serving_api(api):
+            # Given 6 days ago for 7.
+            api.now = time.time() - 6 * DAY
+            seed.write_text(text := api.give(7 * DAY))
+            own.write_text(text)
+            api.now = time.time()
+            async with scene(tmp_path, "--seed-token-file", str(seed), "--token-file", str(own), api=api) as (_, server):
+                await exactly(server, "GPUShareTokenExpires")
+                assert api.asked == []
+                api.refuses = False
+                await exactly(server)
+                assert own.read_text().strip() in api.good - {text}
 
     asyncio.run(run())
