@@ -320,10 +320,13 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
 def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
     limited = facts.sharing.limited if facts.sharing is not None else ()
     if asked in _WITHOUT_LIMITS and limited:
-        shown = ", ".join(limited[:_PODS_SHOWN]) + (f" and {len(limited) - _PODS_SHOWN} more" if len(limited) > _PODS_SHOWN else "")
-        seen = f"{len(limited)} pods whose memory the driver limits (UID {shown}), with gpushare_isolation: {asked}"
+        seen = f"{len(limited)} pods whose memory the driver limits (UID {_few(limited)}), with gpushare_isolation: {asked}"
         cure = "drain the node and run again, or keep gpushare_isolation as it was"
         found.error("isolation", seen, "no such pod, because their limits would stay", cure)
+
+
+def _few(pods: Sequence[str]) -> str:
+    return ", ".join(pods[:_PODS_SHOWN]) + (f" and {len(pods) - _PODS_SHOWN} more" if len(pods) > _PODS_SHOWN else "")
 
 
 def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
@@ -334,8 +337,7 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
             found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
             continue
         pods = manager.pods
-        more = f" and {len(pods) - _PODS_SHOWN} more" if len(pods) > _PODS_SHOWN else ""
-        held = f"; pods that have its devices: {', '.join(pods[:_PODS_SHOWN])}{more}" if pods else ""
+        held = f"; pods that have its devices: {_few(pods)}" if pods else ""
         seen = f"{manager.name} on the host{evidence}{held}"
         if manager.name == OPERATOR and not any(other.active and other.name == NVIDIA for other in facts.managers or ()):
             # Its other parts, such as the driver's, may stay: only its device plugin allocates cards.

@@ -164,7 +164,8 @@ class PodLimits:
             ends = time.monotonic() + (INTERVAL_SECONDS if self._mode not in _BY_DRIVER or self._able else 1.0)
             while (left := ends - time.monotonic()) > 0:
                 await self.limit_unasked()
-                await asyncio.sleep(min(left, UNASKED_SECONDS))
+                # Most nodes have no card that the driver limits, so nothing to look for between two checks.
+                await asyncio.sleep(min(left, UNASKED_SECONDS) if self._compared else left)
 
     async def check(self) -> None:
         """Find out what the driver limits, and compare the limits of all pods. FatalError as `run`."""

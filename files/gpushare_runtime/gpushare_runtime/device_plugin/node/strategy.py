@@ -26,6 +26,7 @@ from gpushare_runtime.core.inventory import Card
 _NOTHING: Final = "void"
 # Every process on a card opens these, too. A host has those of them that its driver has made.
 _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_KEEP_ISOLATION: Final = "Delete these pods first (kubectl drain, or their owners), or keep gpushare_isolation as it was for this host"
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ def changed_isolation(isolation: str, before: str, uids: Set[str], live: Callabl
         return ""
     return (
         f"{len(running)} pods have cards with the isolation {before[:80]} (UID {_shown(running)}), this plugin should use {isolation}: "
-        "their containers cannot use a card in the other way. "
-        f"Delete these pods first (kubectl drain, or their owners), or keep gpushare_isolation as it was for this host"
+        f"their containers cannot use a card in the other way. {_KEEP_ISOLATION}"
     )
 
 
@@ -85,8 +85,7 @@ def left_limits(isolation: str, uids: Set[str], live: Callable[[Set[str]], Set[s
         return ""
     return (
         f"the driver limits the memory of {len(running)} pods (UID {_shown(running)}), this plugin should use {isolation}: they would keep "
-        "limits that this node does not publish. "
-        "Delete these pods first (kubectl drain, or their owners), or keep gpushare_isolation as it was for this host"
+        f"limits that this node does not publish. {_KEEP_ISOLATION}"
     )
 
 
