@@ -23,6 +23,7 @@ from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Nvml, Nvml
 from gpushare_runtime.device_plugin.gpu.pod_limits import PodLimits
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
+from gpushare_runtime.device_plugin.node.ids import card_of_unit
 from unit.lab.nvml.test_device_plugin import Child
 from unit.runtime.device_plugin.churn import Churn, Pod
 from unit.runtime.device_plugin.device_manager import StartError
@@ -30,7 +31,9 @@ from unit.runtime.device_plugin.matching import Ours
 from unit.runtime.pods import card as inventory_card
 
 SIZES = (16, 16, 24, 8, 16, 16)
-SEEDS, STEPS = 8, 400
+# In 401 a card is taken from an init container, in 425 a pod gets more units of a card, in 438 a plugin starts without the API server;
+# each time kubelet does not ask.
+SEEDS, STEPS = (*range(8), 401, 425, 438), 400
 # Virtual seconds between two comparisons of the plugin; on a node it is a minute, longer than most pods live here.
 COMPARES = 5.0
 UNIT_BYTES = 1024**3
@@ -62,9 +65,15 @@ class Limiting(Ours):
     def __init__(self, world: LimitedChurn, state: Any) -> None:
         super().__init__(world, state)
         self.world = world
-        self.node.limited |= world.stored
+        for known, stored in zip(self.known, world.stored, strict=True):
+            known |= stored
         self.limits = PodLimits(self.node, world.driver, world.host, Status(required=[]), "driver")
-        self._compared = 0.0
+        self._check_at = 0.0
+
+    @property
+    def known(self) -> tuple[set[Any], ...]:
+        """What the plugin stores about limits."""
+        return self.node.limited, self.node.limited_cards, self.node.exempt
 
     def start(self, resource: str, ids: list[str]) -> None:
         self.world.maybe_kill()
@@ -83,17 +92,19 @@ class Limiting(Ours):
         super().settle()
         self.node.unasked = set() if self.world.asks else {MEMORY}
         self.world.loop.run_until_complete(self.limits.limit_unasked())
-        if self.world.clock - self._compared >= COMPARES:
-            self._compared = self.world.clock
+        if self.world.clock >= self._check_at:
             self.world.loop.run_until_complete(self.limits.check())
-        self.world.stored = set(self.node.limited)
+            self._check_at = self.world.clock + min(COMPARES, self.limits.interval)
+        self.world.stored = tuple(map(set, self.known))
 
 
 class LimitedChurn(Churn):
     """kubelet makes a pod's control group before it asks for a start, and removes it after the pod's last process.
 
     groups: the folder above all; driver, host: what each plugin is given; kills: of the plugin while kubelet waits for its answer;
-    limited: pods whose containers ran with the limit of their units; wrong: what a container ran with instead.
+    limited: pods whose containers ran with the limit of their units; wrong: what a container ran with instead; given: the cards that
+    kubelet ever gave to each pod. Of one that it took away with a lost record the limit stays, and no container has its device.
+    unrecorded: pods of which kubelet has lost its record.
     """
 
     def __init__(self, cards: Inventory, make: Callable[[Any, Any], Any], seed: int, machine: Any, driver: Nvml) -> None:
@@ -102,10 +113,12 @@ class LimitedChurn(Churn):
         self.host = HostProcesses(machine.root / "proc")
         self.loop = asyncio.new_event_loop()
         self.groups: Path = machine.groups / "kubepods"
-        self.stored: set[tuple[str, str]] = set()
+        self.stored: tuple[set[Any], ...] = (set(), set(), set())
         self.kills = 0
         self.limited: set[str] = set()
         self.wrong: list[str] = []
+        self.given: dict[str, set[int]] = {}
+        self.unrecorded: set[str] = set()
         super().__init__(cards, make, seed)
 
     @property
@@ -153,6 +166,9 @@ class LimitedChurn(Churn):
     def _check_cards(self) -> None:
         super()._check_cards()
         known = self.in_force()
+        for uid, containers in self.manager.given.items():
+            ids = {i for of in containers.values() for i in of.get(MEMORY, ())}
+            self.given.setdefault(uid, set()).update(self.cards.by_uuid[card_of_unit(i)].index for i in ids)
         strangers = known.keys() - {f"pod{uid}" for uid in self.processes}
         self.wrong += [f"a limit of {name}" for name in strangers]
         for pod in self.processes.values():
@@ -160,25 +176,31 @@ class LimitedChurn(Churn):
             if not pod.up:
                 continue
             due, full = self._due(pod)
-            if has == due and full:
+            never = has.keys() - self.given.get(pod.uid, set())
+            if not never and full and all(has[index] == units for index, units in due.items()):
                 self.limited.add(pod.uid)
-            elif any(has[index] < units for index, units in due.items()) or (full and not self._counted_twice(pod)):
+            elif never or any(has[index] < units for index, units in due.items()) or (full and not self._moved(pod)):
                 self.wrong.append(f"{pod.object['metadata']['name']}: {dict(has)} instead of {dict(due)}")
 
-    def _counted_twice(self, pod: Pod) -> bool:
-        """kubelet has lost its record, and asks anew for what an init container had: it keeps these ids beside those of the others."""
-        return self.counts.checkpoints_lost > 0 and any(not of.keeps for of in pod.request.containers)
+    def restart_kubelet(self, *, lost: bool) -> None:
+        self.unrecorded |= set(self.processes) if lost else set()
+        super().restart_kubelet(lost=lost)
 
-    @staticmethod
-    def _due(pod: Pod) -> tuple[Counter[int], bool]:
-        """Card → units of the containers that have started; whether these are all. kubelet keeps an init container's units as well."""
+    def _moved(self, pod: Pod) -> bool:
+        """kubelet has lost its record, and asks anew for what an init container had. It keeps these ids beside those of the others,
+        also on another card, and what the init container had before is free for other pods."""
+        return pod.uid in self.unrecorded and any(not of.keeps for of in pod.request.containers)
+
+    def _due(self, pod: Pod) -> tuple[Counter[int], bool]:
+        """Card → units of the containers that run; whether these are all: one that starts again may get another card. kubelet keeps
+        an init container's units as well."""
         due: Counter[int] = Counter()
         if pod.request.whole_cards:
             return due, True
-        for cards in pod.devices.values():
-            due.update(cards)
-        full = pod.devices.keys() == {c.name for c in pod.request.containers if c.keeps}
-        if full and pod.request.units > due.total():
+        for name in pod.up:
+            due.update(pod.devices[name])
+        full = pod.up == {c.name for c in pod.request.containers if c.keeps}
+        if full and not self._moved(pod) and pod.request.units > due.total():
             ((index, units),) = due.items()
             due[index] += pod.request.units - units
         return due, full
@@ -220,7 +242,7 @@ def test_every_container_runs_with_the_limit_of_its_pod_and_no_group_is_left(
     ready: Callable[..., LimitedChurn], caplog: pytest.LogCaptureFixture
 ) -> None:
     placed = kills = limited = 0
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         world = ready(Limiting, seed)
         for _ in range(STEPS):
             world.step()

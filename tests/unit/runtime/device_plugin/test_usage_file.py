@@ -199,6 +199,7 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
         {("a", "main", MEMORY): A.ids, ("a", "second", two.resource): two.ids, ("b", "main", MEMORY): B.ids}, {"a": "default/a"}
     )
     held.limited = {("a", "GPU-1"), ("c", "GPU-2"), ("c", "GPU-1")}
+    held.limited_cards, held.exempt = {"GPU-2", "GPU-1"}, {("b", "GPU-1")}
     file = state(tmp_path / "new" / "folder", held)
     file._write(file._render(CARDS))
     assert json.loads(file.path.read_text()) == {
@@ -214,16 +215,19 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
             "b": {"name": "", "containers": {"main": {MEMORY: ["GPU-1-_-1"]}}},
         },
         "limited": {"a": ["GPU-1"], "c": ["GPU-1", "GPU-2"]},
+        "limited_cards": ["GPU-1", "GPU-2"],
+        "exempt": {"b": ["GPU-1"]},
     }
     assert file.path.parent.stat().st_mode & 0o777 == 0o700
     after = node_state()
     state(tmp_path / "new" / "folder", after).load()
     assert after.usage.snapshot() == held.usage.snapshot()
     assert (after.usage.name("a"), after.usage.name("b")) == ("default/a", "")
-    assert after.limited == held.limited
+    assert (after.limited, after.limited_cards, after.exempt) == (held.limited, held.limited_cards, held.exempt)
     rebooted = node_state()
     state(tmp_path / "new" / "folder", rebooted, "two").load()
     assert (rebooted.usage.snapshot(), rebooted.limited) == ({}, held.limited)
+    assert (rebooted.limited_cards, rebooted.exempt) == (held.limited_cards, set()), "no pod has started before a reboot"
 
 
 def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
@@ -245,6 +249,8 @@ def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
         ({"pods": [1]}, "is not a file of this plugin"),
         ({"v": "1"}, ""),
         ({"limited": {"a": 1}}, "is not a file of this plugin"),
+        ({"limited_cards": 1}, "is not a file of this plugin"),
+        ({"exempt": ["a"]}, "is not a file of this plugin"),
     ],
 )
 def test_a_file_of_another_version_or_boot_says_nothing(

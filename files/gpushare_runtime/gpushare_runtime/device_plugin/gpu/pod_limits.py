@@ -4,7 +4,9 @@
 
 kubelet creates a pod's control group before any container, and asks before each start of a container. So the limit is there before the
 first process, no container can lift it, and all containers of the pod share it. The limit ends with the control group. A kubelet that
-has lost a record does not ask (see kubelet/server.py): then the limit is set as soon as the group is seen.
+has lost a record does not ask (see kubelet/server.py): then the limit is set as soon as the group is seen. Pods that started before
+the driver could limit the card are told from later ones at the first comparison with the API server's list. Later processes read that
+from the state file, so they need no API server for it.
 
 Only the hard limit is set. A soft limit would add to `dmem.min` of all groups above, and the driver lowers those only if somebody
 resets the limit before kubelet removes the group (NVIDIA, MPS v3 Memory Partitioning, "Ancestor reservation propagation"). Without
@@ -44,11 +46,14 @@ limits. watch: no limits, pods that exceed their units are reported. none: they 
 _BY_DRIVER: Final = (AUTO, DRIVER)
 
 INTERVAL_SECONDS: Final = 60.0
+# Until the cards are known, and until the pods that started before are.
+_UNKNOWN_SECONDS: Final = 1.0
 # Between the control group of a pod and its first container's process is the start of its sandbox, which takes longer.
 UNASKED_SECONDS: Final = 0.2
 # kubelet waits 30 s for an answer before it starts a container.
 _START_SECONDS: Final = 20.0
 _STATUS: Final = "memory limits"
+_NO_GROUP: Final = "this process sees no control group of pods"
 
 
 class Groups(Protocol):
@@ -96,10 +101,9 @@ class PodLimits:
         self._mode = mode
         self._running = running
         self._able: dict[str, str] = {}
-        # Of pods that started before the driver limited the card.
-        self._before: set[tuple[str, str]] = set()
         self._unlimited: set[tuple[str, str]] = set()
-        self._compared: set[str] = set()
+        # Bytes of the limits that this process has set or found last.
+        self._most: dict[tuple[str, str], int] = {}
 
     @property
     def active(self) -> bool:
@@ -161,16 +165,23 @@ class PodLimits:
         """Check every minute. FatalError where the mode requires limits that the driver does not have."""
         while True:
             await self.check()
-            ends = time.monotonic() + (INTERVAL_SECONDS if self._mode not in _BY_DRIVER or self._able else 1.0)
+            ends = time.monotonic() + self.interval
             while (left := ends - time.monotonic()) > 0:
                 await self.limit_unasked()
                 # Most nodes have no card that the driver limits, so nothing to look for between two checks.
-                await asyncio.sleep(min(left, UNASKED_SECONDS) if self._compared else left)
+                await asyncio.sleep(min(left, UNASKED_SECONDS) if self._node.limited_cards else left)
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the next check."""
+        known = bool(self._able) and {card for card, why in self._able.items() if not why} <= self._node.limited_cards
+        return INTERVAL_SECONDS if known or self._mode not in _BY_DRIVER else _UNKNOWN_SECONDS
 
     async def check(self) -> None:
         """Find out what the driver limits, and compare the limits of all pods. FatalError as `run`."""
         if self._mode not in _BY_DRIVER:
             self._node.devices.set_isolation(self._mode)
+            self._set_known(set(), set())
         elif self._node.devices.inventory is not None:
             await self._probe([card.uuid for card in self._node.devices.cards if card.health == HEALTHY])
             self._node.devices.set_isolation(DRIVER if self.active else WATCH)
@@ -181,14 +192,21 @@ class PodLimits:
         if protocol.RESOURCE_MEMORY not in self._node.unasked:
             return
         for uid in {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}:
-            known = self._node.limited | self._before
-            # Until the first comparison nobody knows which pods were there before.
-            due = {card: most for card, most in limits_due(self._node, uid).items() if card in self._compared and (uid, card) not in known}
+            due = {card: most for card, most in limits_due(self._node, uid).items() if self._lacks(uid, card, most)}
             # The next comparison reports what fails again.
             with contextlib.suppress(NvmlError, OSError):
                 if due:
                     await in_thread(partial(self._set, uid, due))
                     self._record({(uid, card) for card in due})
+
+    def _lacks(self, uid: str, card: str, most: int) -> bool:
+        """Whether this limit must be set, so far as it is known without the driver."""
+        if card not in self._node.limited_cards or self._able.get(card) != "":
+            return False
+        if (uid, card) in self._node.limited:
+            # Until the first check, which sets it, a limit of the process before counts as right.
+            return self._most.get((uid, card), most) != most
+        return (uid, card) not in self._node.exempt
 
     async def _probe(self, cards: Sequence[str]) -> None:
         """Find out for which cards the driver has limits. What it can, it can until this process ends; else it is asked again."""
@@ -196,7 +214,10 @@ class PodLimits:
             if self._mode not in _BY_DRIVER:
                 self._able[card] = f"--isolation {self._mode}"
             elif self._able.get(card) != "":
-                self._able[card] = await in_thread(partial(self._why_not, card))
+                self._able[card] = why = await in_thread(partial(self._why_not, card))
+                if why not in ("", _NO_GROUP):
+                    # Pods start without a limit there, until the driver can limit it again.
+                    self._node.limited_cards.discard(card)
         lacking = {why for why in self._able.values() if why}
         if self._mode == DRIVER and lacking:
             raise FatalError(
@@ -216,7 +237,7 @@ class PodLimits:
         """Why this card's memory cannot be limited by control group; "" if it can. Blocks."""
         group = self._groups.group_of_pods()
         if group is None:
-            return "this process sees no control group of pods"
+            return _NO_GROUP
         try:
             enable_dmem(group)
             # Nobody else limits the group of all pods: setting no limit changes nothing, and needs all that setting one needs.
@@ -237,20 +258,20 @@ class PodLimits:
                 found = self._driver.memory_limit(card, group).most
                 if found != most:
                     raise NvmlError(f"the driver has a limit of {found} bytes after one of {most} was set on card {card}")
+                self._most[uid, card] = most
 
     async def _compare(self) -> None:
         uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
         due = {uid: {card: most for card, most in limits_due(self._node, uid).items() if self._able.get(card) == ""} for uid in uids}
         self.use, wrong = await in_thread(partial(self._read, due))
+        self._most = {key: found.most for key, found in self.use.items() if found.most is not None}
         # What a process before this one has set, and ended before it was stored.
         self._record({key for key, found in self.use.items() if found.most is not None})
         limited = self._node.limited
         missing = {key for key, found in wrong.items() if found is None and key not in limited and self._has_started(key[0])}
         # Whatever starts later is due, also if kubelet has not asked.
-        self._before |= {key for key in missing if key[1] not in self._compared}
-        if self._node.pods.synced:
-            self._compared |= {card for card, why in self._able.items() if not why}
-        unlimited = set() if self._running else missing & self._before
+        exempt = self._node.exempt | {key for key in missing if key[1] not in self._node.limited_cards}
+        unlimited = set() if self._running else missing & exempt
         for uid, card in sorted(unlimited - self._unlimited):
             log.warning("%s runs without a memory limit on card %s: it started before", self._node.usage.pod_name(uid), card)
         self._unlimited = unlimited
@@ -268,8 +289,14 @@ class PodLimits:
                 log.warning("set the memory limit of %s on card %s: found %s bytes", self._node.usage.pod_name(uid), card, found)
         if self._node.pods.synced:
             # Just after a start kubelet's checkpoint may not have been read.
-            for known in (limited, self._before):
-                known.difference_update({key for key in known if key[0] not in uids and self._node.pods.get(key[0]) is None})
+            gone = {key for key in limited | exempt if key[0] not in uids and self._node.pods.get(key[0]) is None}
+            limited -= gone
+            self._set_known(self._node.limited_cards | {card for card, why in self._able.items() if not why}, exempt - gone)
+
+    def _set_known(self, limited_cards: set[str], exempt: set[tuple[str, str]]) -> None:
+        if (limited_cards, exempt) != (self._node.limited_cards, self._node.exempt):
+            self._node.limited_cards, self._node.exempt = limited_cards, exempt
+            self._node.changes.notify()
 
     def _has_started(self, uid: str) -> bool:
         """Whether the API server reports that a container of the pod has started."""

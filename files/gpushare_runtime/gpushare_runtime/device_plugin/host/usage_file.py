@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the plugin's next process needs to know: the usage, its unit and strategy, the pods that have limits, and the cards.
+"""What the plugin's next process needs to know: the usage, its unit and strategy, the cards, and who has limits or started before.
 
 kubelet may forget a pod with live processes while no plugin runs. The usage is valid for one boot only, because no process survives
 a reboot. The cards stay valid: one may not answer just after a boot. So do the limits: an older kubelet starts a pod's containers
-after a boot without asking the plugin, in a control group that has no limit yet.
+after a boot without asking the plugin, in a control group that has no limit yet. Nobody has started before such a boot.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,8 +67,9 @@ class StateFile:
             # Parse all of it before any part is used.
             unit, cards = str(data.get("unit", "")), _cards(data.get("cards"))
             snapshot, names = _usage(data["pods"]) if data["boot"] == self._boot else ({}, {})
-            # A release without this field did not know.
-            limited = {(str(uid), str(card)) for uid, of in data.get("limited", {}).items() for card in of}
+            # A release without these fields did not know.
+            limited, limited_cards = _pairs(data.get("limited", {})), {str(card) for card in data.get("limited_cards", [])}
+            exempt = _pairs(data.get("exempt", {})) if data["boot"] == self._boot else set()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not a file of this plugin (%r): the plugin replaces it", self.path, error)
             return
@@ -79,6 +80,8 @@ class StateFile:
         # A release without this field had no MPS.
         self.isolation = (cards.isolation or protocol.ISOLATION_WATCH) if cards else ""
         self._node.limited |= limited
+        self._node.limited_cards |= limited_cards
+        self._node.exempt |= exempt
         self._node.usage.restore(snapshot, names)
 
     async def run(self) -> NoReturn:
@@ -98,7 +101,8 @@ class StateFile:
         pods: dict[str, Any] = {}
         names, used = self._node.usage.names(), self._node.usage.snapshot()
         # Most changes of the node's state do not concern the file.
-        if (state := (names, used, inventory, frozenset(self._node.limited))) == self._rendered[0]:
+        limits = (frozenset(self._node.limited), frozenset(self._node.limited_cards), frozenset(self._node.exempt))
+        if (state := (names, used, inventory, limits)) == self._rendered[0]:
             return self._rendered[1]
         # Each change affects few of thousands of ids.
         self._texts = {key: self._text(key, ids) for key, ids in used.items()}
@@ -108,11 +112,17 @@ class StateFile:
         # The next process reads health itself; with health in it, the file would change more often.
         cards = replace(inventory, cards=tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
         written = orjson.Fragment(cards.to_json())
-        limited: dict[str, list[str]] = {}
-        for uid, card in sorted(self._node.limited):
-            limited.setdefault(uid, []).append(card)
         text = orjson.dumps(
-            {"v": VERSION, "boot": self._boot, "unit": inventory.unit.name, "cards": written, "pods": pods, "limited": limited}
+            {
+                "v": VERSION,
+                "boot": self._boot,
+                "unit": inventory.unit.name,
+                "cards": written,
+                "pods": pods,
+                "limited": _by_pod(self._node.limited),
+                "limited_cards": sorted(self._node.limited_cards),
+                "exempt": _by_pod(self._node.exempt),
+            }
         )
         self._rendered = state, text
         return text
@@ -145,6 +155,17 @@ def _cards(value: object) -> Inventory | None:
     except InventoryError as error:
         log.warning("%s: the plugin ignores its cards: %s", NAME, error)
         return None
+
+
+def _pairs(by_pod: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(str(uid), str(card)) for uid, cards in by_pod.items() for card in cards}
+
+
+def _by_pod(pairs: Set[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for uid, card in sorted(pairs):
+        found.setdefault(uid, []).append(card)
+    return found
 
 
 def _usage(pods: Mapping[str, Any]) -> tuple[dict[DeviceKey, frozenset[str]], dict[str, str]]:

@@ -33,6 +33,10 @@ class NodeState:
         self.changes = pods.changes
         self.limited: set[tuple[str, str]] = set()
         """(pod UID, card UUID) of the limits that the driver has got: it must have them as long as the pods exist, also after a reboot."""
+        self.limited_cards: set[str] = set()
+        """UUIDs of the cards on which every pod gets a limit, but those of `exempt`."""
+        self.exempt: set[tuple[str, str]] = set()
+        """(pod UID, card UUID) of the pods that started before the driver limited the card."""
         self.unasked: set[str] = set()
         """The resources with which kubelet starts containers without asking the plugin, because it has lost a record."""
         self.usage = Usage(pods, clock)
