@@ -113,8 +113,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, *more: str, api: FakeApi | None = None, **settings: Any) -> AsyncIterator[tuple[Scene, Prometheus]]:
-    """more, api: of Scene; settings: of the plugin."""
+async def scene(
+    folder: Path, *more: str, api: FakeApi | None = None, rules: str | None = None, **settings: Any
+) -> AsyncIterator[tuple[Scene, Prometheus]]:
+    """more, api: of Scene; rules: their text, None for those of the repository; settings: of the plugin."""
     plugin_port = free_port()
     async with world(MIB_OF_CARD, MIB_OF_CARD, metrics=MetricsAddress("127.0.0.1", plugin_port), **settings) as it:
         await it.registered()
@@ -123,8 +125,8 @@ async def scene(folder: Path, *more: str, api: FakeApi | None = None, **settings
         try:
             await made.start_extender()
             # What counts over minutes counts over seconds here, so that an alert also clears in sight.
-            rules = re.sub(r"\[\d+m\]", "[10s]", rules_that_fire_at_once(RULES.read_text()))
-            async with serving(folder, targets, free_port(), rules) as server:
+            quick = re.sub(r"\[\d+m\]", "[10s]", rules_that_fire_at_once(RULES.read_text() if rules is None else rules))
+            async with serving(folder, targets, free_port(), quick) as server:
                 yield made, server
         finally:
             await made.stop_extender()

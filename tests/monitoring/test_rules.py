@@ -99,7 +99,11 @@ CASES: Final = (
     one("GPUShareLedgerOverbooked", f'gpushare_extender_node_cards_overbooked{{{E},node="n"}}', 0, 1, 1, ("node",), short=True),
     one("GPUShareLedgerInconsistent", f'gpushare_extender_node_ledger_inconsistencies{{{E},node="n"}}', 0, 1, 1, ("node",), short=True),
     one("GPUShareDrift", f'gpushare_extender_drift_units{{{E},reason="orphaned"}}', 0, 1, 4, ("reason",), short=True),
-    one("GPUShareCardUnhealthy", f"gpushare_device_plugin_card_healthy{{{CARD}}}", 1, 0, 1, ("instance", "card")),
+    Case(
+        "GPUShareCardUnhealthy",
+        tuple(f"gpushare_device_plugin_card_{what}{{{CARD}}}" for what in ("healthy", "cdi_usable")),
+        ("1", "1"), ("0", "1"), ("0", "0"), ("instance", "card"),
+    ),
     one("GPUShareCDISpecUnusable", f"gpushare_device_plugin_card_cdi_usable{{{CARD}}}", 1, 0, 0, ("instance", "card"), short=True),
     Case(
         "GPUShareMemoryExceeded", (UNIT, UNITS, USED),

@@ -133,7 +133,8 @@ def _cards(node: NodeState) -> Iterator[Metric]:
     yield gauge("units_orphaned", "Units used by processes of pods that no longer exist.", orphaned)
     remainder = {c.uuid: c.mib * 1024 * 1024 - c.units * unit for c in cards}
     yield gauge("remainder_bytes", "Memory that does not fill a unit and is not allocatable.", remainder)
-    yield gauge("healthy", "1 if the card answers and passes its checks, else 0.", {c.uuid: c.health == HEALTHY for c in cards})
+    text = "0 if the card does not answer, fails a check, or lacks its CDI spec or its MPS control daemon, else 1."
+    yield gauge("healthy", text, {c.uuid: c.health == HEALTHY for c in cards})
     without_spec = node.devices.unusable_specs()
     text = "0 if the strategy is cdi and no CDI spec fits the card, else 1."
     yield gauge("cdi_usable", text, {c.uuid: c.uuid not in without_spec for c in cards})
