@@ -131,6 +131,27 @@ def test_the_file_of_the_release_before_is_read(tmp_path: Path) -> None:
     assert (file.unit, file.cards, held.usage.name("a")) == ("", None, "n/a")
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, ("envvar", "watch")),
+        ({"strategy": "cdi"}, ("cdi", "watch")),
+        ({"isolation": "driver"}, ("envvar", "driver")),
+        (None, ("", "")),
+    ],
+)
+def test_cards_without_a_strategy_or_an_isolation_are_those_of_a_release_that_had_none(
+    tmp_path: Path, changes: dict[str, str] | None, found: tuple[str, str]
+) -> None:
+    written(tmp_path, A)
+    path = tmp_path / "held.json"
+    cards = None if changes is None else json.loads(replace(CARDS, **changes).to_json())  # type: ignore[arg-type]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cards": cards}))
+    file = state(tmp_path, node_state())
+    file.load()
+    assert (file.strategy, file.isolation) == found
+
+
 def test_nothing_is_written_before_the_unit_was_compared(tmp_path: Path) -> None:
     written(tmp_path, A)
     before = (tmp_path / "held.json").read_bytes()
