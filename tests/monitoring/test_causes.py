@@ -5,18 +5,48 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 
-from monitoring.test_dashboard import MIB_OF_CARD, exactly, scene
+import aiohttp
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.extender.leadership import DEFAULT_LEASE
+from monitoring.prometheus import RULES, Prometheus
+from monitoring.test_dashboard import MIB_OF_CARD, Scene, exactly, scene
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.test_pod_limits import admitted
 from unit.runtime.device_plugin.test_whole_strategies import cdi, write
-from unit.runtime.kube.fake_api import until
+from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.kube.fake_api import FakeApi, until
+from unit.runtime.kube.fake_api import serving as serving_api
+from unit.runtime.pods import container, pod
 
 # A fixture.
 __all__ = ["cdi"]
+
+
+@asynccontextmanager
+async def going_on(step: Callable[[], Awaitable[object]], pause: float) -> AsyncIterator[None]:
+    """`step` again and again, so long after each other. Its error comes out at the end."""
+
+    async def steps() -> None:
+        while True:
+            await step()
+            await asyncio.sleep(pause)
+
+    task = asyncio.create_task(steps())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def test_a_card_that_was_replaced_by_a_smaller_one_under_its_pods(tmp_path: Path) -> None:
@@ -56,5 +86,159 @@ def test_a_cdi_spec_that_no_longer_fits_a_card(tmp_path: Path, cdi: Path) -> Non
             await fires("GPUShareCDISpecUnusable", "GPUShareDevicePluginDegraded")
             write(cdi, 0, 1)
             await fires()
+
+    asyncio.run(run())
+
+
+async def active(server: Prometheus) -> None:
+    """The extender may bind pods, and Prometheus knows it."""
+    await server.until("an active extender", partial(server.query, "gpushare_extender_active == 1"), 120)
+
+
+def test_a_second_scheduler_with_an_extender_of_its_own_that_no_lease_keeps_from_binding(tmp_path: Path) -> None:
+    namespace, _, name = DEFAULT_LEASE.partition("/")
+    lease = {"metadata": {"uid": "lease", "name": name}, "spec": {"holderIdentity": "one_1", "leaseTransitions": 0}}
+    numbers = count()
+
+    async def binds(here: Scene, port: int) -> None:
+        """A pod comes, the scheduler at that extender binds it, and it ends."""
+        api, pod_name = here.it.api, f"pod-{next(numbers)}"
+        where = f"/api/v1/namespaces/default/pods/{pod_name}"
+        await api.put(where, pod(container(mem=1), name=pod_name, uid=pod_name))
+        asked = {"PodName": pod_name, "PodNamespace": "default", "PodUID": pod_name, "Node": "gpu1"}
+
+        async def until_bound() -> None:
+            async with aiohttp.ClientSession() as session:
+                # Both extenders wait for the Bindings of whoever was before them.
+                while "nodeName" not in api.objects[where]["spec"]:
+                    with contextlib.suppress(aiohttp.ClientConnectionError):
+                        await session.post(f"http://127.0.0.1:{port}{protocol.EXTENDER_PREFIX}/bind", json=asked)
+                    await asyncio.sleep(0.2)
+
+        try:
+            await asyncio.wait_for(until_bound(), 120)
+        finally:
+            await api.remove(where)
+
+    def told(here: Scene) -> set[str]:
+        events = [value for path, value in here.it.api.objects.items() if "/events/" in path]
+        return {one["involvedObject"]["name"] for one in events if one["reason"] == protocol.EVENT_SECOND_SCHEDULER}
+
+    async def run() -> None:
+        async with scene(tmp_path, "--lease", DEFAULT_LEASE, "--scheduler-host", "one") as (here, server):
+            it, fires = here.it, partial(exactly, server)
+            await it.api.put(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}", lease)
+            await until(lambda: it.plugin.status.ready)
+            await active(server)
+            # Its own scheduler binds.
+            await binds(here, here.port)
+            await fires()
+            (tmp_path / "second").mkdir()
+            port = free_port()
+            second = await start(tmp_path / "second", it.api, port, ["--lease", "none"])
+            try:
+                async with going_on(partial(binds, here, port), 1):
+                    await fires("GPUShareSecondScheduler")
+            finally:
+                second.terminate()
+                await second.communicate()
+            await until(lambda: told(here))
+            assert "pod-0" not in told(here)
+            await fires()
+
+    asyncio.run(run())
+
+
+def test_calls_that_name_more_nodes_than_can_be_answered_in_time(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with scene(tmp_path) as (here, server), aiohttp.ClientSession() as session:
+            fires, raw = partial(exactly, server), pod(container(mem=1), uid="p")
+            url = f"http://127.0.0.1:{here.port}{protocol.EXTENDER_PREFIX}/filter"
+            nodes, calls = 1, 0
+
+            async def call() -> None:
+                nonlocal calls
+                names = ["gpu1", *(f"other-{number:07d}" for number in range(1, nodes))]
+                async with session.post(url, json={"Pod": raw, "NodeNames": names}) as response:
+                    answer = await response.json()
+                    assert not answer["Error"], answer["Error"]
+                    assert answer["NodeNames"] == ["gpu1"]
+                calls += 1
+
+            await active(server)
+            async with going_on(call, 0.2):
+                await until(lambda: calls > 20)
+                await fires()
+
+            async def slow() -> bool:
+                nonlocal nodes, calls
+                if calls >= 3:
+                    # A body has at most 64 MiB.
+                    nodes, calls = min(nodes * 2, 3_000_000), 0
+                return "GPUShareVerbSlow" in await server.firing()
+
+            nodes, calls = 50_000, 0
+            # A scrape waits as long as such a call takes: time for those is left between.
+            async with going_on(call, 2):
+                await server.until("calls of filter are slow", slow, 300)
+                await fires("GPUShareVerbSlow")
+            assert (await server.firing())["GPUShareVerbSlow"]["annotations"]["summary"].startswith("1 % of the calls of filter on ")
+            await fires()
+
+    asyncio.run(run())
+
+
+class Relay:
+    """TCP to one server, and back unless that is withheld: then nothing arrives, and no connection ends."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def withhold(self) -> None:
+        self._open.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer, back=True))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, back: bool = False) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if back:
+                    await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+def test_an_api_server_whose_words_no_longer_arrive(tmp_path: Path) -> None:
+    text = RULES.read_text()
+    sooner = text.replace("gpushare_extender_watch_age_seconds > 180", "gpushare_extender_watch_age_seconds > 10")
+    assert sooner != text
+
+    async def run() -> None:
+        async with serving_api(FakeApi()) as api:
+            relay = Relay(int(api.url.rpartition(":")[2]))
+            server_of_relay = await asyncio.start_server(relay.connected, "127.0.0.1", 0)
+            api.url = f"http://127.0.0.1:{server_of_relay.sockets[0].getsockname()[1]}"
+            tick = partial(api.put, "/api/v1/namespaces/default/configmaps/tick", {"metadata": {"name": "tick"}})
+            # Each brings a bookmark to every watch, as about every minute does.
+            async with going_on(tick, 0.5), scene(tmp_path, api=api, rules=sooner) as (here, server):
+                fires = partial(exactly, server)
+                await until(lambda: here.it.plugin.status.ready)
+                await active(server)
+                await fires()
+                relay.withhold()
+                await fires("GPUShareWatchStale")
+                summary = (await server.firing())["GPUShareWatchStale"]["annotations"]["summary"]
+                assert " has heard nothing about " in summary
+                relay.release()
+                await fires()
+            server_of_relay.close()
 
     asyncio.run(run())

@@ -242,6 +242,12 @@ def test_each_alert_has_a_case_and_a_runbook() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 
+def test_each_alert_has_a_test_with_its_real_cause() -> None:
+    files = (*(REPOSITORY / "tests/monitoring").glob("test_[cd]*.py"), REPOSITORY / "tests/e2e/test_monitoring.py")
+    named = {name for file in files for name in re.findall(r'"(GPUShare\w+)"', file.read_text())}
+    assert set(ALERTS) - named == set()
+
+
 def test_each_record_is_documented() -> None:
     rows = re.findall(r"^\| `([\w:]+)` \| ([\w, ]*)\|", README, re.M)
     assert [name for name, _ in rows] == list(RECORDS)
