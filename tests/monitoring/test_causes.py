@@ -17,13 +17,15 @@ import aiohttp
 from gpushare_runtime.core import protocol
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE
 from monitoring.prometheus import RULES, Prometheus
-from monitoring.test_dashboard import MIB_OF_CARD, Scene, exactly, scene
+from monitoring.test_dashboard import MIB_OF_CARD, Refusing, Scene, exactly, scene
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.plugin import NODE
+from unit.runtime.device_plugin.test_main import start as start_plugin
 from unit.runtime.device_plugin.test_pod_limits import admitted
 from unit.runtime.device_plugin.test_whole_strategies import cdi, write
 from unit.runtime.extender.test_main import free_port, start
-from unit.runtime.kube.fake_api import FakeApi, until
+from unit.runtime.kube.fake_api import FakeApi, kubeconfig, until
 from unit.runtime.kube.fake_api import serving as serving_api
 from unit.runtime.pods import container, pod
 
@@ -240,5 +242,41 @@ def test_an_api_server_whose_words_no_longer_arrive(tmp_path: Path) -> None:
                 relay.release()
                 await fires()
             server_of_relay.close()
+
+    asyncio.run(run())
+
+
+def test_a_device_plugin_that_is_given_no_new_token(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with scene(tmp_path) as (here, server), serving_api(Refusing()) as api:
+            assert isinstance(api, Refusing)
+            fires = partial(exactly, server)
+            await until(lambda: here.it.plugin.status.ready)
+            await active(server)
+            await fires()
+            await here.it.stop()
+            await fires("GPUShareDevicePluginDown")
+            # A process of its own, in its place.
+            await api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
+            seed, own = tmp_path / "seed", tmp_path / "token"
+            seed.write_text(text := api.give_old())
+            own.write_text(text)
+            root = here.it.kubelet.directory.parent
+            (root / "kubeconfig").write_text(kubeconfig(api.url))
+            options = ["--seed-token-file", str(seed), "--token-file", str(own), "--metrics-listen", f"127.0.0.1:{here.plugin_port}"]
+            process = start_plugin(root, *options)
+            try:
+                # Each try that fails makes its part of the plugin a degraded one.
+                await fires("GPUShareTokenExpires", "GPUShareDevicePluginDegraded")
+                summary = (await server.firing())["GPUShareTokenExpires"]["annotations"]["summary"]
+                assert summary.startswith("the token of gpushare-device-plugin on 127.0.0.1:")
+                assert api.asked == []
+                api.refuses = False
+                # It asks after 10 s, and later less often.
+                await fires(seconds=600)
+                assert own.read_text().strip() in api.good - {text}
+            finally:
+                process.kill()
+                process.communicate()
 
     asyncio.run(run())

@@ -69,11 +69,11 @@ def test_the_dashboard_needs_no_plugin_and_no_panel_covers_another() -> None:
 class Scene:
     """An extender in a process of its own and a device plugin with two cards of 16 GiB, on one API server, both scraped.
 
-    api: of the extender, if it has one of its own; more: its further options.
+    api: of the extender, if it has one of its own; more: its further options; plugin_port: of the device plugin's metrics.
     """
 
-    def __init__(self, folder: Path, it: World, more: Sequence[str] = (), api: FakeApi | None = None) -> None:
-        self.it = it
+    def __init__(self, folder: Path, it: World, plugin_port: int, more: Sequence[str] = (), api: FakeApi | None = None) -> None:
+        self.it, self.plugin_port = it, plugin_port
         self._api, self._more = api or it.api, more
         self.port, self.metrics_port = free_port(), free_port()
         self._folder = folder
@@ -120,7 +120,7 @@ async def scene(
     plugin_port = free_port()
     async with world(MIB_OF_CARD, MIB_OF_CARD, metrics=MetricsAddress("127.0.0.1", plugin_port), **settings) as it:
         await it.registered()
-        made = Scene(folder, it, more, api)
+        made = Scene(folder, it, plugin_port, more, api)
         targets = {EXTENDER: [f"127.0.0.1:{made.metrics_port}"], PLUGIN: [f"127.0.0.1:{plugin_port}"]}
         try:
             await made.start_extender()
@@ -185,13 +185,13 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-async def exactly(server: Prometheus, *names: str) -> None:
-    """These alerts fire, and no other, and each says what it is about."""
+async def exactly(server: Prometheus, *names: str, seconds: float = 180) -> None:
+    """These alerts fire, and no other, and each says what it is about. seconds: the deadline."""
 
     async def holds() -> bool:
         return set(await server.firing()) == set(names)
 
-    await server.until(f"exactly {names} fire", holds, 90)
+    await server.until(f"exactly {names} fire", holds, seconds)
     for name, alert in (await server.firing()).items():
         summary = alert["annotations"]["summary"]
         assert "<no value>" not in summary, (name, summary)
@@ -308,30 +308,38 @@ def test_an_alert_about_a_certificate_fires_and_clears_with_a_new_one(tmp_path: 
     asyncio.run(run())
 
 
+class Refusing(TokenApi):
+    """It gives no token while it refuses."""
+
+    refuses = True
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if self.refuses and request.path == TOKEN_PATH:
+            return status(403, "Forbidden", "planned")
+        return await super().handle(request)
+
+    def give_old(self) -> str:
+        """A token that was given 6 days ago for 7; it is now for the server as well."""
+        self.now = time.time() - 6 * DAY
+        text = self.give(7 * DAY)
+        self.now = time.time()
+        return text
+
+
 def test_an_alert_about_a_token_fires_while_no_new_one_is_given_and_clears_with_it(tmp_path: Path) -> None:
     seed, own = tmp_path / "seed", tmp_path / "token"
-
-    class Refusing(TokenApi):
-        refuses = True
-
-        async def handle(self, request: web.Request) -> web.StreamResponse:
-            if self.refuses and request.path == TOKEN_PATH:
-                return status(403, "Forbidden", "planned")
-            return await super().handle(request)
 
     async def run() -> None:
         api = Refusing()
         async with serving_api(api):
-            # Given 6 days ago for 7.
-            api.now = time.time() - 6 * DAY
-            seed.write_text(text := api.give(7 * DAY))
+            seed.write_text(text := api.give_old())
             own.write_text(text)
-            api.now = time.time()
             async with scene(tmp_path, "--seed-token-file", str(seed), "--token-file", str(own), api=api) as (_, server):
                 await exactly(server, "GPUShareTokenExpires")
                 assert api.asked == []
                 api.refuses = False
-                await exactly(server)
+                # The daemon asks after 10 s, and later less often.
+                await exactly(server, seconds=600)
                 assert own.read_text().strip() in api.good - {text}
 
     asyncio.run(run())
