@@ -88,6 +88,11 @@ def metric(it: World, name: str) -> list[str]:
     return [line for line in "".join(it.plugin.metrics_text()).splitlines() if line.startswith(f"gpushare_device_plugin_{name}")]
 
 
+async def corrected(it: World, times: int) -> None:
+    """The plugin has found so many wrong limits, and set them."""
+    await until(lambda: metric(it, "limit_corrections_total") == [f"gpushare_device_plugin_limit_corrections_total {times}.0"])
+
+
 @running
 async def test_a_pod_is_limited_to_its_units_before_its_first_container_starts() -> None:
     async with world(16 * GIB, 16 * GIB, isolation="auto") as it:
@@ -196,10 +201,10 @@ async def test_a_limit_that_somebody_changed_is_set_again() -> None:
         uid = await admitted(it, pod)
         await start(it, pod)
         card = it.inventory.by_index[0].uuid
-        for wrong in (16 * BYTES, None):
+        for times, wrong in enumerate((16 * BYTES, None), 1):
             it.nvml.limit_memory(card, group(it, uid), wrong)
-            await until(lambda: limits(it, uid) == {0: 6})
-        assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 2.0"]
+            await corrected(it, times)
+            assert limits(it, uid) == {0: 6}
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -258,7 +263,7 @@ async def test_a_container_that_kubelet_started_without_asking_is_limited_soon()
         uid = await admitted(it, pod)
         await reported(it, pod)
         await until(lambda: limits(it, uid) == {0: 6})
-        assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 1.0"]
+        await corrected(it, 1)
 
 
 @running
