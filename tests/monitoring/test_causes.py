@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,7 +15,7 @@ import aiohttp
 from gpushare_runtime.core import protocol
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE
 from monitoring.prometheus import RULES, Prometheus
-from monitoring.test_dashboard import MIB_OF_CARD, Refusing, Scene, exactly, scene
+from monitoring.test_dashboard import MIB_OF_CARD, Refusing, Scene, exactly, going_on, scene, tick
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import NODE
@@ -31,24 +29,6 @@ from unit.runtime.pods import container, pod
 
 # A fixture.
 __all__ = ["cdi"]
-
-
-@asynccontextmanager
-async def going_on(step: Callable[[], Awaitable[object]], pause: float) -> AsyncIterator[None]:
-    """`step` again and again, so long after each other. Its error comes out at the end."""
-
-    async def steps() -> None:
-        while True:
-            await step()
-            await asyncio.sleep(pause)
-
-    task = asyncio.create_task(steps())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def test_a_card_that_was_replaced_by_a_smaller_one_under_its_pods(tmp_path: Path) -> None:
@@ -228,9 +208,7 @@ def test_an_api_server_whose_words_no_longer_arrive(tmp_path: Path) -> None:
             relay = Relay(int(api.url.rpartition(":")[2]))
             server_of_relay = await asyncio.start_server(relay.connected, "127.0.0.1", 0)
             api.url = f"http://127.0.0.1:{server_of_relay.sockets[0].getsockname()[1]}"
-            tick = partial(api.put, "/api/v1/namespaces/default/configmaps/tick", {"metadata": {"name": "tick"}})
-            # Each brings a bookmark to every watch, as about every minute does.
-            async with going_on(tick, 0.5), scene(tmp_path, api=api, rules=sooner) as (here, server):
+            async with scene(tmp_path, api=api, rules=sooner) as (here, server):
                 fires = partial(exactly, server)
                 await until(lambda: here.it.plugin.status.ready)
                 await active(server)
@@ -248,7 +226,7 @@ def test_an_api_server_whose_words_no_longer_arrive(tmp_path: Path) -> None:
 
 def test_a_device_plugin_that_is_given_no_new_token(tmp_path: Path) -> None:
     async def run() -> None:
-        async with scene(tmp_path) as (here, server), serving_api(Refusing()) as api:
+        async with scene(tmp_path) as (here, server), serving_api(Refusing()) as api, going_on(partial(tick, api), 1):
             assert isinstance(api, Refusing)
             fires = partial(exactly, server)
             await until(lambda: here.it.plugin.status.ready)

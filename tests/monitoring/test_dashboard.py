@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -113,6 +113,30 @@ class Scene:
 
 
 @asynccontextmanager
+async def going_on(step: Callable[[], Awaitable[object]], pause: float) -> AsyncIterator[None]:
+    """`step` again and again, so long after each other. Its error comes out at the end."""
+
+    async def steps() -> None:
+        while True:
+            await step()
+            await asyncio.sleep(pause)
+
+    task = asyncio.create_task(steps())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def tick(*apis: FakeApi) -> None:
+    """Each change brings a bookmark to every watch. A real API server sends one about every minute, and no daemon takes it for silent."""
+    for api in apis:
+        await api.put("/api/v1/namespaces/default/configmaps/tick", {"metadata": {"name": "tick"}})
+
+
+@asynccontextmanager
 async def scene(
     folder: Path, *more: str, api: FakeApi | None = None, rules: str | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Scene, Prometheus]]:
@@ -126,7 +150,8 @@ async def scene(
             await made.start_extender()
             # What counts over minutes counts over seconds here, so that an alert also clears in sight.
             quick = re.sub(r"\[\d+m\]", "[10s]", rules_that_fire_at_once(RULES.read_text() if rules is None else rules))
-            async with serving(folder, targets, free_port(), quick) as server:
+            ticks = going_on(partial(tick, it.api, *([api] if api else [])), 1)
+            async with ticks, serving(folder, targets, free_port(), quick) as server:
                 yield made, server
         finally:
             await made.stop_extender()
