@@ -152,6 +152,9 @@ async def scene(
             quick = re.sub(r"\[\d+m\]", "[10s]", rules_that_fire_at_once(RULES.read_text() if rules is None else rules))
             ticks = going_on(partial(tick, it.api, *([api] if api else [])), 1)
             async with ticks, serving(folder, targets, free_port(), quick) as server:
+                # Before that no alert can fire.
+                seen = "count(up == 1) == 2 and on () count(card:gpushare_memory_bytes) == 2"
+                await server.until("both jobs are scraped and recorded", partial(server.query, seen), 180)
                 yield made, server
         finally:
             await made.stop_extender()
@@ -190,6 +193,9 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
                     break
                 await asyncio.sleep(0.5)
             assert left == {}
+            # There may have been data before all of this was in it.
+            whole = "cluster:gpushare_memory_used_bytes:sum == 2 * 1024 ^ 3 and on () sum(gpushare_extender_pods_waiting_room) == 1"
+            await server.until("all of it is recorded", partial(server.query, whole), 180)
             values = {name: [value for _, value in await server.query(expression)] for name, expression in queries.items()}
             assert values["Allocated A"] == [14 / 32]
             assert values["Used A"] == [2 / 32]
