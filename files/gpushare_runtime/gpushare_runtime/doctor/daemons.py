@@ -38,9 +38,10 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
         listening = kubelet.listeners(host, unit, kubelet.listener)
     runs = _common(found, host, unit, environment)
     found.strangers = [asdict(one) for one in listening if one.name not in kubelet.SOCKETS.values()]
-    found.registered = kubelet.registered(host, unit)
     cdi.judge_cdi(found, host, unit)
-    if not kubelet.judge_second_plugin(found, unit, listening) and runs:
+    serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
+    found.registered = kubelet.registered_soon(host, unit, listening) if serves else kubelet.registered(host, unit)
+    if serves:
         kubelet.judge_registration(found, unit, listening, found.registered)
 
 

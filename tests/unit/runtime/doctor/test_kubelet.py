@@ -14,9 +14,18 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.core.protocol import RESOURCE_CARDS, RESOURCE_MEMORY, SOCKET_CARDS, SOCKET_MEMORY
+from gpushare_runtime.doctor import kubelet
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
-from gpushare_runtime.doctor.kubelet import Listener, judge_registration, judge_second_plugin, listener, listeners, registered
+from gpushare_runtime.doctor.kubelet import (
+    Listener,
+    judge_registration,
+    judge_second_plugin,
+    listener,
+    listeners,
+    registered,
+    registered_soon,
+)
 from unit.runtime.doctor.fake_host import FakeHost, said, settings
 
 FOLDER = "/var/lib/kubelet/device-plugins"
@@ -123,6 +132,53 @@ def test_another_device_plugin_for_the_cards(host: FakeHost, listening: list[Lis
     found = Findings()
     assert judge_second_plugin(found, replace(host.unit(PLUGIN), says=says), listening) is bool(expected)
     assert said(found) == ([("second_plugin", expected)] if expected else [])
+
+
+class Clock:
+    """Virtual time. writes: what kubelet has written after so many seconds."""
+
+    def __init__(self, host: FakeHost, writes: dict[float, dict[str, list[str]]]) -> None:
+        self.now = 100.0
+        self.host, self.writes = host, writes
+        self.sleep(0)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for after, devices in self.writes.items():
+            if self.now >= 100 + after:
+                self.host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": devices}}))
+
+
+CARDS = {RESOURCE_CARDS: ["GPU-1"]}
+BOTH = {RESOURCE_MEMORY: ["GPU-1-_-0"], **CARDS}
+
+
+@pytest.mark.parametrize(
+    ("writes", "listening", "changes", "seconds", "recorded"),
+    [
+        ({0: BOTH}, OURS, {}, (0, 0), 2),
+        ({0: CARDS, 12: BOTH}, OURS, {}, (12, 13), 2),
+        ({0: {}, 60: BOTH}, OURS, {}, (20, 21), 0),
+        ({0: CARDS}, OURS[1:], {}, (0, 0), 1),
+        ({0: CARDS}, OURS, {"active": "activating", "state": "start", "says": "waits for kubelet"}, (0, 0), 1),
+    ],
+)
+def test_a_busy_kubelet_has_time_to_record_a_plugin_that_serves_it(
+    host: FakeHost,
+    monkeypatch: pytest.MonkeyPatch,
+    writes: dict[float, dict[str, list[str]]],
+    listening: list[Listener],
+    changes: dict[str, str],
+    seconds: tuple[float, float],
+    recorded: int,
+) -> None:
+    clock = Clock(host, writes)
+    monkeypatch.setattr(kubelet, "time", clock)
+    assert len(registered_soon(host, replace(host.unit(PLUGIN), **changes), listening)) == recorded  # type: ignore[arg-type]
+    assert seconds[0] <= clock.now - 100 <= seconds[1]
 
 
 NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
