@@ -61,8 +61,8 @@ _CHANGED = f"""#!/bin/sh
 library=$(readlink -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1)
 grep -qF " ${{library##*.so.}} " /proc/driver/nvidia/version 2>/dev/null || sed -i 's/^driver=.*/driver=mismatch/' {_STATE}
 """
-# The nodes have no logind, which shutdown asks.
-_SHUTDOWN = "#!/bin/sh\nsetsid sh -c 'sleep 1; exec systemctl reboot --force' > /dev/null 2>&1 &\n"
+# The nodes have no logind, which shutdown asks. The terminal of the command may go before setsid has run.
+_SHUTDOWN = "#!/bin/sh\ntrap '' HUP\nsetsid sh -c 'sleep 1; exec systemctl reboot --force' > /dev/null 2>&1 &\n"
 _HOOK = 'DPkg::Post-Invoke {"/usr/local/sbin/driver-changed";};\n'
 _FILES = {
     "usr/local/sbin/modprobe": _MODPROBE,
