@@ -14,11 +14,15 @@ import posixpath
 import re
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 PLUGIN: Final = "gpushare-device-plugin"
 EXTENDER: Final = "gpushare-extender"
@@ -33,6 +37,7 @@ of the unit."""
 MOST_BYTES: Final = 1024 * 1024
 _SHOWN: Final = 300
 _SYSTEMCTL_SECONDS: Final = 20.0
+_PAUSE_SECONDS: Final = 0.2
 _PROPERTIES: Final = ("ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
 _SETTINGS: Final = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _START: Final = re.compile(r'^GPUSHARE_COMMAND="([^"\n]*)"$', re.MULTILINE)
@@ -100,11 +105,20 @@ def systemctl(arguments: Sequence[str]) -> str:
 
 
 class Host:
-    """root: "/" or a folder that stands for it."""
+    """root: "/" or a folder that stands for it. patience: seconds, in all, for what settles by itself."""
 
-    def __init__(self, root: Path = Path("/"), ask: Callable[[Sequence[str]], str] = systemctl) -> None:
+    def __init__(self, root: Path = Path("/"), ask: Callable[[Sequence[str]], str] = systemctl, patience: float = 20.0) -> None:
         self._root = root
         self._systemctl = ask
+        self._patience = patience
+
+    def wait(self, look: Callable[[], T], settled: Callable[[T], bool]) -> T:
+        """What it sees, when that has settled or the patience is over. A busy host takes its time; a healthy one costs none."""
+        began = time.monotonic()
+        while not settled(seen := look()) and time.monotonic() - began < self._patience:
+            time.sleep(_PAUSE_SECONDS)
+        self._patience -= time.monotonic() - began
+        return seen
 
     def at(self, path: str) -> Path:
         """Where a path of the host is for this process."""
@@ -121,6 +135,10 @@ class Host:
                 return file.read(most)
         except (OSError, ValueError):
             return None
+
+    def settled_unit(self, name: str) -> Unit:
+        """The service, after a wait for one that starts just now, as by systemd after the driver's library has been replaced."""
+        return self.wait(partial(self.unit, name), lambda unit: unit.active != "activating")
 
     def unit(self, name: str) -> Unit:
         """The service and its process. CannotLook if systemd does not answer."""

@@ -8,9 +8,9 @@ import os
 import socket
 import stat
 import struct
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +25,6 @@ _CONNECT_SECONDS: Final = 2.0
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 # A folder of device plugins has a handful.
 _MOST_SOCKETS: Final = 100
-# kubelet reads the list of ids after it has accepted the registration, and then writes its checkpoint: at once, or on a busy host later.
-_RECORD_SECONDS: Final = 20.0
-_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -66,13 +63,10 @@ def listener(path: Path) -> int | None:
 
 
 def registered_soon(host: Host, unit: Unit, listening: list[Listener]) -> dict[str, list[str]]:
-    """As `registered`, after a wait for a kubelet that has accepted the registration of our plugin, which runs, and records it later."""
-    ends = time.monotonic() + (
-        _RECORD_SECONDS if unit.active == "active" and set(SOCKETS.values()) <= {one.name for one in listening} else 0
-    )
-    while SOCKETS.keys() - (found := registered(host, unit)) and time.monotonic() < ends:
-        time.sleep(_PAUSE_SECONDS)
-    return found
+    """As `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its checkpoint."""
+    if unit.active != "active" or not set(SOCKETS.values()) <= {one.name for one in listening}:
+        return registered(host, unit)
+    return host.wait(partial(registered, host, unit), lambda found: found.keys() >= SOCKETS.keys())
 
 
 def registered(host: Host, unit: Unit) -> dict[str, list[str]]:

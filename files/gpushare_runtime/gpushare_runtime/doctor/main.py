@@ -29,7 +29,7 @@ def look(host: Host, environment: Path, expected: Sequence[str]) -> Findings:
     """
     found = Findings()
     judge_files(found, environment)
-    units = [host.unit(name) for name in expected or DAEMONS]
+    units = [host.settled_unit(name) for name in expected or DAEMONS]
     if not expected:
         units = [unit for unit in units if unit.text is not None]
     if not units:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pytest
 
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, PLUGIN, Host
@@ -62,10 +64,10 @@ def settings(name: str, command: str | None = None, stamp: str = STAMP) -> str:
 
 
 class FakeHost(Host):
-    """One without units; `install` gives it some. Every path given is as the host sees it."""
+    """One without units; `install` gives it some. Every path given is as the host sees it. patience: as Host has it."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, self._answer)
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+        super().__init__(folder, self._answer, patience)
         self.states: dict[str, dict[str, str]] = {}
         self.asked: list[list[str]] = []
 
@@ -96,6 +98,23 @@ class FakeHost(Host):
         assert arguments[0] == "show"
         state = self.states.get(arguments[1], {"ActiveState": "inactive", "SubState": "dead", "MainPID": "0"})
         return "".join(f"{key}={value}\n" for key, value in state.items())
+
+
+class Clock:
+    """Virtual time for a host's patience. then: what has happened when so many seconds have passed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, then: Callable[[float], None]) -> None:
+        self.passed = 0.0
+        self._then = then
+        monkeypatch.setattr("gpushare_runtime.doctor.host.time", self)
+        then(0.0)
+
+    def monotonic(self) -> float:
+        return 100 + self.passed
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+        self._then(self.passed)
 
 
 def said(found: Findings) -> list[tuple[str, str]]:

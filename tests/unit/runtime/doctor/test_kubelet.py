@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.core.protocol import RESOURCE_CARDS, RESOURCE_MEMORY, SOCKET_CARDS, SOCKET_MEMORY
-from gpushare_runtime.doctor import kubelet
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
@@ -26,7 +25,7 @@ from gpushare_runtime.doctor.kubelet import (
     registered,
     registered_soon,
 )
-from unit.runtime.doctor.fake_host import FakeHost, said, settings
+from unit.runtime.doctor.fake_host import Clock, FakeHost, said, settings
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 OURS = [Listener(SOCKET_CARDS, 77, "ours"), Listener(SOCKET_MEMORY, 77, "ours")]
@@ -134,24 +133,6 @@ def test_another_device_plugin_for_the_cards(host: FakeHost, listening: list[Lis
     assert said(found) == ([("second_plugin", expected)] if expected else [])
 
 
-class Clock:
-    """Virtual time. writes: what kubelet has written after so many seconds."""
-
-    def __init__(self, host: FakeHost, writes: dict[float, dict[str, list[str]]]) -> None:
-        self.now = 100.0
-        self.host, self.writes = host, writes
-        self.sleep(0)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        for after, devices in self.writes.items():
-            if self.now >= 100 + after:
-                self.host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": devices}}))
-
-
 CARDS = {RESOURCE_CARDS: ["GPU-1"]}
 BOTH = {RESOURCE_MEMORY: ["GPU-1-_-0"], **CARDS}
 
@@ -175,10 +156,16 @@ def test_a_busy_kubelet_has_time_to_record_a_plugin_that_serves_it(
     seconds: tuple[float, float],
     recorded: int,
 ) -> None:
-    clock = Clock(host, writes)
-    monkeypatch.setattr(kubelet, "time", clock)
-    assert len(registered_soon(host, replace(host.unit(PLUGIN), **changes), listening)) == recorded  # type: ignore[arg-type]
-    assert seconds[0] <= clock.now - 100 <= seconds[1]
+    busy = FakeHost(host.at("/"), patience=20)
+
+    def write(passed: float) -> None:
+        for after, devices in writes.items():
+            if passed >= after:
+                host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": devices}}))
+
+    clock = Clock(monkeypatch, write)
+    assert len(registered_soon(busy, replace(host.unit(PLUGIN), **changes), listening)) == recorded  # type: ignore[arg-type]
+    assert seconds[0] <= clock.passed <= seconds[1]
 
 
 NOT_LISTENING = f"no device plugin listening on {FOLDER}/"

@@ -21,7 +21,7 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, Unit
 from gpushare_runtime.doctor.kubelet import Listener
 from gpushare_runtime.doctor.main import look
-from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, FakeHost, said
+from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, Clock, FakeHost, said
 from unit.runtime.kube.tokens import jwt
 
 FOLDER = "/var/lib/kubelet/device-plugins"
@@ -152,6 +152,25 @@ def test_a_plugin_that_restarts_while_it_is_looked_at_is_looked_at_again(
     found = of(host, PLUGIN)
     assert (found.daemons[PLUGIN]["pid"], [one["pid"] for one in found.strangers]) == expected
     assert len(done) == looks
+
+
+@pytest.mark.parametrize(("starts", "checks", "seconds"), [(0, [], 0), (12, [], 12), (60, ["plugin_stopped", "extender_down"], 20)])
+def test_a_daemon_that_systemd_starts_again_just_now_has_time_for_it(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, starts: float, checks: list[str], seconds: float
+) -> None:
+    """All daemons share the time: the doctor answers while somebody waits."""
+    busy = FakeHost(host.at("/"), patience=20)
+    busy.states = host.states
+
+    def then(passed: float) -> None:
+        for state in host.states.values():
+            active, how = ("activating", "auto-restart") if passed < starts else ("active", "running")
+            state.update(ActiveState=active, SubState=how)
+
+    clock = Clock(monkeypatch, then)
+    found = look(busy, host.at(ENVIRONMENT), (PLUGIN, EXTENDER))
+    assert [code for code, _ in said(found)] == checks
+    assert seconds <= clock.passed <= seconds + 1
 
 
 def test_files_of_the_runtime_that_are_damaged_are_named_though_the_rest_cannot_be_loaded(
