@@ -162,7 +162,8 @@ class Workers:
     def _preload(self, modules: Iterable[str]) -> None:
         """What unmutated tests have imported and is not of this repository: later children have it already."""
         for name in modules:
-            if name not in sys.modules:
+            # `_asyncio` before `asyncio` is there twice, and knows no current task. Others of this kind come with their modules too.
+            if name not in sys.modules and not name.startswith("_"):
                 with suppress(Exception):
                     importlib.import_module(name)
 
@@ -171,6 +172,7 @@ def prepare(scratch: Path) -> None:
     """Settings that all children have in common."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch / "hypothesis")
+    os.environ["ANSIBLE_HOME"] = str(scratch / "ansible")  # Ansible makes a folder there when it is imported
     os.environ.pop("CI", None)
     sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(scratch / "pycache")
     sys.dont_write_bytecode = False  # there, and read by the next child

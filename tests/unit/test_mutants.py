@@ -223,6 +223,40 @@ for one in report.verdicts:
 """
 
 
+OTHERS = """
+import asyncio
+import ansible.constants
+
+async def current():
+    return asyncio.current_task()
+
+def test_a_task_knows_itself():
+    assert asyncio.run(current()) is not None
+"""
+RUN_OTHERS = """
+import sys
+from pathlib import Path
+from mutants.run import Task, Workers
+
+root = Path(sys.argv[1])
+assert not {"asyncio", "ansible"} & set(sys.modules)
+(root / "scratch").mkdir()
+workers, outcomes = Workers(root, root / "scratch", 1), []
+workers.add([Task(("test_others.py",), outcomes.append)] * 2)
+workers.run(lambda: None)
+assert [one.passed for one in outcomes] == [True, True], outcomes
+"""
+
+
+def test_what_one_run_has_imported_serves_the_next_also_where_only_the_scratch_folder_is_writable(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
+    (tmp_path / "test_others.py").write_text(OTHERS)
+    command = [sys.executable, "-c", RUN_OTHERS, str(tmp_path)]
+    environment = {"PYTHONPATH": str(ROOT / "tests"), "HOME": "/proc"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_run_tells_which_mistakes_the_tests_notice(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
     (tmp_path / "subject.py").write_text(SUBJECT)
