@@ -33,6 +33,7 @@ _CONTAINERD: Final = (
     "plugins/runtimes/test_default_runtime.py",
 )
 _DOCKER: Final = "plugins/runtimes/test_docker.py"
+_PACKAGES: Final = tuple(f"plugins/packages/test_{name}.py" for name in ("converge", "apt", "rpm", "zypper"))
 _GENERATIONS: Final = "plugins/scheduler/test_generations.py"
 _KUBELET: Final = ("plugins/kubelet/test_converge.py", "plugins/kubelet/test_gates.py")
 _SCHEDULER: Final = ("plugins/scheduler/test_plan.py", "plugins/scheduler/test_config_and_manifest.py")
@@ -165,8 +166,8 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "plugin_utils/_verdict/judge.py": _JUDGED,
     "plugin_utils/_verdict/gpu_node.py": _JUDGED,
     "plugin_utils/_verdict/control_plane.py": _JUDGED,
-    "module_utils/_packages/converge.py": ("plugins/packages/test_converge.py",),
-    "module_utils/_packages/model.py": ("plugins/packages/test_converge.py",),
+    "module_utils/_packages/converge.py": _PACKAGES,
+    "module_utils/_packages/model.py": ("plugins/packages/test_model.py", *_PACKAGES),
     "module_utils/_packages/openpgp.py": ("plugins/packages/test_openpgp.py",),
     "module_utils/_packages/sources.py": ("plugins/packages/test_sources.py", "plugins/packages/test_apt.py"),
     "module_utils/_toolkit/toolkit.py": ("plugins/toolkit/test_toolkit.py",),

@@ -126,6 +126,33 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
             assert free[one.node][card] >= 0
 
 
+@pytest.mark.parametrize(
+    ("cards", "milli", "spec", "units", "whole", "asked", "models"),
+    [
+        (1, 999, "", 999, 0, 999, ()),
+        (1, 1000, "T4", 0, 1, 1000, ("T4",)),
+        (2, 1000, "T4|P100", 0, 2, 2000, ("T4", "P100")),
+        (2, 500, "", 0, 2, 1000, ()),
+        (1, 250, "|".join(map(str, range(70))), 250, 0, 250, tuple(map(str, range(64)))),
+    ],
+)
+def test_a_line_of_the_trace(
+    tmp_path: Path, cards: int, milli: int, spec: str, units: int, whole: int, asked: int, models: tuple[str, ...]
+) -> None:
+    (tmp_path / "pods.csv").write_text(f"{PODS}none,1,2,0,500,,,,3,,\none,4000,5000,{cards},{milli},{spec},,,77,,\n")
+    [found] = read_pods(tmp_path / "pods.csv")
+    assert (found.name, found.cpu, found.memory, found.asked, found.created) == ("one", 4000, 5000, asked, 77)
+    assert (found.request.units, found.request.whole_cards, found.request.rules.models) == (units, whole, models)
+
+
+def test_the_hosts_of_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text(f"{NODES}a,64000,262144,2,T4\nb,1,2,0,\n")
+    hosts, ledger = read_hosts(tmp_path / "nodes.csv")
+    assert [(host.name, host.cpu, host.memory) for host in hosts] == [("a", 64000, 262144), ("b", 1, 2)]
+    found = [(state.card.index, state.card.model, state.card.units, state.free) for state in ledger.nodes["a"].card_states]
+    assert found == [(0, "T4", 1000, 1000), (1, "T4", 1000, 1000)]
+
+
 def test_the_traces_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nodes.csv").write_text(f"{NODES}n1,4000,65536,2,T4\n")
     lines = (
