@@ -248,23 +248,25 @@ assert [one.passed for one in outcomes] == [True, True], outcomes
 """
 
 
-def test_what_one_run_has_imported_serves_the_next_also_where_only_the_scratch_folder_is_writable(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
-    (tmp_path / "test_others.py").write_text(OTHERS)
-    command = [sys.executable, "-c", RUN_OTHERS, str(tmp_path)]
-    environment = {"PYTHONPATH": str(ROOT / "tests"), "HOME": "/proc"}
+def ran(folder: Path, script: str, **environment: str) -> str:
+    """What a process prints that runs the tests of this folder on mutants."""
+    (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
+    environment["PYTHONPATH"] = str(ROOT / "tests")
+    command = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_one_run_has_imported_serves_the_next_also_where_only_the_scratch_folder_is_writable(tmp_path: Path) -> None:
+    (tmp_path / "test_others.py").write_text(OTHERS)
+    ran(tmp_path, RUN_OTHERS, HOME="/proc")
 
 
 def test_a_run_tells_which_mistakes_the_tests_notice(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
     (tmp_path / "subject.py").write_text(SUBJECT)
     (tmp_path / "test_subject.py").write_text(TESTS)
-    command = [sys.executable, "-c", RUN, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env={"PYTHONPATH": str(ROOT / "tests")})
-    assert done.returncode == 0, done.stdout + done.stderr
-    verdicts = dict(line.rsplit(" | ", 1) for line in done.stdout.splitlines() if " | " in line)
+    verdicts = dict(line.rsplit(" | ", 1) for line in ran(tmp_path, RUN).splitlines() if " | " in line)
     of_noticed = {fate for mutant, fate in verdicts.items() if mutant.startswith("noticed")}
     assert of_noticed == {"killed test_subject.py::test_noticed"}
     assert verdicts["run_only return a -> return None"] == "survived "
