@@ -198,6 +198,33 @@ def survivors(log: Log) -> list[Pod]:
     return [pod for pod in log.pods.values() if pod.forced and pod.gone and last.get(pod.uid, 0.0) > pod.gone + SURVIVED_SECONDS]
 
 
+def _made(log: Log) -> list[Pod]:
+    return [pod for pod in log.pods.values() if pod.plan.units]
+
+
+def _witnesses(log: Log) -> list[Pod]:
+    """Pods that were to run. One deleted on purpose before it ran is none; for a rejected one speaks the one made in its place."""
+    pods = _made(log)
+    replaced = {(pod.plan.name, pod.plan.group, pod.plan.retry - 1) for pod in pods}
+    return [
+        pod
+        for pod in pods
+        if not pod.early
+        and (pod.asked_away is None or pod.reached or pod.failed is not None)
+        and not (pod.rejected and (pod.plan.name, pod.plan.group, pod.plan.retry) in replaced)
+    ]
+
+
+def not_reached(log: Log) -> list[str]:
+    """What became of each pod that kubelet rejected, and of each that was to run and did not."""
+    pods = [pod for pod in _made(log) if pod.rejected] + [pod for pod in _witnesses(log) if not pod.reached and not pod.rejected]
+    return [
+        f"{pod}: {'had' if pod.plan.room else 'waited for'} room, created {pod.created:.1f}, bound {pod.bound}, "
+        f"failed {pod.failed} {pod.reason} {pod.message}, asked away {pod.asked_away}, gone {pod.gone}"
+        for pod in pods
+    ]
+
+
 @dataclass(frozen=True)
 class Counts:
     """pods: made; room: had room and were to run, the last of its name where kubelet rejected some; room_reached: of these ran;
@@ -234,16 +261,7 @@ class Counts:
 
 
 def counts(log: Log) -> Counts:
-    pods = [pod for pod in log.pods.values() if pod.plan.units]
-    # Who was deleted on purpose before it ran is no witness. For one that kubelet rejected speaks the one that was made in its place.
-    replaced = {(pod.plan.name, pod.plan.group, pod.plan.retry - 1) for pod in pods}
-    witnesses = [
-        pod
-        for pod in pods
-        if not pod.early
-        and (pod.asked_away is None or pod.reached or pod.failed is not None)
-        and not (pod.rejected and (pod.plan.name, pod.plan.group, pod.plan.retry) in replaced)
-    ]
+    pods, witnesses = _made(log), _witnesses(log)
     room, late = ([pod for pod in witnesses if pod.plan.room is with_room] for with_room in (True, False))
     return Counts(
         pods=len(pods),

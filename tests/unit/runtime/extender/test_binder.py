@@ -929,7 +929,7 @@ async def burst(world: World, orders: list[Order]) -> None:
     world.cluster.expire()
     looking.cancel()
     watch.cancel()
-    assert not overbooked
+    assert not overbooked, f"over-booked: {overbooked}"
     truth = {h.uid: (h.node, h.allocation) for node in world.truth().nodes.values() for h in node.pods}
     assert world.held() == truth
     assert not any(world.ledger.is_assumed(uid) for uid in truth)
@@ -967,5 +967,5 @@ def test_the_burst_sees_an_overbooking(monkeypatch: pytest.MonkeyPatch) -> None:
         world.api.plan.extend([Fault(takes=1.0)] * 5)
         await burst(world, [Order(6, 0.0, False, None)] * 5)
 
-    with pytest.raises(AssertionError, match=r"assert not \[\{0: 20\}"):
+    with pytest.raises(AssertionError, match=r"over-booked: \[\{0: 20\}"):
         virtual.run(run())
