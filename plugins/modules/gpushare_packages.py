@@ -211,6 +211,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
     Result,
@@ -325,10 +326,10 @@ def main() -> None:
             if params["state"] == "absent":
                 named = [params["owner"]] if params["owner"] else owners()
                 # A host whose packages nobody has changed may have a package manager that is not known here.
-                manager = manager_of(command.run, params["timeout"]) if named else Manager()
+                manager = manager_of(command.run, params["timeout"], Host()) if named else Manager()
                 result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
             else:
-                manager = manager_of(command.run, params["timeout"])
+                manager = manager_of(command.run, params["timeout"], Host())
                 wanted = Wanted(
                     params["owner"],
                     tuple(Package(one["name"], one["version"] or params["version"]) for one in params["packages"]),

@@ -83,9 +83,8 @@ def together(results: Sequence[Result]) -> Result:
     return whole
 
 
-def manager_of(run: RunWithin, timeout: float, host: Optional[Host] = None) -> Manager:
-    """The package manager of this host. Rejected if it has none that is known here."""
-    host = host or Host()
+def manager_of(run: RunWithin, timeout: float, host: Host) -> Manager:
+    """The package manager of a host. Rejected if it has none that is known here."""
     release = host.text("/etc/os-release") or ""
     kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], Manager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
     # A Debian may have dnf beside apt, and the other way round: what the distribution is made of decides.
@@ -126,13 +125,15 @@ def present(
     now = manager.installed(names)
     wrong = [package.name for package in wanted.packages if not satisfies(now[package.name].version, package.version)]
     result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-    plan = Plan({name: one.version or "" for name, one in now.items()}, ())
+    plan = Plan({name: str(one.version) for name, one in now.items()}, ())
     if wrong or result.files or transaction.unfinished:
-        plan = _resolved(wanted, manager, texts, bool(wrong))
+        resolved = manager.plan(wanted, texts)
+        # Where only the repository changes: a newer revision that satisfies as well is no reason to touch a package.
+        plan = resolved if wrong else plan
         check_steps(plan.steps, wanted.replaces)
     check_minimum(plan.versions, wanted.minimum)
     result.steps = list(plan.steps)
-    result.versions = {name: version or None for name, version in plan.versions.items()}
+    result.versions.update(plan.versions)
     result.held = [name for name in names if wanted.hold and not now[name].held]
     result.changed = bool(result.files or result.steps or result.held or result.notes or transaction.unfinished)
     why = exposed() if plan.steps else None
@@ -144,12 +145,11 @@ def present(
     if dry or not result.changed:
         return result
     if result.files or transaction.unfinished:
+        # None where a killed run had begun with a repository that is not asked for any more: its files stay, as those of any earlier one.
         repository = wanted.repository
-        if repository is None:
-            raise Rejected("there are files of a repository and no repository is asked for; nothing was changed: report this")
-        keys = _note_keys(journal, owner, manager, repository)
+        keys = _note_keys(journal, owner, manager, repository) if repository else []
         try:
-            transaction.apply(_Lists(manager, repository))
+            transaction.apply(_Lists(manager, repository) if repository else None)
         except TransactionError:
             _forget_keys(journal, manager, keys)
             raise
@@ -159,8 +159,8 @@ def present(
         _install(wanted, manager, plan)
         point("installed")
     _prove(wanted, manager, plan)
-    if wanted.hold and (result.held or plan.steps):
-        # A package that was asked for by its version is not held any more.
+    if wanted.hold:
+        # Also those that were held: a package that was asked for by its version is not held any more.
         manager.hold(names, True)
         point("held")
     # dnf and zypper keep the hold of a package that has made room, which would hold it when it comes back.
@@ -265,20 +265,11 @@ def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: R
         manager.repair()
 
 
-def _resolved(wanted: Wanted, manager: Manager, texts: "Mapping[str, Optional[bytes]]", wrong: bool) -> Plan:
-    plan = manager.plan(wanted, texts)
-    if wrong:
-        return plan
-    # Only the repository changes: a newer revision that satisfies as well is no reason to touch a package.
-    now = manager.installed([package.name for package in wanted.packages])
-    return Plan({name: one.version or "" for name, one in now.items()}, ())
-
-
 def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan, held: Sequence[str]) -> None:
     """Note how each package is before it changes. One that is as wanted by itself and was held by others is none of ours."""
     changing = {step.name: (step.before, step.after) for step in plan.steps}
     for name in sorted({*changing, *held}):
-        one = now.get(name, Installed(changing.get(name, (None, None))[0]))
+        one = now.get(name, Installed(None))
         before, after = changing.get(name, (one.version, one.version))
         state = FileState(_content(Installed(before, one.held)), 0, 0, 0, None)
         if journal.entry(ENTRY + name) is None:
@@ -288,7 +279,7 @@ def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan
 def _note_keys(journal: Journal, owner: str, manager: Manager, repository: Repository) -> List[Entry]:
     """Note the keys that the host will trust because of us, before it does. The new entries."""
     fingerprints = manager.imports(repository)
-    there = manager.trusted(fingerprints) if fingerprints else {}
+    there = manager.trusted(fingerprints)
     ours = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY)}
     paths = [f"{KEY}{one}:{owner}" for one in fingerprints if one not in there or one in ours]
     return [journal.record(path, owner, None, b"trusted") for path in paths if journal.entry(path) is None]
@@ -306,8 +297,7 @@ def _untrusted(journal: Journal, manager: Manager, entries: Sequence[Entry]) -> 
     """The keys of these entries that no other owner needs and that the host still trusts."""
     paths = {entry.path for entry in entries}
     needed = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY) and entry.path not in paths}
-    going = [one for one in map(_fingerprint, entries) if one not in needed]
-    return manager.trusted(going) if going else {}
+    return manager.trusted([one for one in map(_fingerprint, entries) if one not in needed])
 
 
 def _fingerprint(entry: Entry) -> str:
@@ -315,7 +305,7 @@ def _fingerprint(entry: Entry) -> str:
 
 
 def _content(one: Installed) -> bytes:
-    return json.dumps({"version": one.version, "held": one.held}, sort_keys=True).encode()
+    return json.dumps({"version": one.version, "held": one.held}).encode()
 
 
 def _before(entry: Entry) -> Installed:
@@ -376,15 +366,15 @@ def _restore_files(transaction: Transaction, entries: Sequence[Entry], root: str
         state = read_state(os.path.join(root, entry.path.lstrip("/")))
         content = None if state is None else state.content
         original = entry.original
-        if original is None and content is not None:
-            if not entry.untouched(content):
+        if original is None:
+            if content is not None and not entry.untouched(content):
                 result.notes.append(
                     f"{entry.path} is removed although somebody else has changed it: without this collection it would not be there"
                 )
             transaction.remove(entry.path)
-        elif original is not None and (entry.untouched(content) or content == original.content):
+        elif entry.untouched(content) or content == original.content:
             transaction.write(entry.path, original.content, original.mode)
-        elif original is not None:
+        else:
             why = "it was there before this collection and somebody else has changed it since; what it was then is kept in the journal"
             result.left.append({"what": entry.path, "why": why})
             kept.append(entry.path)

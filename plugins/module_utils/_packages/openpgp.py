@@ -161,8 +161,7 @@ def _old_length(data: bytes, place: int, kind: int) -> "tuple[int, int]":
 
 
 def _number(data: bytes, place: int, size: int) -> int:
-    if place + size > len(data):
-        raise KeyError_("the key file ends in the middle of a packet")
+    # Where the data ends within the number, a packet would begin behind its end, which `_packets` rejects.
     return int.from_bytes(data[place : place + size], "big")
 
 
@@ -173,7 +172,7 @@ def _serialized(packet: _Packet) -> bytes:
 
 
 def _fingerprint(body: bytes) -> str:
-    version = body[0] if body else 0
+    version = _number(body, 0, 1)
     if version == 4 and len(body) < 2**16:
         # SHA-1 is what the fingerprint of a version 4 key is, not a choice.
         return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()

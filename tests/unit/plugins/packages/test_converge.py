@@ -4,14 +4,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import absent, owners, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
+    Result,
+    absent,
+    manager_of,
+    owners,
+    present,
+    together,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import table
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
@@ -29,6 +40,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
+from unit.plugins.fake_root import FakeRoot
+
 REPOSITORY = Repository("tk", "https://example.org/deb", (Key("A" * 40, b"key"),))
 SOURCE = "/etc/sources/gpushare-tk.sources"
 
@@ -37,8 +50,17 @@ class Killed(BaseException):
     """As by a signal."""
 
 
+def named(names: Iterable[str]) -> list[str]:
+    """A program that is given no package may answer for all of them, or fail."""
+    assert names
+    return list(names)
+
+
 class Fake(Manager):
-    """Packages by name: (version, held). down: whether the repository does not answer; broken: whether packages fail on the way."""
+    """Packages by name: (version, held). down: whether the repository does not answer; broken: whether packages fail on the way.
+
+    asked: every call that takes long or changes something.
+    """
 
     name = "fake"
 
@@ -51,7 +73,7 @@ class Fake(Manager):
         self.asked: list[str] = []
 
     def installed(self, names: Sequence[str]) -> dict[str, Installed]:
-        return {name: Installed(*self.packages.get(name, (None, False))) for name in names}
+        return {name: Installed(*self.packages.get(name, (None, False))) for name in named(names)}
 
     def interrupted(self) -> str:
         return self.problem
@@ -78,6 +100,7 @@ class Fake(Manager):
             raise PackagesError("no lists")
 
     def install(self, wanted: Wanted, plan: Plan) -> None:
+        self.asked.append("install")
         for step in plan.steps:
             if step.after is None:
                 del self.packages[step.name]
@@ -88,21 +111,22 @@ class Fake(Manager):
                 raise PackagesError("postinst failed")
 
     def hold(self, names: Sequence[str], held: bool) -> None:
-        for name in names:
+        self.asked.append("hold" if held else "let go")
+        for name in named(names):
             self.packages[name] = (self.packages[name][0], held)
 
     def plan_removal(self, names: Sequence[str]) -> list[str]:
-        return [*names, *(other for name, other in self.needed_by.items() if name in names)]
+        return [*named(names), *(other for name, other in self.needed_by.items() if name in names)]
 
     def remove(self, names: Sequence[str]) -> None:
-        for name in names:
+        for name in named(names):
             del self.packages[name]
 
     def available(self, name: str) -> list[str]:
         return self.repository[name]
 
     def downgrade(self, versions: Mapping[str, str]) -> None:
-        self.packages.update({name: (version, False) for name, version in versions.items()})
+        self.packages.update({name: (versions[name], False) for name in named(versions)})
 
 
 def wanted(version: str = "1.17.8", **others: object) -> Wanted:
@@ -128,6 +152,7 @@ def test_from_nothing_to_held_and_back(root: str) -> None:
     done = present(wanted(), host, False, root)
     assert predicted == done
     assert done.changed
+    assert (done.manager, done.versions) == ("fake", {"tk": "1.17.8-1", "tk-base": "1.17.8-1"})
     assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
     assert (Path(root) / SOURCE[1:]).read_text() == REPOSITORY.url
     assert not (Path(root) / "etc/sources/old.list").exists()
@@ -137,9 +162,14 @@ def test_from_nothing_to_held_and_back(root: str) -> None:
     host.down = True  # nobody asks it
     second = present(wanted(), host, False, root)
     assert not second.changed
+    assert (second.versions, second.held) == (done.versions, [])
     assert host.asked == []
     assert tree(root) == after
-    assert absent("tk", host, True, root=root) == absent("tk", host, False, root=root)
+    predicted = absent("tk", host, True, root=root)
+    assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
+    assert predicted == absent("tk", host, False, root=root)
+    assert predicted.changed
+    assert predicted.manager == "fake"
     assert host.packages == {}
     assert tree(root) == before
     assert not absent("tk", host, False, root=root).changed
@@ -155,11 +185,12 @@ def test_what_was_there_before_gets_its_version_and_its_hold_back(root: str) -> 
 
 
 def test_what_cannot_go_back_is_named(root: str) -> None:
-    host = Fake(tk=("1.16.0-1", False), **{"tk-base": ("1.17.7-1", False)})
+    host = Fake(tk=("1.16.0-1", True), **{"tk-base": ("1.17.7-1", False)})
     present(wanted(), host, False, root)
     found = absent("tk", host, False, root=root)
-    # A set of one version is not taken apart.
-    assert host.packages == {"tk": ("1.17.8-1", False), "tk-base": ("1.17.8-1", False)}
+    # A set of one version is not taken apart. One that was held before stays held.
+    assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", False)}
+    assert found.held == ["tk-base"]
     assert [one["what"] for one in found.left] == ["package tk 1.17.8-1", "package tk-base 1.17.8-1"]
     assert "1.16.0-1 was there before" in found.left[0]["why"]
 
@@ -177,7 +208,7 @@ def test_packages_that_others_need_stay(root: str) -> None:
 def test_packages_stay_where_they_are_to(root: str) -> None:
     host = Fake(tk=("1.17.7-1", False))
     present(wanted(), host, False, root)
-    found = absent("tk", host, False, keep=True, root=root)
+    found = absent("tk", host, False, keep=True, root=root, exposed=lambda: pytest.fail("no script is run"))
     assert host.packages == {"tk": ("1.17.8-1", False), "tk-base": ("1.17.8-1", False)}
     assert [one["what"] for one in found.left] == ["package tk-base 1.17.8-1"]
 
@@ -231,7 +262,7 @@ def test_the_hold_of_a_package_that_made_room_goes_with_it(root: str) -> None:
         locked = frozenset({"nvidia-docker2"})
 
         def installed(self, names: Sequence[str]) -> dict[str, Installed]:
-            return {name: Installed(self.packages.get(name, (None,))[0], name in self.locked) for name in names}
+            return {name: Installed(self.packages.get(name, (None,))[0], name in self.locked) for name in named(names)}
 
         def hold(self, names: Sequence[str], held: bool) -> None:
             self.locked = self.locked | set(names) if held else self.locked - set(names)
@@ -240,8 +271,84 @@ def test_the_hold_of_a_package_that_made_room_goes_with_it(root: str) -> None:
     present(wanted(replaces=("nvidia-docker2",)), host, False, root)
     assert host.locked == {"tk", "tk-base"}
     del host.packages["tk"]
-    absent("tk", host, False, root=root)
+    found = absent("tk", host, False, root=root)
     assert host.locked == set()
+    # tk was not there before either.
+    assert [one["what"] for one in found.left] == ["package nvidia-docker2, removed"]
+
+
+def test_a_wish_that_cannot_be_meant_changes_nothing(root: str) -> None:
+    before, host = tree(root), Fake()
+    for wish in (replace(wanted(), packages=()), wanted("1.17.8", minimum="1.18")):
+        for dry in (True, False):
+            with pytest.raises(Rejected):
+                present(wish, host, dry, root)
+    assert (tree(root), host.packages) == (before, {})
+    present(wanted(), host, False, root)
+    # What is there already is too old as well.
+    with pytest.raises(Rejected, match=r"expected 1\.18 or newer"):
+        present(wanted("1.17.8", minimum="1.18"), host, False, root)
+
+
+def test_packages_of_the_repositories_that_the_host_has_change_no_file(root: str) -> None:
+    before, host = tree(root), Fake(tk=("1.17.7-1", False))
+    wish = replace(wanted(hold=False), repository=None)
+    found = present(wish, host, False, root)
+    assert host.packages == {"tk": ("1.17.8-1", False), "tk-base": ("1.17.8-1", False)}
+    assert (found.files, found.held, host.asked) == ([], [], ["plan", "install"])
+    assert not present(wish, host, False, root).changed
+    absent("tk", host, False, root=root)
+    assert host.packages == {"tk": ("1.17.7-1", False)}
+    assert tree(root) == before
+
+
+def test_a_package_manager_that_reports_success_is_not_believed(root: str) -> None:
+    class Deaf(Fake):
+        def install(self, wanted: Wanted, plan: Plan) -> None:
+            self.packages["tk"] = ("1.17.8-1", False)
+
+    host = Deaf(tk=("1.17.7-1", False), **{"tk-base": ("1.17.7-1", False)})
+    with pytest.raises(PackagesError, match=r"the host has tk-base 1\.17\.7-1, expected .*tk-base 1\.17\.8-1"):
+        present(wanted(), host, False, root)
+    assert host.packages["tk-base"] == ("1.17.7-1", False)
+
+
+def test_a_package_that_two_want_belongs_to_the_first(root: str) -> None:
+    host = Fake(tk=("1.17.7-1", False), **{"tk-base": ("1.17.7-1", False)})
+    present(wanted(), host, False, root)
+    # By hand.
+    host.packages = {"tk": ("1.17.7-1", False), "tk-base": ("1.17.7-1", False)}
+    present(replace(wanted(), owner="other"), host, False, root)
+    absent("other", host, False, root=root)
+    assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
+    absent("tk", host, False, root=root)
+    assert host.packages == {"tk": ("1.17.7-1", False), "tk-base": ("1.17.7-1", False)}
+
+
+def test_where_no_package_would_change_back_nobody_asks_whether_that_hurts(root: str) -> None:
+    host = Fake(tk=("1.17.8-1", False), **{"tk-base": ("1.17.7-1", False)})
+    present(wanted(), host, False, root)
+    del host.packages["tk-base"]
+    found = absent("tk", host, False, root=root, exposed=lambda: pytest.fail("no script is run"))
+    assert host.packages == {"tk": ("1.17.8-1", False)}
+    assert [one["what"] for one in found.left] == ["package tk-base, removed"]
+
+
+def test_the_journal_says_of_a_package_how_it_was_and_how_it_was_left(root: str) -> None:
+    present(wanted(), Fake(tk=("1.17.7-1", True), **{"tk-base": ("1.17.8-1", False)}), False, root)
+    for name, version in (("tk", "1.17.7-1"), ("tk-base", "1.17.8-1")):
+        entry = Journal(root).entry(f"package:{name}")
+        assert entry is not None
+        assert entry.original is not None
+        assert json.loads(entry.original.content) == {"version": version, "held": name == "tk"}
+        assert entry.left == (digest(entry.original.content), digest(b'{"version": "1.17.8-1", "held": true}'))
+
+
+def test_owners_are_those_of_packages(root: str) -> None:
+    Journal(root).record("/etc/x", "scheduler", None, b"x")
+    assert owners(root) == []
+    present(wanted(), Fake(), False, root)
+    assert owners(root) == ["tk"]
 
 
 class Rpm(Fake):
@@ -303,6 +410,16 @@ def test_a_key_of_a_repository_that_fails_is_not_trusted_any_more(root: str) -> 
     assert Journal(root).entries() == []
 
 
+def test_a_key_stays_trusted_where_another_address_of_its_repository_fails(root: str) -> None:
+    host = Rpm()
+    present(wanted(), host, False, root)
+    before, host.broken = tree(root), True
+    with pytest.raises(TransactionError):
+        present(replace(wanted(), repository=replace(REPOSITORY, url="https://example.org/deb2")), host, False, root)
+    assert list(host.keys) == ["A" * 40]
+    assert tree(root) == before
+
+
 def test_a_rotated_key_goes_with_the_first_and_one_that_stays_is_named(root: str) -> None:
     host = Rpm()
     present(wanted(), host, False, root)
@@ -361,6 +478,30 @@ def test_killed_anywhere_the_next_run_finishes_and_knows_how_it_was(root: str, k
     assert Journal(root).entries() == []
 
 
+@pytest.mark.parametrize("again", [wanted(), replace(wanted(), repository=None)])
+def test_a_killed_change_of_the_repository_alone_is_finished(root: str, again: Wanted) -> None:
+    before, host = tree(root), Rpm()
+    host.packages = {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
+
+    def point(name: str) -> None:
+        if name == "restarted":
+            raise Killed
+
+    with pytest.raises(Killed):
+        present(wanted(), host, False, root, point)
+    host.down = True
+    with pytest.raises(Rejected):
+        present(again, host, True, root)
+    host.down = False
+    assert present(again, host, True, root).changed
+    assert present(again, host, False, root).changed
+    host.asked.clear()
+    assert not present(again, host, False, root).changed
+    assert host.asked == []
+    absent("tk", host, False, root=root)
+    assert tree(root) == before
+
+
 def test_an_interrupted_package_manager_is_repaired_only_if_we_did_it(root: str) -> None:
     host = Fake()
     host.problem = "tk is half configured"
@@ -373,6 +514,11 @@ def test_an_interrupted_package_manager_is_repaired_only_if_we_did_it(root: str)
     assert host.problem
     assert present(wanted(), host, False, root).notes
     assert not host.problem
+    host.problem = "tk is half configured"
+    assert absent("tk", host, True, root=root).notes
+    assert host.problem
+    assert absent("tk", host, False, root=root).notes
+    assert not host.problem
 
 
 def test_only_the_repository_changes(root: str) -> None:
@@ -383,6 +529,134 @@ def test_only_the_repository_changes(root: str) -> None:
     assert found.files
     assert not found.steps
     assert host.packages["tk"] == ("1.17.8-1", True)
+    assert "install" not in host.asked
+    before, host.down = tree(root), True
+    for dry in (True, False):
+        with pytest.raises(Rejected, match="does not answer"):
+            present(replace(wanted(), repository=replace(REPOSITORY, url="https://example.org/deb2")), host, dry, root)
+    assert tree(root) == before
+
+
+LIST = "/etc/sources/old.list"
+
+
+@pytest.mark.parametrize(
+    ("path", "now", "then", "left", "notes"),
+    [
+        # path: of a file that we made, or of one that we removed; now: what others make of it; then: what is there in the end.
+        (SOURCE, REPOSITORY.url, None, [], 0),
+        (SOURCE, "theirs", None, [], 1),
+        (SOURCE, None, None, [], 0),
+        (LIST, None, "deb old\n", [], 0),
+        (LIST, "deb old\n", "deb old\n", [], 0),
+        (LIST, "theirs", "theirs", [LIST], 0),
+    ],
+)
+def test_files_become_as_they_were_unless_others_changed_one_that_was_there(
+    root: str, path: str, now: str | None, then: str | None, left: list[str], notes: int
+) -> None:
+    def put(text: str | None) -> None:
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+
+    host, file = Fake(), Path(root) / path[1:]
+    (Path(root) / LIST[1:]).chmod(0o600)
+    present(wanted(), host, False, root)
+    put(now)
+    predicted = absent("tk", host, True, root=root)
+    found = absent("tk", host, False, root=root)
+    assert (file.read_text() if file.exists() else None) == then
+    assert [one["what"] for one in found.left] == left
+    assert len(found.notes) == notes
+    assert (predicted.left, predicted.notes, predicted.files) == (found.left, found.notes, found.files)
+    if path == LIST and now is None:
+        assert file.stat().st_mode & 0o777 == 0o600
+    # What was there before the first change is not forgotten as long as it is not there again.
+    assert [entry.path for entry in Journal(root).entries()] == left
+
+
+def test_a_file_that_others_brought_back_after_all_is_as_it_was(root: str) -> None:
+    host, file = Fake(), Path(root) / LIST[1:]
+    present(wanted(), host, False, root)
+    file.write_text("theirs")
+    present(wanted(), host, False, root)
+    file.write_text("deb old\n")
+    assert absent("tk", host, False, root=root).left == []
+    assert file.read_text() == "deb old\n"
+    assert Journal(root).entries() == []
+
+
+def test_a_file_of_ours_that_others_changed_once_and_then_removed_is_no_news(root: str) -> None:
+    host, file = Fake(), Path(root) / SOURCE[1:]
+    present(wanted(), host, False, root)
+    file.write_text("theirs")
+    present(wanted(), host, False, root)
+    file.unlink()
+    found = absent("tk", host, False, root=root)
+    assert (found.notes, found.left, SOURCE in found.files) == ([], [], False)
+
+
+def test_what_several_owners_get_back_is_one_result() -> None:
+    one = Result(True, "apt", "", {"a": None}, [Step("a", "1", None)], ["a"], ["/a"], [{"what": "a"}], ["note a"], [{"before": "a"}])
+    other = Result(False, "apt", "", {"b": "2"}, [Step("b", "1", "2")], ["b"], ["/b"], [{"what": "b"}], ["note b"], [{"before": "b"}])
+    assert together([one, other]) == Result(
+        changed=True,
+        manager="apt",
+        versions={"a": None, "b": "2"},
+        steps=[Step("a", "1", None), Step("b", "1", "2")],
+        held=["a", "b"],
+        files=["/a", "/b"],
+        left=[{"what": "a"}, {"what": "b"}],
+        notes=["note a", "note b"],
+        diff=[{"before": "a"}, {"before": "b"}],
+    )
+    assert together([other, one]).changed
+    assert not together([other]).changed
+    assert together([]) == Result()
+
+
+DPKG = "/var/lib/dpkg/status"
+
+
+@pytest.mark.parametrize(
+    ("release", "programs", "expected"),
+    [
+        ("ID=debian", (DPKG, "apt-get", "dpkg"), "apt"),
+        ("ID=debian", (DPKG, "apt-get", "dpkg", "dnf", "rpm"), "apt"),
+        (None, (DPKG, "apt-get", "dpkg"), "apt"),
+        # A host without dpkg's database has no package of it.
+        ("ID=debian", ("apt-get", "dpkg", "dnf", "rpm"), "dnf"),
+        ("ID=debian", (DPKG, "dpkg", "dnf", "rpm"), "dnf"),
+        ("ID=debian", ("apt-get", "dpkg"), "apt"),
+        ('ID=rocky\nID_LIKE="rhel centos fedora"', ("dnf", "rpm"), "dnf"),
+        ('ID=rocky\nID_LIKE="rhel centos fedora"', (DPKG, "apt-get", "dpkg", "dnf", "rpm"), "dnf"),
+        ("ID=fedora", (DPKG, "apt-get", "dpkg", "dnf", "rpm"), "dnf"),
+        ("ID=sles\nID_LIKE=suse", ("zypper", "rpm", "dnf"), "zypper"),
+        ("ID=sles\nID_LIKE=suse", (DPKG, "apt-get", "dpkg", "zypper", "rpm"), "zypper"),
+        ("ID=sles\nID_LIKE=suse", ("dnf", "rpm"), "dnf"),
+        ("ID=arch", ("zypper", "rpm"), None),
+        ("ID=arch", ("dnf",), None),
+        ("ID=arch", ("rpm",), None),
+        ("ID=arch", ("pacman",), None),
+    ],
+)
+def test_the_package_manager_is_the_one_that_the_distribution_is_made_of(
+    tmp_path: Path, release: str | None, programs: tuple[str, ...], expected: str | None
+) -> None:
+    host = FakeRoot(tmp_path)
+    if release is not None:
+        host.file("/etc/os-release", release + "\n")
+    for name in programs:
+        if name == DPKG:
+            host.file(DPKG)
+        else:
+            host.program(f"/usr/bin/{name}")
+    if expected is None:
+        with pytest.raises(Rejected, match="neither apt-get, dnf nor zypper"):
+            manager_of(command.run, 1, Host(str(host)))
+    else:
+        assert manager_of(command.run, 1, Host(str(host))).name == expected
 
 
 def test_versions() -> None:

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages impo
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.skipif(shutil.which("gpg") is None, reason="no gpg")
+BODY = b"\x04 a public key"
+KEY = b"\x9a" + len(BODY).to_bytes(4, "big") + BODY
+TRUST, MARKER, PADDING = (bytes([0xC0 | tag, 3]) + b"PGP" for tag in (12, 10, 21))
 
 
 class Gpg:
@@ -42,6 +46,8 @@ class Gpg:
 
 @pytest.fixture(scope="module")
 def gpg(tmp_path_factory: pytest.TempPathFactory) -> Gpg:
+    if shutil.which("gpg") is None:
+        pytest.skip("no gpg")
     made = Gpg(tmp_path_factory.mktemp("gpg") / "home")
     made("--quick-gen-key", "First <first@example.org>", "ed25519", "sign", "never")
     made("--quick-add-key", made.fingerprints(made("--export", "First"))[0], "cv25519", "encr")
@@ -96,6 +102,102 @@ def test_what_is_no_public_key_is_rejected(gpg: Gpg) -> None:
     ):
         with pytest.raises(openpgp.KeyError_, match=words):
             openpgp.read_keys(data)
+
+
+def new_form(tag: int, body: bytes) -> bytes:
+    """RFC 9580, 4.2.1, in the fewest bytes."""
+    size = len(body)
+    if size < 192:
+        return bytes([0xC0 | tag, size]) + body
+    if size < 8384:
+        return bytes([0xC0 | tag, 192 + (size - 192) // 256, (size - 192) % 256]) + body
+    return bytes([0xC0 | tag, 255]) + size.to_bytes(4, "big") + body
+
+
+def old_form(tag: int, body: bytes) -> bytes:
+    """RFC 9580, 4.2.2, in the fewest bytes."""
+    kind = 0 if len(body) < 256 else 1 if len(body) < 65536 else 2
+    return bytes([0x80 | tag << 2 | kind]) + len(body).to_bytes(1 << kind, "big") + body
+
+
+@pytest.mark.parametrize("size", [1, 191, 192, 255, 256, 448, 8383, 8384, 65535])
+@pytest.mark.parametrize("form", [old_form, new_form])
+def test_a_key_is_the_same_in_each_form_of_its_packets(form: Callable[[int, bytes], bytes], size: int) -> None:
+    body = b"\x04" + bytes(index % 251 for index in range(size - 1))
+    data = form(6, body) + form(14, body) + form(13, b"name") + form(2, b"signed") + form(6, BODY)
+    if form is new_form:
+        data += form(17, b"picture")
+    first, second = openpgp.read_keys(data)
+    assert first.fingerprint == hashlib.sha1(b"\x99" + size.to_bytes(2, "big") + body).hexdigest().upper()
+    length = size.to_bytes(4, "big")
+    assert first.packets == b"\x9a" + length + body + b"\xba" + length + body + b"\xb6\0\0\0\x04name" + b"\x8a\0\0\0\x06signed"
+    assert second.packets == (KEY + b"\xd1\xff\0\0\0\x07picture" if form is new_form else KEY)
+
+
+def test_the_sample_key_of_version_6_has_the_fingerprint_of_the_standard() -> None:
+    """RFC 9580, appendix A.3."""
+    body = bytes.fromhex("0663877fe31b00000020f94da7bb48d60a61e567706a6587d0331999bb9d891a08242ead84543df895a3")
+    (key,) = openpgp.read_keys(new_form(6, body))
+    assert key.fingerprint == "CB186C4F0609A697E4D52DFA6C722B0C1F1E27C18A56708F6525EC27BAD9ACC9"
+
+
+def test_what_means_nothing_to_others_is_not_written() -> None:
+    alone = openpgp.read_keys(KEY)
+    assert openpgp.read_keys(MARKER + KEY + TRUST + PADDING) == alone
+    assert alone[0].packets == KEY
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (old_form(2, b"signed") + KEY, "of kind 2"),
+        (old_form(14, BODY) + KEY, "of kind 14"),
+        (KEY + old_form(1, b"x"), "of kind 1 "),
+        (KEY + new_form(18, b"x"), "of kind 18"),
+        (KEY + old_form(5, BODY), "private key"),
+        (KEY + old_form(7, BODY), "private key"),
+        (KEY + new_form(6, b""), "version 0"),
+        (new_form(6, b"\x03" + BODY), "version 3"),
+        (new_form(6, b"\x05" + BODY), "version 5"),
+        (new_form(6, b"\x04" + bytes(2**16 - 1)), "version 4 or 6"),
+        # The first bit says that a packet begins.
+        (b"\x19\0" + bytes([len(BODY)]) + BODY, "no list of OpenPGP packets"),
+        (bytes([0x80 | 6 << 2 | 3]) + BODY, "without a length"),
+        (b"\xc6\xe0\0\0\0" + bytes([len(BODY)]) + BODY, "in pieces"),
+        (b"\xc6\xe0\0" + b"\x04" + bytes(8383), "in pieces"),
+        (b"\xc6\xfe\0\0\0" + bytes([len(BODY)]) + BODY, "in pieces"),
+        *((KEY + cut, "in the middle of a packet") for cut in (b"\x99", b"\x99\0", b"\x9a\0\0\0", b"\xc6", b"\xc6\xc0", b"\xc6\xff\0\0\0")),
+    ],
+)
+def test_what_could_hide_another_key_is_rejected(data: bytes, words: str) -> None:
+    with pytest.raises(openpgp.KeyError_, match=words):
+        openpgp.read_keys(data)
+
+
+def test_a_block_of_text_with_a_stranger_in_it_is_damaged() -> None:
+    text = openpgp.armored(openpgp.read_keys(KEY))
+    line = text.splitlines()[2]
+    with pytest.raises(openpgp.KeyError_, match="damaged"):
+        openpgp.read_keys(text.replace(line, line[:8] + b"=" + line[8:]))
+
+
+def test_a_file_of_half_a_mebibyte_is_read_and_a_longer_one_is_not() -> None:
+    rest = 512 * 1024 - len(KEY)
+    whole = KEY + b"\xcc\xff" + (rest - 6).to_bytes(4, "big") + bytes(rest - 6)
+    assert openpgp.read_keys(whole) == openpgp.read_keys(KEY)
+    with pytest.raises(openpgp.KeyError_, match="expected at most"):
+        openpgp.read_keys(whole[: len(KEY)] + b"\xcc\xff" + (rest - 5).to_bytes(4, "big") + bytes(rest - 5))
+
+
+@pytest.mark.parametrize("digits", [40, 64])
+def test_a_fingerprint_is_read_as_people_write_it(digits: int) -> None:
+    plain = ("0123456789ABCDEF" * 4)[:digits]
+    fours = re.findall("....", plain)
+    for text in (plain, plain.lower(), "0x" + plain, "0X" + plain.lower(), " ".join(fours), ":".join(fours), f"\t{plain}\n"):
+        assert openpgp.fingerprint(text) == plain
+    for text in ("", "0x", plain[1:], plain + "0", plain[:-16], "0x" + plain[-16:], "G" + plain[1:]):
+        with pytest.raises(openpgp.KeyError_):
+            openpgp.fingerprint(text)
 
 
 @given(st.binary(max_size=300))
