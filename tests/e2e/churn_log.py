@@ -179,8 +179,8 @@ class Log:
             pod.running = t
         if phase in ("Failed", "Succeeded") and pod.failed is None:
             pod.failed, pod.reason, pod.message = t, status.get("reason", ""), status.get("message", "")
-        if kind == "DELETED":
-            pod.gone = t
+        # A list that is older than the pod has it not, and the watch after that list shows it.
+        pod.gone = t if kind == "DELETED" else None
         return pod
 
     def alive(self, uid: str) -> list[Container]:

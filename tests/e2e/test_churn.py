@@ -151,14 +151,15 @@ def test_no_card_was_ever_over_booked(churned: Churned) -> None:
 
 def test_pods_that_had_room_ran(churned: Churned) -> None:
     found = churned.counts
-    assert found.room_reached >= 0.95 * found.room, judge.not_reached(churned.log)
-    assert found.late_reached >= 0.95 * found.late, judge.not_reached(churned.log)
+    assert found.room - found.room_reached <= max(1, 0.05 * found.room), judge.not_reached(churned.log)
+    assert found.late - found.late_reached <= max(1, 0.05 * found.late), judge.not_reached(churned.log)
 
 
 def test_no_admission_loop(churned: Churned) -> None:
     found = churned.counts
     assert found.rejected_in_a_row <= 2, judge.rejection_runs(churned.log)
-    assert found.rejected <= 0.02 * found.pods, judge.not_reached(churned.log)
+    # A busy node may say too late, a few times, that processes have survived.
+    assert found.rejected <= max(3, 0.02 * found.pods), judge.not_reached(churned.log)
 
 
 def test_the_original_would_have_been_wrong(churned: Churned) -> None:

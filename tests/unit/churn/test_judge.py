@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from e2e.churn_judge import counts, in_pairs, never_seen, over_booked, peaks, rejection_runs, survivors, wrong_cards
+from e2e.churn_judge import counts, in_pairs, never_seen, not_reached, over_booked, peaks, rejection_runs, survivors, wrong_cards
 from e2e.churn_log import ALLOCATION, REJECTED, Log, Plan, Pod
 from unit.churn.logs import Story
 
@@ -164,6 +164,7 @@ def test_who_had_room_and_ran() -> None:
     early = story.pod(Plan("early", (4,)), {1: 4})
     early.running, early.early, early.asked_away = None, True, 1.0
     found = counts(story.log)
+    assert [text.partition(" ")[0] for text in not_reached(story.log)] == ["never"]
     assert (found.room, found.room_reached, found.late, found.late_reached, found.deleted_early) == (2, 1, 1, 1, 1)
     late.plan = replace(late.plan, room=True)
     assert counts(story.log).room_reached == 2

@@ -35,6 +35,14 @@ def test_a_pods_life() -> None:
     assert "another" not in pod.annotations
 
 
+def test_a_pod_that_a_list_lacked_is_there_when_the_watch_shows_it() -> None:
+    log = Log(CARDS)
+    pod = log.made(Plan("n", (4,)), {"metadata": {"uid": "u"}}, 1.0)
+    pod.gone = 2.0
+    log.api_says("MODIFIED", seen("Pending", node="gpu2"), 3.0)
+    assert pod.gone is None
+
+
 def test_a_rejected_pod() -> None:
     log = Log(CARDS)
     log.made(Plan("n", (4,)), {"metadata": {"uid": "u"}}, 1.0)

@@ -84,7 +84,7 @@ class PodReader:
         except RequestError as error:
             self._complain(uid, f"pod {namespace}/{name} on node {node} is left out of the ledger: {error}")
             # Not None: it may have been pending until now, or allocated; its node has a moment to report that.
-            return FinishedPod(uid, _runs(status) if finished else _alive(status))
+            return FinishedPod(uid, _runs(status) if finished else _alive(metadata, status))
         if request is None:
             return None
         if finished:
@@ -96,7 +96,7 @@ class PodReader:
         terminating = bool(metadata.get("deletionTimestamp"))
         # Anybody may write it into a pod of his own; a request is shorter.
         evict = str(annotations.get(protocol.ANNOTATION_EVICT, ""))[:MOST_TEXT]
-        priority, alive = _priority_of(spec), _alive(status)
+        priority, alive = _priority_of(spec), _alive(metadata, status)
         return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror, evict)
 
     def _request(self, pod: Mapping[str, Any], asked: str) -> Request | None:
@@ -184,8 +184,14 @@ def _states(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses")
 
 
-def _alive(status: Mapping[str, Any]) -> bool:
-    """Whether kubelet has not said that all containers have ended. Before its first word it may be admitting the pod all the same."""
+def _alive(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether an unfinished pod may have processes.
+
+    It has none once kubelet ends it and has said that all containers have ended. Before its end kubelet starts again what has ended,
+    and says so later. Before its first word it may be admitting the pod although that is deleted.
+    """
+    if not metadata.get("deletionTimestamp"):
+        return True
     silent = True
     # Asked for every pod of a cluster: no list.
     for kind in _STATUSES:

@@ -70,7 +70,7 @@ class AllocatedPod:
     allocation: None where its cards are not known.
     labels: for other pods' rules.
     terminating: it has a deletionTimestamp.
-    alive: by its last status it has containers that have not ended.
+    alive: by its last state it may have processes: it is not ended by kubelet, or not all its containers have ended.
     mirror: it is the API's copy of a static pod, which anybody may create; only its node can report what it has.
     evict: the annotation by which its node requests its eviction, "" without; see overuse.py.
     """

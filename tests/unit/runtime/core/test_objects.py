@@ -98,12 +98,21 @@ def test_deletion_under_way_does_not_release() -> None:
         ({"containerStatuses": [{"state": {"terminated": {}}}], "initContainerStatuses": [{"state": {"running": {}}}]}, True),
     ],
 )
-def test_whether_containers_may_be_running(statuses: dict[str, Any], alive: bool) -> None:
-    raw = bound(container(mem=8))
+def test_whether_containers_of_a_pod_that_kubelet_ends_may_be_running(statuses: dict[str, Any], alive: bool) -> None:
+    raw = bound(container(mem=8), deletionTimestamp="2026-01-01T00:00:00Z")
     raw["status"] |= statuses
     record = PodReader()(raw)
     assert isinstance(record, AllocatedPod)
     assert record.alive is alive
+
+
+def test_what_has_ended_may_run_again_until_kubelet_ends_the_pod() -> None:
+    """kubelet starts it again within milliseconds, and its word of that comes later than a deletion by force."""
+    raw = bound(container(mem=8))
+    raw["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 1}}}]
+    record = PodReader()(raw)
+    assert isinstance(record, AllocatedPod)
+    assert record.alive
 
 
 def test_broken_annotations_are_said_once() -> None:
@@ -180,9 +189,10 @@ def test_a_running_pod_that_cannot_be_read_any_more_keeps_its_card_until_its_nod
     cluster.expire()
     assert cluster.ledger.nodes["n"].free == 16
     if how == "too many containers":
-        for over in (False, True):
+        for phase, ends in (("Succeeded", {}), ("Running", {"deletionTimestamp": "2026-01-01T00:00:00Z"})):
             see(good)
-            bad["status"]["phase"] = "Succeeded" if over else "Running"
+            bad["status"]["phase"] = phase
+            bad["metadata"] |= ends
             see(bad, running=False)
             assert cluster.ledger.nodes["n"].free == 16, "by its status it has ended"
 
