@@ -67,7 +67,7 @@ class HostFacts:
     loaded: Optional[str]
     version: Optional[str]
     module: Optional[str]
-    dkms: bool = False
+    dkms: bool
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -118,7 +118,7 @@ def _newest(host: Host, running: str) -> str:
 
 
 def _order(release: str) -> Tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"[0-9]+", release)[:12])
+    return tuple(int(number) for number in re.findall(r"[0-9]+", release))
 
 
 def _flavour(release: str) -> str:
@@ -154,12 +154,12 @@ def _vendor(host: Host) -> str:
 
 
 def _packages(host: Host) -> Dict[str, str]:
-    """Of dpkg or rpm, whichever the host has a database of."""
+    """Of dpkg where the host has a database of it, of rpm otherwise, whose database is elsewhere on each distribution."""
     for program, arguments, database in (
         ("dpkg-query", ["--show", "--showformat", "${db:Status-Status}\t${Package}\t${Version}\n", "*nvidia*"], "/var/lib/dpkg/status"),
-        ("rpm", ["--query", "--all", "--queryformat", "installed\t%{NAME}\t%{VERSION}-%{RELEASE}\n", "*nvidia*"], ""),
+        ("rpm", ["--query", "--all", "--queryformat", "installed\t%{NAME}\t%{VERSION}-%{RELEASE}\n", "*nvidia*"], "/"),
     ):
-        if database and not host.exists(database):
+        if not host.exists(database):
             continue
         outcome = host.ask(host.program(program), arguments)
         if outcome is not None and outcome.status in (0, 1):

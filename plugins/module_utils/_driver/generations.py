@@ -43,14 +43,14 @@ FIRST_OPEN, DEFAULT_OPEN, ONLY_OPEN = 515, 560, 620
 # First and last device id of a block. Where blocks lie in each other, the first that has the id counts.
 _BLOCKS: Tuple[Tuple[int, int, Generation], ...] = (
     (0x2342, 0x2348, GRACE_HOPPER),
-    (0x0FC0, 0x102F, KEPLER),
+    (0x0FC0, 0x103F, KEPLER),
     (0x1180, 0x11FF, KEPLER),
     (0x1280, 0x12BF, KEPLER),
     (0x1340, 0x143F, MAXWELL),
-    (0x1600, 0x167F, MAXWELL),
-    (0x1740, 0x17FF, MAXWELL),
     (0x15C0, 0x15FF, PASCAL),
-    (0x1725, 0x173F, PASCAL),
+    (0x1600, 0x167F, MAXWELL),
+    (0x1700, 0x173F, PASCAL),
+    (0x1740, 0x17FF, MAXWELL),
     (0x1B00, 0x1D7F, PASCAL),
     (0x1D80, 0x1DFF, VOLTA),
     (0x1E00, 0x1FFF, TURING),
@@ -62,7 +62,8 @@ _BLOCKS: Tuple[Tuple[int, int, Generation], ...] = (
     (0x2600, 0x28FF, ADA),
     (0x2900, 0x29FF, BLACKWELL),
     (0x2B00, 0x2FFF, BLACKWELL),
-    (0x3180, 0x31FF, BLACKWELL),
+    (0x3180, 0x323F, BLACKWELL),
+    (0x3340, 0x337F, BLACKWELL),
 )
 
 

@@ -50,8 +50,39 @@ def test_the_next_kernel_is_the_newest_of_the_same_flavour_that_is_installed(roo
     assert (found.release, found.next_release, found.headers) == (RELEASE, "6.1.0-31-amd64", ("6.1.0-31-amd64",))
 
 
+def test_kernels_may_be_below_usr_only(root: FakeRoot) -> None:
+    root.file("/usr/lib/modules/6.1.0-31-amd64/modules.builtin")
+    assert facts(root).next_release == "6.1.0-31-amd64"
+
+
+@pytest.mark.parametrize(
+    ("firmware", "enforced", "strict"), [(b"\x06\0\0\0\x01", "N", True), (b"\x06\0\0\0\0", "Y", True), (b"\x06\0\0\0\0", "N", False)]
+)
+def test_whether_the_kernel_takes_signed_modules_only(root: FakeRoot, firmware: bytes, enforced: str, strict: bool) -> None:
+    root.file("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", firmware)
+    root.file("/sys/module/module/parameters/sig_enforce", enforced + "\n")
+    assert facts(root).strict is strict
+
+
+def test_dkms_is_a_program_of_the_host(root: FakeRoot) -> None:
+    assert not facts(root).dkms
+    root.program("/usr/sbin/dkms")
+    assert facts(root).dkms
+
+
+def test_without_a_module_on_disk_the_loaded_driver_counts_and_then_the_library(root: FakeRoot) -> None:
+    root.file("/usr/lib64/libnvidia-ml.so.550.163.01")
+    root.link("/usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.550.163.01")
+    root.file("/etc/ld.so.cache", b"\0libnvidia-ml.so.1\0/usr/lib64/libnvidia-ml.so.1\0")
+    assert facts(root).version == "550.163.01"
+    root.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  x\n")
+    assert facts(root).version == "535.261.03"
+
+
 def test_cards_and_switches(root: FakeRoot) -> None:
     gpu(root)
+    root.pci("0000:bf:00.0", kind="0x068000", vendor="0x8086")
+    root.file("/sys/bus/pci/devices/0000:c2:00.0/vendor", "0x10de\n")
     root.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch")
     root.pci("0000:c1:00.0", kind="0x068000", vendor="0x8086")
     found = facts(root)
@@ -100,6 +131,8 @@ def test_images_of_vendors(root: FakeRoot, path: str, content: str, vendor: str)
         ("/etc/modprobe.d/x.conf", "# blacklist nouveau\n", False),
         ("/etc/modprobe.d/x.conf", "blacklist nouveaux\n", False),
         ("/etc/modprobe.d/x.conf.off", "blacklist nouveau\n", False),
+        # A folder, which cannot be read.
+        ("/etc/modprobe.d/x.conf/y", "blacklist nouveau\n", False),
     ],
 )
 def test_where_nouveau_is_blacklisted(root: FakeRoot, folder: str, content: str, blacklisted: bool) -> None:
@@ -109,14 +142,23 @@ def test_where_nouveau_is_blacklisted(root: FakeRoot, folder: str, content: str,
 
 def test_packages_of_dpkg_that_are_installed(root: FakeRoot) -> None:
     root.file("/var/lib/dpkg/status")
-    lines = "installed\tnvidia-smi\t535.261.03-1\nconfig-files\tnvidia-old\t1\nbroken line"
+    lines = "installed\tnvidia-smi\t535.261.03-1\nconfig-files\tnvidia-old\t1\nbroken line\ninstalled\tnvidia-x"
     root.program("/usr/bin/dpkg-query", lines, 1)
     assert facts(root).packages == {"nvidia-smi": "535.261.03-1"}
 
 
 def test_packages_of_rpm(root: FakeRoot) -> None:
     root.program("/usr/bin/rpm", "installed\tnvidia-driver-cuda\t580.126.20-1.el9\n")
+    # Some have dpkg's programs, too, without a database.
+    root.program("/usr/bin/dpkg-query", "installed\tnvidia-smi\t535.261.03-1")
     assert facts(root).packages == {"nvidia-driver-cuda": "580.126.20-1.el9"}
+    root.program("/usr/bin/rpm", "installed\tnvidia-driver-cuda\t580.126.20-1.el9\n", 2)
+    assert facts(root).packages == {}
+
+
+def test_of_very_many_packages_the_first_400_are_listed(root: FakeRoot) -> None:
+    root.program("/usr/bin/rpm", "\n".join(f"installed\tnvidia-{number}\t1-1" for number in range(500)))
+    assert list(facts(root).packages) == [f"nvidia-{number}" for number in range(400)]
 
 
 def test_marks_of_nvidias_installer_and_of_the_driver_container(root: FakeRoot) -> None:
@@ -128,6 +170,36 @@ def test_marks_of_nvidias_installer_and_of_the_driver_container(root: FakeRoot) 
 
 def test_processes_in_words() -> None:
     assert processes_on(parse(NVIDIA_SMI.read_text()), Host("/nowhere")) == ["4242 (python train.py)"]
+
+
+def test_the_pod_of_a_process_that_nvidia_smi_lists_is_named(root: FakeRoot) -> None:
+    gpu(root)
+    root.file("/proc/4242/cgroup", f"0::/kubepods/pod{UID}/x\n")
+    host = Host(str(root))
+    assert processes_on(cards(host), host) == [f"4242 (python train.py) of pod {UID}"]
+
+
+def test_a_process_without_arguments_goes_by_its_name(root: FakeRoot) -> None:
+    gpu(root)
+    root.at("/usr/bin/nvidia-smi").unlink()
+    for pid in (77, 78, 79):
+        opened(root, pid, "/dev/nvidia-uvm")
+    # As a file that was closed meanwhile, what is no link says nothing of the others.
+    root.file("/proc/80/fd/0")
+    root.link("/proc/80/fd/1", "/dev/nvidia-uvm")
+    root.file("/proc/78/cmdline", b"\0\0")
+    for pid in (78, 79):
+        root.file(f"/proc/{pid}/comm", "kworker\n")
+    root.file("/proc/80/cmdline", b"x" * 61)
+    host = Host(str(root))
+    assert processes_on(cards(host), host) == ["77 (?)", "78 (kworker)", "79 (kworker)", f"80 ({'x' * 60})"]
+
+
+def test_of_very_many_processes_the_first_200_are_listed(root: FakeRoot) -> None:
+    for pid in range(1, 206):
+        root.link(f"/proc/{pid}/fd/3", "/dev/nvidia-uvm")
+    host = Host(str(root))
+    assert processes_on(cards(host), host) == [f"{pid} (?)" for pid in range(1, 201)]
 
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.163\n"
@@ -168,17 +240,25 @@ def test_processes_of_a_host_with_a_card_that_is_lost(root: FakeRoot) -> None:
     """nvidia-smi lists those of the other card only."""
     gpu(root)
     root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text().replace("<attached_gpus>2<", "<attached_gpus>3<"))
-    root.process(77, "python3", "other.py")
-    opened(root, 77, "/dev/nvidia-uvm")
+    for pid in (77, 4242):
+        root.process(pid, "python3", "other.py")
+        opened(root, pid, "/dev/nvidia-uvm")
     host = Host(str(root))
     assert processes_on(cards(host), host) == ["77 (python3 other.py)", "4242 (python train.py)"]
 
 
-NEWER = [("580.2", "580.1", True), ("580.1", "580.1", False), (None, "1", False), ("1000", "999", True)]
+NEWER = [
+    ("580.2", "580.1", True),
+    ("580.1", "580.1", False),
+    (None, "1", False),
+    ("1", None, True),
+    (None, None, False),
+    ("1000", "999", True),
+]
 
 
 @pytest.mark.parametrize(("one", "other", "expected"), NEWER)
-def test_newer(one: str | None, other: str, expected: bool) -> None:
+def test_newer(one: str | None, other: str | None, expected: bool) -> None:
     assert newer(one, other) is expected
 
 

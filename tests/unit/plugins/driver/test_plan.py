@@ -129,6 +129,14 @@ def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
         ((P100, T4), "580.126.20", "auto", "proprietary", []),
         ((B200,), "580.126.20", "auto", "open", []),
         ((B200,), "580.126.20", "proprietary", "open", ["module"]),
+        ((B200,), "580.126.20", "open", "open", []),
+        ((V100,), "580.126.20", "proprietary", "proprietary", []),
+        # Without the open kind, with both, with the open one by default, with it alone.
+        ((T4,), "514.10.01", "open", "proprietary", ["module"]),
+        ((T4,), "515.43.04", "open", "open", []),
+        ((T4,), "559.10.01", "auto", "proprietary", []),
+        ((T4,), "560.28.03", "auto", "open", []),
+        ((T4,), "619.10.01", "proprietary", "proprietary", []),
         ((B200,), "565.57.01", "auto", "open", ["card"]),
         ((B200, V100), "580.126.20", "auto", "proprietary", ["cards"]),
         ((GH200,), "550.163.01", "auto", "open", []),
@@ -178,6 +186,58 @@ def test_generations_of_cards_that_are_sold(device: str, name: str) -> None:
     found = generation(device)
     assert found is not None
     assert found.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        # The first and the last card of each block of ids, by their chips in the public PCI id database.
+        ("Kepler", ("0x0fc0", "0x103a", "0x103f", "0x1180", "0x11ff", "0x1280", "0x12ba")),
+        ("Maxwell", ("0x1340", "0x1436", "0x1613", "0x1676", "0x174d", "0x17fd")),
+        ("Pascal", ("0x15c2", "0x15ff", "0x1725", "0x172f", "0x1b00", "0x1d56")),
+        ("Volta", ("0x1d81", "0x1df6")),
+        ("Turing", ("0x1e02", "0x1ff9", "0x2182", "0x21d1")),
+        ("Ampere", ("0x2080", "0x20ff", "0x2200", "0x22be", "0x2414", "0x25fb")),
+        ("Ada Lovelace", ("0x2681", "0x28f8")),
+        ("Hopper", ("0x2302", "0x237f", "0x233d")),
+        ("Grace Hopper", ("0x2342", "0x2343", "0x2345", "0x2348")),
+        ("Blackwell", ("0x2900", "0x29f1", "0x2b00", "0x2f58", "0x3180", "0x31fe", "0x3200", "0x323e", "0x3340")),
+        # Fermi, and what comes after Blackwell.
+        (None, ("0x0de2", "0x1040", "0x1140", "0x1251", "0x3000", "0x30c0")),
+    ],
+)
+def test_generations_of_all_chips(name: str | None, devices: tuple[str, ...]) -> None:
+    found = [generation(device) for device in devices]
+    assert [one and one.name for one in found] == [name] * len(devices)
+
+
+def test_a_generation_begins_and_ends_with_a_block_of_64_ids() -> None:
+    """As NVIDIA gives them out; among those of Hopper are some of boards with Grace."""
+    edges = [number for number in range(1, 2**16) if generation(hex(number)) != generation(hex(number - 1))]
+    assert [hex(number) for number in edges if number % 64] == ["0x2342", "0x2349"]
+
+
+@pytest.mark.parametrize(
+    ("device", "first", "last"),
+    [
+        ("0x102d", 304, 470),
+        ("0x17fd", 340, 580),
+        (P100, 367, 580),
+        (V100, 384, 580),
+        (T4, 410, None),
+        (A100, 450, None),
+        ("0x27b8", 520, None),
+        (H100, 520, None),
+        (GH200, 535, None),
+        (B200, 570, None),
+    ],
+)
+def test_the_branches_of_drivers_that_serve_a_card(device: str, first: int, last: int | None) -> None:
+    def served(branch: int) -> bool:
+        return "card" not in checks(plan(wish=Wish(f"{branch}.10.01"), devices=(device,)))
+
+    newest = 999 if last is None else last
+    assert [served(branch) for branch in (first - 1, first, newest, newest + 1)] == [False, True, True, last is None]
 
 
 STRICT = {"strict": True, "secure_boot": "enabled"}
