@@ -222,7 +222,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.conv
     together,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    Manager,
     Package,
     PackagesError,
     Rejected,
@@ -325,9 +324,11 @@ def main() -> None:
         try:
             if params["state"] == "absent":
                 named = [params["owner"]] if params["owner"] else owners()
+                result = Result()
                 # A host whose packages nobody has changed may have a package manager that is not known here.
-                manager = manager_of(command.run, params["timeout"], Host()) if named else Manager()
-                result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
+                if named:
+                    manager = manager_of(command.run, params["timeout"], Host())
+                    result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
             else:
                 manager = manager_of(command.run, params["timeout"], Host())
                 wanted = Wanted(

@@ -11,6 +11,7 @@ its upstream part alone ("1.17.8"), which every revision of it satisfies. "" is 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -104,73 +105,71 @@ class Installed:
     held: bool = False
 
 
-class Manager:
+class Manager(ABC):
     """A host's package manager. Commands that change the host raise PackagesError; questions raise Rejected."""
 
     #: As facts and messages call it.
     name = ""
 
+    @abstractmethod
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
         """Each of these packages as it is on the host."""
-        raise NotImplementedError
 
+    @abstractmethod
     def interrupted(self) -> str:
         """In words, what an earlier run of the package manager has left half done; "" if nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def repair(self) -> None:
         """Finish that."""
-        raise NotImplementedError
 
+    @abstractmethod
     def files(self, repository: Repository) -> "Dict[str, Optional[bytes]]":
         """The files that make the host know the repository, by path, in the order in which to write; None: the file goes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> "Plan":
         """What would be done if the host had these files; the host itself stays as it is. Rejected if that cannot be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refresh(self, repository: Repository) -> None:
         """Read what the repository has, now that the host knows it."""
-        raise NotImplementedError
 
     def imports(self, repository: Repository) -> List[str]:
         """The fingerprints of the keys that `refresh` makes the host trust beside the files; none where a key is a file."""
-        del repository
         return []
 
     def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
         """Those of these keys that the host trusts beside its files, each with the version by which it goes there."""
-        del fingerprints
         return {}
 
     def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
         """Take these keys, as `trusted` gives them, away from there; what stays, and why."""
-        del keys
         return []
 
+    @abstractmethod
     def install(self, wanted: Wanted, plan: "Plan") -> None:
         """Do what was planned."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hold(self, names: Sequence[str], held: bool) -> None:
         """Hold these packages at their version, or let go of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan_removal(self, names: Sequence[str]) -> List[str]:
         """All packages that would go with these."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, names: Sequence[str]) -> None:
-        raise NotImplementedError
+        """Remove these packages."""
 
+    @abstractmethod
     def available(self, name: str) -> List[str]:
         """The versions that the host's repositories have, newest first, as the host knows them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def downgrade(self, versions: Mapping[str, str]) -> None:
         """Bring these packages back to these versions."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ def satisfies(version: Optional[str], wanted: str) -> bool:
     if not wanted or version == wanted:
         return True
     plain = version.partition(":")[2] or version
-    if "-" in wanted or ":" in wanted:
+    if "-" in wanted:
         return plain == wanted
     upstream = plain.rpartition("-")[0]
     # SUSE's kernel module packages name the kernel behind the driver: 580.82.07_k6.4.0_150600.21-1.
@@ -235,9 +234,9 @@ def satisfies(version: Optional[str], wanted: str) -> bool:
 
 def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
     """The newest available version that is wanted. Rejected if there is none. available: newest first."""
-    found = next((version for version in available if satisfies(version, wanted)), None)
-    if found is None and not available:
+    if not available:
         raise Rejected(f"no package {name} in {where}; correct the repository, which may be one of another distribution, or the name")
+    found = next((version for version in available if satisfies(version, wanted)), None)
     if found is None:
         raise Rejected(f"no version {wanted} of {name} in {where}, which has {shown(available)}; name one of these")
     return found
@@ -266,8 +265,8 @@ def by_number(version: str) -> "tuple[tuple[int, str], ...]":
 def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None:
     """Rejected if one of these versions is older than accepted."""
     for name, version in versions.items():
-        upstream = (version or "").partition(":")[2] or version or ""
-        if minimum and (numbers(upstream) or ()) < (numbers(minimum) or ()):
+        upstream = (version or "").partition(":")[2] or version
+        if (numbers(upstream) or ()) < (numbers(minimum) or ()):
             raise Rejected(f"{name} would be {version}, expected {minimum} or newer; nothing was changed: name a newer version")
 
 

@@ -9,7 +9,15 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Plan, Rejected, Repository, Wanted, check
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+    Installed,
+    Package,
+    Plan,
+    Rejected,
+    Repository,
+    Wanted,
+    check,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
 FILE = "/etc/apt/preferences.d/gpushare-nvidia-driver"
@@ -37,6 +45,11 @@ def test_a_version_is_preferred_for_packages_that_others_need_too() -> None:
     assert text is not None
     assert text.decode().splitlines()[1:] == ["Package: /./", "Pin: version 580.126.20-*", "Pin-Priority: 1001"]
     assert FILE not in Apt(Machine().run).files(replace(REPOSITORY, version=""))
+
+
+def test_a_package_that_is_not_installed_is_not_held() -> None:
+    found = Apt(Machine().run).installed(["nvidia-kernel-dkms", "nvidia-other"])
+    assert found == {"nvidia-kernel-dkms": Installed("550.163.01-1", True), "nvidia-other": Installed(None, False)}
 
 
 def test_what_may_go_is_named_to_apt_if_it_is_there() -> None:

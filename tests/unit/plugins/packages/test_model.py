@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    LIMIT,
     Package,
     Rejected,
     Repository,
@@ -21,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     check_minimum,
     check_steps,
     choose_all,
+    last_words,
     satisfies,
     shown,
 )
@@ -36,6 +37,9 @@ def wanted(*names: str, **changes: Any) -> Wanted:
 @pytest.mark.parametrize(
     ("installed", "minimum", "accepted"),
     [
+        ("garbage", "1.17.8", False),
+        ("garbage", "", True),
+        ("1.17.8", "newest", True),
         ("1.17.8-1", "1.17.8", True),
         ("1.17.8", "1.17.8", True),
         ("1.17.7-1", "1.17.8", False),
@@ -73,6 +77,8 @@ def test_versions_below_the_minimum_are_rejected(installed: str | None, minimum:
         ("3:1.0-1", "4:1.0-1", False),
         ("1.0-1-1", "1.0-1", False),
         ("1:2-1", "1:2", False),
+        # With an epoch it is a whole version.
+        ("1:2", "1:2", True),
         ("1.01-1", "1.0", False),
         ("580.82.07_k6.4.0_150600.21-1", "580.82.07", True),
         ("580.82.07_k6.4.0_150600.21-1", "580.82.0", False),
@@ -86,7 +92,7 @@ def test_which_version_is_the_one_that_was_asked_for(version: str | None, asked:
     ("wish", "words"),
     [
         (wanted(), "no package is named"),
-        (wanted(*(f"p{number}" for number in range(LIMIT + 1))), f"{LIMIT + 1} packages are named, expected at most {LIMIT}"),
+        (wanted(*(f"p{number}" for number in range(201))), "201 packages are named, expected at most 200"),
         (wanted("a", "b", "a"), "a package is named twice"),
         (wanted("a", "-b"), "the package name"),
         (wanted("a", replaces=("b c",)), "the package name"),
@@ -117,7 +123,7 @@ def test_a_wish_that_cannot_be_meant_is_rejected(wish: Wanted, words: str) -> No
 def test_a_wish_as_it_should_be() -> None:
     full = replace(REPOSITORY, suite="stable", components=("main", "extra"), modules=("nvidia",), version="580.1", replaces=("file:///x",))
     for repository in (None, REPOSITORY, full):
-        check(wanted(*(f"p{number}" for number in range(LIMIT)), replaces=("old",), folder="/packages", repository=repository))
+        check(wanted(*(f"p{number}" for number in range(200)), replaces=("old",), folder="/packages", repository=repository))
 
 
 def test_files_of_the_folder_go_before_the_repositories_and_the_highest_number_first() -> None:
@@ -131,6 +137,7 @@ def test_files_of_the_folder_go_before_the_repositories_and_the_highest_number_f
     with pytest.raises(Rejected, match=r"no package b in https://example\.org/deb and the other repositories"):
         choose_all(replace(wish, repository=REPOSITORY), files, lambda _: [])
     assert sorted(["1.10", "1.9", "1.9a"], key=by_number) == ["1.9", "1.9a", "1.10"]
+    assert sorted(["1a", "a"], key=by_number) == ["a", "1a"]
 
 
 def test_only_packages_that_may_go_may_go() -> None:
@@ -143,3 +150,10 @@ def test_of_many_words_some_are_shown_and_of_long_ones_the_beginning() -> None:
     assert shown(["a", "b"], 2) == "a, b"
     assert shown(["a", "b", "c"], 2) == "a, b and 1 more"
     assert shown(["x" * 81]) == "x" * 80
+    assert shown("abcdefghi") == "a, b, c, d, e, f, g, h and 1 more"
+
+
+def test_of_what_a_program_printed_the_end_is_shown_without_credentials() -> None:
+    assert last_words(Outcome([], 1, "a\n  b\n", "c\n")) == "a b c"
+    assert last_words(Outcome([], 1, "x" * 500, "E: failed")) == "x" * 390 + " E: failed"
+    assert last_words(Outcome([], 1, "", "Err:1 https://me:p@ss@example.org/deb")) == "Err:1 https://***@example.org/deb"
