@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof, releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.candidate import CandidateError, check
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import merge_policy, unmerge_policy
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap, UnreadFile, policy_text
@@ -132,6 +133,33 @@ def test_what_was_there_stays(name: str) -> None:
     ] == flags_before
     if "#" in str(before.files.get(path)):
         assert (after.files[path] or "").count("#") == (before.files[path] or "").count("#")
+
+
+POLICY = {"apiVersion": "v1", "kind": "Policy"}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("text", "text"),
+        (["x"], "x"),
+        ({**POLICY, "kind": "ConfigMap"}, "ConfigMap"),
+        ({"predicates": [{"name": "x" * 90}], **POLICY, "apiVersion": "v1alpha1"}, "v1alpha1"),
+        ({"kind": "Policy"}, "None"),
+        ({"apiVersion": "v1"}, "None"),
+        ({**POLICY, "extenders": {"urlPrefix": "http://x"}}, "list of extenders"),
+    ],
+)
+def test_what_is_no_policy_is_rejected_and_named(found: Any, words: str) -> None:
+    for change in (merge_policy, unmerge_policy):
+        with pytest.raises(SchedulerError, match=words):
+            change(found, TLS)
+
+
+@pytest.mark.parametrize("extenders", [{}, {"extenders": None}, {"extenders": []}])
+def test_a_policy_without_extenders_gets_ours(extenders: dict[str, Any]) -> None:
+    (ours,) = merge_policy({**POLICY, **extenders}, TLS)["extenders"]
+    assert ours["urlPrefix"] == TLS.url_prefix
 
 
 def test_kubeadm_writes_the_flag_of_a_policy_again() -> None:
