@@ -86,9 +86,10 @@ def cdi(host: Host) -> Dict[str, Any]:
 
 
 def containers(host: Host) -> Dict[str, List[str]]:
-    """Container id to the cards' device nodes in its /dev (such as "nvidia0"), of every container with a process."""
+    """Container id to the cards' device nodes in its /dev (such as "nvidia0"), of every container that has a process now."""
     found: Dict[str, List[str]] = {}
-    for process in sorted(host.processes, key=lambda one: one.pid):
+    # Not host.processes: it may have listed them half a minute ago.
+    for process in Host(host.root).processes:
         groups = host.text(f"/proc/{process.pid}/cgroup") or ""
         ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
         if ids and ids[-1] not in found:

@@ -66,12 +66,12 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
             seen["gpu"] = _gpu(host, places, facts)
         if places.control_plane:
             seen["plane"] = _plane(host, places)
+    # Right before the look at the containers: each that has been started by this moment is seen.
+    seen["now"] = daemons.now()
     if places.gpu_node and (only is None or "containers" in only):
         seen["gpu"] = dict(seen["gpu"] or {}, containers=evidence_gpu_node.containers(host))
     if places.control_plane and only is not None and "extender" in only:
         seen["doctor"] = daemons.doctor(host, places.install_dir, [EXTENDER])
-    # Last: whatever was started before this moment has been seen.
-    seen["now"] = daemons.now()
     return seen
 
 

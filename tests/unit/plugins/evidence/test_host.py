@@ -399,6 +399,24 @@ def test_the_device_nodes_of_containers(root: FakeRoot, group: str) -> None:
     assert gpu_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]
 
 
+def test_a_container_that_starts_while_the_host_is_looked_at_is_seen(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor may wait for half a minute. Each container that has been started by `now` is judged."""
+    started = {}
+
+    def starts(pid: int) -> Any:
+        started[identity := f"{pid:02d}" * 32] = ["nvidia0"]
+        root.process(pid, "/app", namespace="pid:[7]")
+        root.file(f"/proc/{pid}/cgroup", f"0::/kubepods/{identity}\n")
+        root.file(f"/proc/{pid}/root/dev/nvidia0")
+        return float(pid)
+
+    starts(50)
+    monkeypatch.setattr(daemons, "doctor", lambda *_: {"problem": "", "answer": str(starts(51))})
+    monkeypatch.setattr(daemons, "now", lambda: starts(52))
+    found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))
+    assert (found["now"], found["gpu"]["containers"]) == (52.0, started)
+
+
 def test_the_schedulers_files_and_those_beside_them(root: FakeRoot) -> None:
     control_plane(root)
     folder = "/etc/kubernetes/manifests"
