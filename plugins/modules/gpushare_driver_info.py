@@ -63,7 +63,6 @@ problem:
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import machine_id
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather, processes_on
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver
@@ -78,7 +77,7 @@ def main() -> None:
         changed=False,
         facts=gather(host).as_dict(),
         processes=processes_on(report, host),
-        machine_id=machine_id(host) or "",
+        machine_id=host.line("/etc/machine-id") or "",
         boot_id=host.line("/proc/sys/kernel/random/boot_id") or "",
         driver=asdict(driver(host)),
         problem=None if report.problem is None else asdict(report.problem),

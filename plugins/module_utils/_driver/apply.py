@@ -15,7 +15,7 @@ import os
 import posixpath
 import stat
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
@@ -55,12 +55,15 @@ class Wanted:
 class Result:
     """steps: in words, what was done or would be. reboot: why the host must reboot, "" if it need not."""
 
-    changed: bool = False
     steps: List[str] = field(default_factory=list)
     files: List[str] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
     reboot: str = ""
     diff: List[Dict[str, str]] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.steps)
 
 
 def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> Result:
@@ -73,7 +76,6 @@ def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: C
     _load(wanted, run, host, dry, result)
     for unit in wanted.services:
         _enable(unit, run, root, dry, result, bool(driver(Host(root)).loaded))
-    result.changed = bool(result.steps)
     result.reboot = reboot_reason(driver(Host(root)), wanted.version, wanted.module)
     return result
 
@@ -107,7 +109,6 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
             transaction.apply(_initramfs(run, initramfs, transaction, Host(root)))
             for entry in files:
                 journal.forget(entry.path)
-    result.changed = bool(result.steps)
     loaded = driver(Host(root)).loaded
     if result.changed and loaded:
         result.reboot = f"kernel module {loaded} stays loaded until then"
@@ -134,9 +135,7 @@ def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Resu
     result.steps.append(f"run {path}")
     if dry:
         return
-    journal = Journal(host.root)
-    if journal.entry(_RUN_FILE) is None:
-        journal.record(_RUN_FILE, OWNER, None, wanted.version.encode())
+    Journal(host.root).record(_RUN_FILE, OWNER, None, wanted.version.encode())
     outcome = run(["sh", host.outside(path), *wanted.run_file[1:]], wanted.timeout)
     now = driver(Host(host.root))
     if not outcome.ok or not _is_whole(now, wanted.version):
@@ -266,28 +265,20 @@ def _enable(unit: str, run: RunWithin, root: str, dry: bool, result: Result, sta
     result.steps.append(f"enable {unit}" if not enabled else f"start {unit}")
     if dry:
         return
-    journal = Journal(root)
-    if not enabled and journal.entry(_SERVICE + unit) is None:
-        journal.record(_SERVICE + unit, OWNER, None, b"enabled")
     if not enabled:
+        Journal(root).record(_SERVICE + unit, OWNER, None, b"enabled")
         _must(run, ["systemctl", "enable", unit], _QUESTION, f"enable {unit}")
     if not running:
         _must(run, ["systemctl", "start", unit], _LOAD, f"start {unit}")
 
 
-def _must(run: RunWithin, argv: Sequence[str], seconds: float, what: str) -> Outcome:
+def _must(run: RunWithin, argv: Sequence[str], seconds: float, what: str) -> None:
     outcome = run(list(argv), seconds)
     if not outcome.ok:
         raise DriverError(f"cannot {what} ({' '.join(argv)[:200]}: {_ended(outcome)}); cure that and run again")
-    return outcome
 
 
 def _ended(outcome: Outcome) -> str:
     if outcome.timed_out is not None:
         return f"no end within {outcome.timed_out:g} s"
     return f"exit status {outcome.status}: {outcome.words[-300:]}"
-
-
-def machine_id(host: Host) -> Optional[str]:
-    """Of the host's operating system, by which it is known that it is the machine that Ansible runs on."""
-    return host.line("/etc/machine-id")

@@ -5,7 +5,9 @@ recorded."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,19 +40,23 @@ class Machine:
         self.calls: list[str] = []
         self.answers: dict[str, Callable[[list[str]], Outcome]] = {}
         self.enabled: dict[str, bool] = {UNIT: False}
+        self.active: set[str] = set()
 
     def run(self, argv: list[str], _timeout: float) -> Outcome:
         line = " ".join(argv)
         if argv[:2] == ["systemctl", "show"]:
             known = argv[2] in self.enabled
             state = "enabled" if self.enabled.get(argv[2]) else "disabled"
-            return Outcome(argv, 0, f"LoadState={'loaded' if known else 'not-found'}\nUnitFileState={state}\nActiveState=inactive\n")
+            active = "active" if argv[2] in self.active else "inactive"
+            return Outcome(argv, 0, f"LoadState={'loaded' if known else 'not-found'}\nUnitFileState={state}\nActiveState={active}\n")
         self.calls.append(line)
         for start, answer in self.answers.items():
             if line.startswith(start):
                 return answer(argv)
         if argv[:2] == ["systemctl", "enable"]:
             self.enabled[argv[2]] = True
+        if argv[:2] == ["systemctl", "start"]:
+            self.active.add(argv[2])
         if argv[:2] == ["systemctl", "disable"]:
             self.enabled[argv[-1]] = False
         return Outcome(argv, 0)
@@ -88,12 +94,56 @@ def test_a_new_host_and_a_second_run(machine: Machine) -> None:
     assert first.changed
     assert first.files == [BLACKLIST_FILE]
     assert machine.calls == ["update-initramfs -u -k all", "modprobe nvidia", f"systemctl enable {UNIT}", f"systemctl start {UNIT}"]
+    assert first.steps == [
+        f"write {BLACKLIST_FILE}",
+        "rebuild the initramfs (update-initramfs -u -k all)",
+        "load the kernel module",
+        f"enable {UNIT}",
+    ]
     assert "blacklist nouveau" in machine.root.at(BLACKLIST_FILE).read_text()
+    assert machine.root.at(BLACKLIST_FILE).stat().st_mode & 0o777 == 0o644
     assert first.reboot == ""
     machine.calls.clear()
-    machine.enabled[UNIT] = True
-    second = present(Wanted(VERSION, "proprietary", False, INITRAMFS), machine.run, False, str(machine.root))
+    second = present(WANTED, machine.run, False, str(machine.root))
     assert (second.changed, machine.calls) == (False, [])
+    # What once was written is kept as it was, also where a later plan does not ask for it.
+    machine.root.at(BLACKLIST_FILE).write_text("")
+    assert present(Wanted(VERSION, "", False, INITRAMFS), machine.run, False, str(machine.root)).files == [BLACKLIST_FILE]
+    assert "blacklist nouveau" in machine.root.at(BLACKLIST_FILE).read_text()
+
+
+def test_nouveau_is_blacklisted_unless_the_plan_says_otherwise(machine: Machine) -> None:
+    assert present(Wanted(VERSION, initramfs=INITRAMFS), machine.run, True, str(machine.root)).files == [BLACKLIST_FILE]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "active", "loaded", "steps", "calls"),
+    [
+        (True, True, True, [], []),
+        (True, True, False, [], []),
+        (False, True, True, ["enable"], ["enable"]),
+        (True, False, True, ["start"], ["start"]),
+        (False, False, True, ["enable"], ["enable", "start"]),
+        # Without a kernel module it would fail; after the reboot systemd starts it.
+        (True, False, False, [], []),
+        (False, False, False, ["enable"], ["enable"]),
+    ],
+)
+def test_a_service_is_enabled_and_started_where_it_is_not(
+    machine: Machine, enabled: bool, active: bool, loaded: bool, steps: list[str], calls: list[str]
+) -> None:
+    machine.enabled[UNIT] = enabled
+    machine.active = {UNIT} if active else set()
+    if loaded:
+        machine.loads([])
+    else:
+        # Of another version than wanted, which is not loaded.
+        machine.module("525.147.05")
+    wanted = Wanted(VERSION, blacklist=False, services=(UNIT,))
+    for dry in (True, False):
+        found = present(wanted, machine.run, dry, str(machine.root))
+        assert (found.steps, found.changed) == ([f"{verb} {UNIT}" for verb in steps], bool(steps))
+    assert machine.calls == [f"systemctl {verb} {UNIT}" for verb in calls]
 
 
 def test_check_mode_says_what_the_run_then_does(machine: Machine) -> None:
@@ -126,6 +176,19 @@ def test_an_initramfs_that_cannot_be_rebuilt_puts_the_file_back(machine: Machine
 
 class Killed(BaseException):
     pass
+
+
+def test_a_killed_run_is_finished_by_one_that_asks_for_no_blacklist(machine: Machine) -> None:
+    def kill(here: str) -> None:
+        if here == f"noted {BLACKLIST_FILE}":
+            raise Killed
+
+    with pytest.raises(Killed):
+        present(WANTED, machine.run, False, str(machine.root), kill)
+    present(Wanted(VERSION, "", False, INITRAMFS), machine.run, False, str(machine.root))
+    assert machine.calls[0] == "update-initramfs -u -k all"
+    assert machine.root.at(BLACKLIST_FILE).exists()
+    assert not present(Wanted(VERSION, "", False, INITRAMFS), machine.run, True, str(machine.root)).changed
 
 
 @pytest.mark.parametrize("point", [f"before {BLACKLIST_FILE}", f"noted {BLACKLIST_FILE}", f"written {BLACKLIST_FILE}", "restarted"])
@@ -175,10 +238,17 @@ def test_another_kind_of_module_needs_a_reboot() -> None:
     parts = Driver("580.1", "580.1", "/x", "580.1", "/y", "/z", False, kind="proprietary")
     assert "the proprietary kernel module is loaded" in reboot_reason(parts, "580.1", "open")
     assert reboot_reason(parts, "580.1", "proprietary") == reboot_reason(parts, "580.1") == ""
+    # What cannot be told, and what is not loaded yet, needs none.
+    assert reboot_reason(replace(parts, kind=None), "580.1", "open") == ""
+    assert reboot_reason(replace(parts, loaded=None), "580.1", "open") == ""
+    assert reboot_reason(replace(parts, loaded=None), "590.1") == ""
 
 
 def test_a_unit_that_there_is_not_is_noted(machine: Machine) -> None:
-    found = present(Wanted(VERSION, blacklist=False, services=("nvidia-fabricmanager.service",)), machine.run, False, str(machine.root))
+    wanted = Wanted(VERSION, blacklist=False, services=("nvidia-fabricmanager.service",))
+    # Before the packages are there it is no news.
+    assert present(wanted, machine.run, True, str(machine.root)).notes == []
+    found = present(wanted, machine.run, False, str(machine.root))
     assert found.notes == ["systemd has no unit nvidia-fabricmanager.service, so that it was not enabled"]
 
 
@@ -195,14 +265,50 @@ def test_absent_takes_back_what_was_done_and_no_more(machine: Machine) -> None:
     machine.root.file("/etc/modprobe.d/other.conf", "options x\n")
     present(WANTED, machine.run, False, str(machine.root))
     machine.calls.clear()
-    assert absent(machine.run, True, str(machine.root)).changed
+    # Of somebody else, and of nobody.
+    machine.root.file("/etc/other", "x")
+    Journal(str(machine.root)).record("/etc/other", "other", None, b"x")
+    machine.root.program("/usr/bin/nvidia-uninstall")
+    machine.root.link("/proc/77/fd/5", "/dev/nvidia-uvm")
+    predicted = absent(machine.run, True, str(machine.root))
+    assert predicted.changed
     assert machine.calls == []
     found = absent(machine.run, False, str(machine.root))
+    assert found.steps == predicted.steps
+    assert found.steps == [f"disable {UNIT}", f"remove {BLACKLIST_FILE}", "rebuild the initramfs (update-initramfs -u -k all)"]
+    assert [entry.path for entry in Journal(str(machine.root)).entries()] == ["/etc/other"]
+    assert machine.root.at("/etc/other").exists()
     assert sorted(machine.calls) == [f"systemctl disable --now {UNIT}", "update-initramfs -u -k all"]
     assert "stays loaded until then" in found.reboot
     assert not machine.root.at(BLACKLIST_FILE).exists()
     assert machine.root.at("/etc/modprobe.d/other.conf").exists()
-    assert not absent(machine.run, False, str(machine.root)).changed
+    again = absent(machine.run, False, str(machine.root))
+    assert (again.changed, again.reboot) == (False, "")
+
+
+def test_a_host_without_a_loaded_driver_need_not_reboot_without_one(machine: Machine) -> None:
+    machine.module("525.147.05")
+    present(WANTED, machine.run, False, str(machine.root))
+    found = absent(machine.run, False, str(machine.root))
+    assert (found.changed, found.reboot) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("programs", "calls"),
+    [
+        (("dracut",), ["dracut --force --regenerate-all"]),
+        (("dracut", "update-initramfs"), ["update-initramfs -u -k all"]),
+        ((), []),
+    ],
+)
+def test_the_initramfs_is_rebuilt_with_the_tool_of_the_host(machine: Machine, programs: tuple[str, ...], calls: list[str]) -> None:
+    present(Wanted(VERSION, initramfs=INITRAMFS), machine.run, False, str(machine.root))
+    machine.root.at("/usr/sbin/update-initramfs").unlink()
+    for name in programs:
+        machine.root.program(f"/usr/sbin/{name}")
+    machine.calls.clear()
+    absent(machine.run, False, str(machine.root))
+    assert machine.calls == calls
 
 
 RUN_FILE = "/root/NVIDIA-Linux-x86_64-550.163.01.run"
@@ -219,21 +325,89 @@ def run_file(machine: Machine) -> Wanted:
     return Wanted("550.163.01", "proprietary", False, INITRAMFS, (RUN_FILE, "--silent"))
 
 
-def test_a_run_file_is_run_once(installer: Machine) -> None:
+def installs(installer: Machine, status: int = 0) -> Callable[[list[str]], Outcome]:
+    """What the installer does."""
+
     def install(argv: list[str]) -> Outcome:
         installer.module("550.163.01")
         installer.user_space("550.163.01")
         installer.root.program("/usr/bin/nvidia-uninstall")
-        return Outcome(argv, 0)
+        return Outcome(argv, status)
 
-    installer.answers["sh"] = install
+    return install
+
+
+def test_a_run_file_is_run_once(installer: Machine) -> None:
+    installer.answers["sh"] = installs(installer)
+    assert present(run_file(installer), installer.run, True, str(installer.root)).steps[0] == f"run {RUN_FILE}"
+    assert installer.calls == []
+    assert Journal(str(installer.root)).entries() == []
     present(run_file(installer), installer.run, False, str(installer.root))
-    assert installer.calls[0].endswith(f"{RUN_FILE} --silent")
+    assert installer.calls[0] == f"sh {installer.root}{RUN_FILE} --silent"
     installer.calls.clear()
     present(run_file(installer), installer.run, False, str(installer.root))
     assert installer.calls == []
-    absent(installer.run, False, str(installer.root))
+    predicted = absent(installer.run, True, str(installer.root))
+    assert installer.calls == []
+    assert absent(installer.run, False, str(installer.root)).steps == predicted.steps == ["run /usr/bin/nvidia-uninstall --silent"]
     assert installer.calls == ["/usr/bin/nvidia-uninstall --silent"]
+    assert not absent(installer.run, False, str(installer.root)).changed
+
+
+def test_killed_after_the_installer_it_is_not_run_again(installer: Machine) -> None:
+    def kill(here: str) -> None:
+        if here == "installed":
+            raise Killed
+
+    installer.answers["sh"] = installs(installer)
+    with pytest.raises(Killed):
+        present(run_file(installer), installer.run, False, str(installer.root), kill)
+    installer.calls.clear()
+    present(run_file(installer), installer.run, False, str(installer.root))
+    assert installer.calls == ["modprobe nvidia"]
+
+
+def test_an_installer_that_fails_is_not_believed_although_all_is_there(installer: Machine) -> None:
+    installer.answers["sh"] = installs(installer, 1)
+    with pytest.raises(DriverError, match=r"550\.163\.01 library and nvidia-smi on disk now"):
+        present(run_file(installer), installer.run, False, str(installer.root))
+
+
+def test_of_a_long_log_of_the_installer_the_end_is_shown(installer: Machine) -> None:
+    installer.root.file("/var/log/gpushare-nvidia-installer.log", "".join(f"-> {number}.\n" for number in range(20)))
+    with pytest.raises(DriverError, match=r"ends with: -> 8\. .*-> 19\."):
+        present(run_file(installer), installer.run, False, str(installer.root))
+
+
+def test_a_driver_that_somebody_else_uninstalled_is_said(installer: Machine) -> None:
+    installer.answers["sh"] = installs(installer)
+    present(run_file(installer), installer.run, False, str(installer.root))
+    installer.root.at("/usr/bin/nvidia-uninstall").unlink()
+    installer.calls.clear()
+    found = absent(installer.run, False, str(installer.root))
+    assert (len(found.notes), found.steps, installer.calls) == (1, [], [])
+    assert Journal(str(installer.root)).entries() == []
+
+
+def test_a_driver_of_a_run_file_that_computes_keeps_all_that_it_needs(installer: Machine) -> None:
+    installer.answers["sh"] = installs(installer)
+    present(Wanted("550.163.01", "", True, INITRAMFS, (RUN_FILE,)), installer.run, False, str(installer.root))
+    installer.root.link("/proc/77/fd/5", "/dev/nvidia-uvm")
+    with pytest.raises(DriverError, match="processes use the cards"):
+        absent(installer.run, False, str(installer.root))
+    assert installer.root.at(BLACKLIST_FILE).exists()
+
+
+def test_a_run_file_is_a_file_of_root(installer: Machine) -> None:
+    if os.geteuid() == 0:
+        os.chown(installer.root.at(RUN_FILE), 65534, 65534)
+        with pytest.raises(DriverError, match="only root may write"):
+            present(run_file(installer), installer.run, False, str(installer.root))
+    installer.root.at(RUN_FILE).unlink()
+    installer.root.at(RUN_FILE).mkdir(mode=0o700)
+    with pytest.raises(DriverError, match="only root may write"):
+        present(run_file(installer), installer.run, False, str(installer.root))
+    assert installer.calls == []
 
 
 def test_the_driver_of_a_run_file_is_not_uninstalled_while_a_process_computes(installer: Machine) -> None:
