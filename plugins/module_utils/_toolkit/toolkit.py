@@ -179,10 +179,10 @@ def reverted(text: str, entry: Entry) -> str:
 
 
 def _strict(text: str) -> str:
-    text = text or HEADER
+    header = "" if text else HEADER
     for name, value in STRICT.items():
         text = set_value(text, (name,), value)
-    return text
+    return header + text
 
 
 def _loose(text: str) -> str:

@@ -57,16 +57,25 @@ class Commands:
         self.enabled: set[str] = set()
         self.active: set[str] = set()
         self.generates = True
+        # What a program answers where it fails, by its name or that of a verb of systemctl.
+        self.failures: dict[str, str] = {}
         self.calls: list[str] = []
+        self.candidates: list[Path] = []
 
     def __call__(self, argv: list[str], timeout: float) -> Outcome:
         program, words = Path(argv[0]).name, argv[1:]
         self.calls.append(" ".join([program, *words]))
+        self.candidates += [Path(word.partition("=")[2]) for word in words if word.startswith("--config-file=")]
+        for name in (program, *words):
+            if name in self.failures and "--version" not in words:
+                return Outcome(argv, 1, self.failures[name])
         if "--version" in words:
             return Outcome(argv, 0, self.version)
         if program == "nvidia-ctk":
-            (candidate,) = [word.partition("=")[2] for word in words if word.startswith("--config-file=")]
-            return Outcome(argv, 0, self.reads(Path(candidate).read_text()))
+            assert self.candidates[-1].suffix == ".toml"
+            return Outcome(argv, 0, self.reads(self.candidates[-1].read_text()))
+        if program == "journalctl":
+            return Outcome(argv, 0, f"log of {words[1]}")
         if program == "nvidia-smi":
             return Outcome(argv, 0, f"GPU 0: NVIDIA H100 (UUID: {CARD})\n")
         if program == "systemctl" and words[0] == "show":
@@ -125,14 +134,20 @@ def test_two_settings_and_no_other_byte(commands: Commands) -> None:
     done = converge(STRICTLY, host(commands), commands, False)
     assert predicted == done
     assert done.files == [CONFIG]
-    assert done.version == "1.18.0"
+    assert (done.version, done.notes) == ("1.18.0", [])
     added = [line for line in text(commands).splitlines() if line not in SHIPPED.splitlines()]
-    assert {**loads("\n".join(added))} == STRICT
+    assert {**loads("\n".join(added))} == {
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
+        "accept-nvidia-visible-devices-as-volume-mounts": True,
+    }
     assert [line for line in text(commands).splitlines() if line not in added] == SHIPPED.splitlines()
     before = tree(commands)
     assert not converge(STRICTLY, host(commands), commands, False).changed
     assert tree(commands) == before
-    assert restore(host(commands), False).changed
+    predicted = restore(host(commands), True)
+    assert tree(commands) == before
+    assert restore(host(commands), False) == predicted
+    assert (predicted.changed, predicted.files, predicted.notes) == (True, [CONFIG], [])
     assert text(commands) == SHIPPED
     assert not restore(host(commands), False).changed
 
@@ -173,8 +188,52 @@ def test_without_a_file_one_is_made_and_goes_again(commands: Commands) -> None:
     assert not converge(LOOSELY, host(commands), commands, False).changed
     converge(STRICTLY, host(commands), commands, False)
     assert loads(text(commands)) == STRICT
+    assert text(commands).startswith("# Made by gpushare.kubernetes")
+    assert (commands.root / CONFIG[1:]).stat().st_mode & 0o777 == 0o644
+    ours = text(commands)
     restore(host(commands), False)
     assert not (commands.root / CONFIG[1:]).exists()
+    # One that somebody else removed is no news.
+    converge(STRICTLY, host(commands), commands, False)
+    (commands.root / CONFIG[1:]).unlink()
+    assert restore(host(commands), False).notes == []
+    assert Journal(str(commands.root)).entries() == []
+    # What others have written into ours stays.
+    converge(STRICTLY, host(commands), commands, False)
+    (commands.root / CONFIG[1:]).write_text(ours + "\n[nvidia-container-runtime]\nlog-level = 'debug'\n")
+    restore(host(commands), False)
+    assert loads(text(commands)) == {"nvidia-container-runtime": {"log-level": "debug"}}
+
+
+def test_a_file_that_was_empty_is_empty_again(commands: Commands) -> None:
+    (commands.root / CONFIG[1:]).write_text("")
+    converge(STRICTLY, host(commands), commands, False)
+    restore(host(commands), False)
+    assert (commands.root / CONFIG[1:]).read_bytes() == b""
+
+
+def test_a_file_that_is_no_text_stays(commands: Commands) -> None:
+    (commands.root / CONFIG[1:]).write_bytes(b"# \xff\n")
+    with pytest.raises(Rejected, match="not UTF-8"):
+        converge(STRICTLY, host(commands), commands, False)
+    assert (commands.root / CONFIG[1:]).read_bytes() == b"# \xff\n"
+
+
+class Killed(BaseException):
+    """As by a signal."""
+
+
+@pytest.mark.parametrize(("wanted", "point"), [(STRICTLY, f"written {CONFIG}"), (Wanted(False, cdi=True), "restarted")])
+def test_a_killed_run_is_finished_by_the_next_one(commands: Commands, wanted: Wanted, point: str) -> None:
+    def kill(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with pytest.raises(Killed):
+        converge(wanted, host(commands), commands, False, kill)
+    assert converge(wanted, host(commands), commands, True).changed
+    assert converge(wanted, host(commands), commands, False).changed
+    assert not converge(wanted, host(commands), commands, False).changed
 
 
 @pytest.mark.parametrize("broken", ["x = [", "a = 1\na = 2\n", "accept-nvidia-visible-devices-as-volume-mounts.x = 1\n[a\n"])
@@ -189,7 +248,15 @@ def test_a_candidate_that_nvidia_ctk_reads_in_another_way_is_not_written(command
     commands.reads = lambda _text: SHIPPED
     with pytest.raises(Rejected, match="in another way than written"):
         converge(STRICTLY, host(commands), commands, False)
+    commands.reads = lambda _text: "x = ["
+    with pytest.raises(Rejected, match="no TOML"):
+        converge(STRICTLY, host(commands), commands, False)
+    commands.failures["nvidia-ctk"] = "unable to load the config"
+    for dry in (True, False):
+        with pytest.raises(Rejected, match="unable to load the config"):
+            converge(STRICTLY, host(commands), commands, dry)
     assert text(commands) == SHIPPED
+    assert not [path for path in commands.candidates if path.exists()]
 
 
 def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands) -> None:
@@ -197,18 +264,31 @@ def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands)
     with pytest.raises(Rejected, match=r"1\.17\.7, expected 1\.17\.8 or newer.*CVE-2025-23266"):
         converge(STRICTLY, host(commands), commands, False)
     assert text(commands) == SHIPPED
-    assert converge(Wanted(True, "1.17.4"), host(commands), commands, True).version == "1.17.7"
+    for minimum in ("1.17.4", "1.17.7", ""):
+        assert converge(Wanted(True, minimum), host(commands), commands, True).version == "1.17.7"
     commands.version = "NVIDIA Container Toolkit CLI version unknown"
-    assert "does not print its version" in converge(STRICTLY, host(commands), commands, True).notes[0]
+    silent = converge(STRICTLY, host(commands), commands, True)
+    assert "does not print its version" in silent.notes[0]
+    assert silent.version == ""
     for name in ("nvidia-ctk", "nvidia-smi"):
         (commands.root / "usr/bin" / name).unlink()
     with pytest.raises(Rejected, match="gpushare_toolkit_state: managed"):
         converge(STRICTLY, host(commands), commands, False)
     # What only has been predicted need not be there yet.
-    assert converge(Wanted(True, comes=True, cdi=True), host(commands), commands, True).changed
+    predicted = converge(Wanted(True, comes=True, cdi=True), host(commands), commands, True)
+    assert (predicted.changed, predicted.version, predicted.notes) == (True, "", [])
+    assert not [call for call in commands.calls if call.startswith("systemctl")]
+    assert [Path(path).name for path in predicted.files] == ["config.toml", *UNITS]
+
+
+def test_an_old_host_has_the_runtime_only(commands: Commands) -> None:
+    (commands.root / "usr/bin/nvidia-ctk").rename(commands.root / "usr/bin/nvidia-container-runtime")
+    assert converge(STRICTLY, host(commands), commands, False).version == "1.18.0"
+    assert commands.calls == ["nvidia-container-runtime --version"]
 
 
 def test_a_host_of_somebody_else_is_left_alone(commands: Commands) -> None:
+    assert converge(Wanted(True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, True).changed
     (commands.root / "etc/dgx-release").write_text("DGX_NAME=x\n")
     before = tree(commands)
     found = converge(Wanted(True, cdi=True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, False)
@@ -225,6 +305,8 @@ def test_the_spec_is_written_now_and_by_units_without_daemon_reload(commands: Co
     wanted = Wanted(False, cdi=True)
     done = converge(wanted, host(commands), commands, False)
     assert [Path(path).name for path in done.files] == list(UNITS)
+    assert [one["after_header"] for one in done.diff] == done.files
+    assert {(commands.root / path[1:]).stat().st_mode & 0o777 for path in done.files} == {0o644}
     assert commands.enabled == set(UNITS)
     assert not [call for call in commands.calls if "daemon-reload" in call]
     assert [call for call in commands.calls if "enable" in call] == ["systemctl --no-reload enable " + " ".join(UNITS[::-1])]
@@ -258,8 +340,67 @@ def test_the_unit_of_the_toolkit_is_used_where_it_is_there(commands: Commands) -
     assert {entry.owner for entry in entries.values()} == {OWNER_CDI}
 
 
+def test_our_units_make_room_for_those_of_a_newer_toolkit(commands: Commands) -> None:
+    ours = converge(Wanted(False, cdi=True), host(commands), commands, False).files
+    folder = commands.root / "usr/lib/systemd/system"
+    folder.mkdir(parents=True)
+    (folder / "nvidia-cdi-refresh.path").write_text("")
+    assert converge(Wanted(False, cdi=True), host(commands), commands, False).files == ours
+    assert not [path for path in ours if (commands.root / path[1:]).exists()]
+
+
+def test_a_spec_of_somebody_else_does_not_count(commands: Commands) -> None:
+    converge(Wanted(False, cdi=True), host(commands), commands, False)
+    spec, theirs = commands.root / SPEC[1:], commands.root / "etc/cdi/other.yaml"
+    theirs.parent.mkdir()
+    theirs.write_text(spec.read_text())
+    assert not converge(Wanted(False, cdi=True), host(commands), commands, True).changed
+    theirs.write_text("kind: nvidia.com/gpu\n")
+    assert not converge(Wanted(False, cdi=True), host(commands), commands, True).changed
+    spec.rename(theirs)
+    assert converge(Wanted(False, cdi=True), host(commands), commands, True).changed
+
+
 def test_a_spec_that_lacks_a_card_puts_the_units_back(commands: Commands) -> None:
     commands.generates = False
     with pytest.raises(TransactionError, match=f"does not name {CARD}"):
         converge(Wanted(False, cdi=True), host(commands), commands, False)
     assert not list((commands.root / "etc/systemd").rglob("*.path"))
+    assert Journal(str(commands.root)).entries() == []
+
+
+@pytest.mark.parametrize("verb", ["enable", "start", "restart"])
+def test_units_that_systemd_does_not_start_are_put_back_and_their_log_is_shown(commands: Commands, verb: str) -> None:
+    commands.failures[verb] = "Unit is masked"
+    with pytest.raises(TransactionError, match=r"Unit is masked; the log of gpushare-cdi-refresh\.service says: log of gpushare-cdi"):
+        converge(Wanted(False, cdi=True), host(commands), commands, False)
+    assert not list((commands.root / "etc/systemd").rglob("gpushare-*"))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_without_a_driver_that_answers_a_spec_may_name_nothing(commands: Commands, there: bool) -> None:
+    commands.failures["nvidia-smi"] = f"GPU 0: NVIDIA H100 (UUID: {CARD})\nUnable to determine the device handle for gpu 0000:0B:00.0"
+    if not there:
+        (commands.root / "usr/bin/nvidia-smi").unlink()
+    commands.generates = False
+    assert converge(Wanted(False, cdi=True), host(commands), commands, False).changed
+    assert not converge(Wanted(False, cdi=True), host(commands), commands, False).changed
+
+
+def test_where_systemd_does_not_run_no_unit_is_written(commands: Commands) -> None:
+    (commands.root / "run/systemd/system").rmdir()
+    found = converge(Wanted(False, cdi=True), host(commands), commands, False)
+    assert (found.changed, found.files, len(found.notes)) == (False, [], 1)
+    assert converge(LOOSELY, host(commands), commands, False).notes == []
+    assert not [call for call in commands.calls if call.startswith("systemctl")]
+
+
+def test_units_that_are_stopped_or_disabled_are_started_again(commands: Commands) -> None:
+    wanted = Wanted(False, cdi=True)
+    converge(wanted, host(commands), commands, False)
+    for states, one in ((commands.enabled, UNITS[0]), (commands.enabled, UNITS[1]), (commands.active, UNITS[1])):
+        states.discard(one)
+        assert converge(wanted, host(commands), commands, True).changed
+        assert converge(wanted, host(commands), commands, False).changed
+        assert one in states
+        assert not converge(wanted, host(commands), commands, False).changed
