@@ -12,9 +12,9 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
-from gpushare_runtime.core.ledger import Ledger, NodeLedger, NodeRecord
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.objects import read_pending
-from gpushare_runtime.core.placement.explain import FAULT, MOST_WORDINGS, NoFit, amount, failed_nodes, no_fit
+from gpushare_runtime.core.placement.explain import MOST_WORDINGS, NoFit, amount, failed_nodes, no_fit
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import Budget, Preemption, Victims, seen_by
 from gpushare_runtime.core.placement.ranking import NodeCost, names_of, scores_of
@@ -96,8 +96,7 @@ class Service:
         self._ledger.release(pod.uid)
         pod = replace(pod, request=self._ledger.for_pod(pod))
         best, scores = self._scores(args.names, pod)
-        if best:
-            self._reserve(pod, best)
+        self._reserve(pod, best)
         return scores
 
     def preempt(self, args: PreemptArguments) -> Mapping[str, Victims]:
@@ -140,8 +139,6 @@ class Service:
 
     def _reasons(self, unfit: Collection[str], pod: PendingPod) -> Mapping[str, NoFit]:
         """Why it does not fit on these nodes."""
-        if not unfit:
-            return {}
         explain, nominees = partial(no_fit, pod.request), self._ledger.nominees
         # Where others are nominated each pod sees another node.
         own = {name: explain(self._node(name, pod)) for name in unfit if name in nominees} if nominees else {}
@@ -176,10 +173,11 @@ class Service:
         seen = node.guarded(partial(seen_by, self._ledger, self._policy, node, pod), None)
         if seen is None:
             seen = NodeLedger(node.name)
-            seen.set_record(NodeRecord(node.name, None, FAULT))
+            seen.fault = node.fault
         return seen
 
     def _reserve(self, pod: PendingPod, name: str) -> None:
+        """name: "" for no node."""
         node = self._ledger.node(name)
         if node is None or not pod.uid:
             return

@@ -653,6 +653,39 @@ def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_card
     play(story)
 
 
+def test_a_pod_bound_in_doubt_and_gone_whose_watch_says_nothing_keeps_its_card_for_a_time_and_not_for_ever() -> None:
+    async def story(world: World) -> None:
+        world.api.add(gpu_pod("first", 12))
+        await world.api.delivered()
+        world.api.plan.append(LOST_NOW)
+        del world.api.pods["first"]
+        assert "is gone" in await world.bind("first", "m")
+        await asyncio.sleep(UNSEEN_SECONDS - 1)
+        world.cluster.expire()
+        assert set(world.held()) == {"uid-first"}
+        await asyncio.sleep(2)
+        world.cluster.expire()
+        assert not world.held()
+
+    play(story)
+
+
+def test_an_answer_with_nothing_in_it_is_another_pod() -> None:
+    async def story(world: World) -> None:
+        for name, bare in (("a", {}), ("b", {"metadata": None})):
+            world.api.pods[name] = bare
+            assert "is gone" in await world.bind(name, "n")
+        # One without a spec is on no node.
+        world.api.add(gpu_pod("d"))
+        await world.api.delivered()
+        world.api.plan.append(LOST_NOW)
+        world.api.pods["d"] = {**gpu_pod("d"), "spec": None}
+        world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f")))
+        assert "it is not known whether" in await world.bind("d", "n")
+
+    play(story)
+
+
 def test_what_is_gone_and_was_never_bound_is_free_when_its_watch_says_so() -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("first", 12))

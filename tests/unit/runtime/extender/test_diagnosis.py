@@ -98,9 +98,11 @@ def test_invalid_and_unsupported_need_no_inventory() -> None:
     advice = advise(pending(container(mem=1, count=1)), None)
     assert advice is not None
     assert advice[0] == EVENT_INVALID
+    assert "at once" in advice[1]
     advice = advise(pending(container(mem=2), init=[container("warm", mem=4)], labels={"aliyun.com/gpu-count": "2"}), None)
     assert advice is not None
     assert advice[0] == EVENT_UNSUPPORTED
+    assert "at random" in advice[1]
 
 
 def test_sizes_wait_for_the_inventories() -> None:
@@ -134,6 +136,14 @@ def test_once_per_pod_and_wording() -> None:
         await asyncio.sleep(5)
         assert len(recorder.said) == 4
         assert recorder.said[-1][2].endswith("the largest card has 8; write at most 8")
+        # With a larger node what was too large is so no more.
+        cluster.pod_event("ADDED", pending(container(mem="9"), uid="c"))
+        await asyncio.sleep(5)
+        cluster.node_event("ADDED", NodeRecord("large", inventory(24)))
+        await asyncio.sleep(5)
+        cluster.pod_event("ADDED", pending(container(mem="25"), uid="d"))
+        await asyncio.sleep(5)
+        assert [(uid, message.split()[-1]) for uid, _, message in recorder.said if uid in "cd"] == [("c", "8"), ("d", "24")]
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -19,7 +19,7 @@ from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender import evictor as subject
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.evictor import Evictor
-from unit.runtime.core.test_ledger import allocated_pod, memory, on
+from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, until
 from unit.runtime.pods import container, inventory, pod
 
@@ -64,15 +64,25 @@ def test_only_a_request_in_force_about_a_card_of_the_pod_counts(caplog: pytest.L
         "forever": wanted("forever", request(until_=NOW + 10_000)),
         "other-card": wanted("other-card", request(card=1)),
         "static": replace(wanted("static"), mirror=True),
+        "whole": replace(allocated_pod("whole", whole(1), on(0, 16)), evict=request()),
         "going": replace(wanted("going"), terminating=True),
         "broken": wanted("broken", "{"),
         "nobody": replace(wanted("nobody"), evict=""),
     }
-    world = World(good, *bad.values())
-    assert world.due() == ["good"]
-    assert world.due() == ["good"]
-    for uid in ("ended", "forever", "other-card", "static", "broken"):
-        assert sum(f"/{uid} on node" in record.message for record in caplog.records) == 1, "said, and once"
+    unknown = replace(wanted("card-not-known"), allocation=None)
+    world = World(good, unknown, *bad.values())
+    for _ in range(2):
+        assert world.due() == ["good", "card-not-known"]
+        # Said, and once.
+        for uid in (*bad, "good", "card-not-known"):
+            said = uid not in ("good", "card-not-known", "going", "nobody")
+            assert sum(f"/{uid} on node" in record.message for record in caplog.records) == said, uid
+    # What was withdrawn and comes again is another request.
+    world.cluster.pod_event("MODIFIED", replace(wanted("broken"), evict=""))
+    world.due()
+    world.cluster.pod_event("MODIFIED", bad["broken"])
+    world.due()
+    assert sum("/broken on node" in record.message for record in caplog.records) == 2
 
 
 def test_a_pod_that_has_gone_or_keeps_to_its_units_again_is_left_alone() -> None:
@@ -173,8 +183,25 @@ def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path
         world.clock += subject.FIRST_WAIT
         await until(lambda: len(world.events) == 2)
         assert "the API server did not do it: two budgets" in world.events[1][2]
+        # Each wait is longer: this one at least five seconds.
+        world.clock += subject.FIRST_WAIT - 0.1
+        assert world.due() == []
         world.clock += subject.LONGEST_WAIT
         await until(lambda: results(world) == {"evicted": 1, "blocked": 1, "failed": 1})
+
+    asyncio.run(running(world, tmp_path, api, body))
+
+
+def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_former_one(tmp_path: Path) -> None:
+    world, api = World(wanted("a")), Evictions()
+    api.answers = [status(429, "TooManyRequests", BUDGET)]
+
+    async def body(api: Evictions) -> None:
+        await until(lambda: world.events)
+        world.cluster.pod_event("MODIFIED", replace(wanted("a"), evict=""))
+        assert world.due() == []
+        world.cluster.pod_event("MODIFIED", wanted("a"))
+        await until(lambda: results(world)["evicted"] == 1)
 
     asyncio.run(running(world, tmp_path, api, body))
 

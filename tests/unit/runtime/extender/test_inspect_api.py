@@ -59,3 +59,18 @@ def test_a_node_without_cards_is_an_error_in_words() -> None:
     more.set_node(NodeRecord("a", inventory(8)))
     assert [node["name"] for node in inspect(more)["nodes"]] == ["a", "n1"]
     assert "nodes with cards: a, n1" in inspect(more, "n2")["error"]
+    # Known only by a pod that is bound there.
+    more.apply(AllocatedPod("u2", "default", "p2", "bare", memory(2), on(0, 2)))
+    assert inspect(more, "bare")["error"] == "node bare has no cards that are known; nodes with cards: a, n1"
+
+
+def test_a_pod_whose_card_is_not_known_is_on_none_and_a_node_with_a_fault_has_none() -> None:
+    made = ledger()
+    before = inspect(made)
+    made.apply(AllocatedPod("x", "default", "x", "n1", memory(2), None))
+    [found] = inspect(made)["nodes"]
+    assert [card["pods"] for card in found["devs"]] == [card["pods"] for card in before["nodes"][0]["devs"]]
+    # Of a kind that nobody has thought of.
+    made.nodes["n1"]._pods["odd"] = None  # type: ignore[assignment]
+    none: dict[str, object] = {"name": "n1", "totalGPU": 0, "usedGPU": 0, "devs": []}
+    assert inspect(made) == inspect(made, "n1") == {"nodes": [none]}

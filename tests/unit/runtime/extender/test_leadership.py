@@ -18,7 +18,15 @@ from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.extender_v1 import BindArguments
-from gpushare_runtime.extender.leadership import DRAINED_SECONDS, SEND_SECONDS, TAKEOVER_SECONDS, Leadership, Lease, read_lease
+from gpushare_runtime.extender.leadership import (
+    DRAINED_SECONDS,
+    SEND_SECONDS,
+    TAKEOVER_SECONDS,
+    Leadership,
+    Lease,
+    drained_after,
+    read_lease,
+)
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
@@ -279,6 +287,21 @@ def test_a_licence_lasts_two_seconds_from_the_beginning_of_the_look() -> None:
     # Another one's ends at once, whoever held it before.
     it.look("two_1", 1)
     assert (it.leadership.send_window(), it.answer()) == (0.0, "held")
+
+
+def test_how_long_a_binding_can_take_is_what_the_page_proves() -> None:
+    """docs/operate/high-availability.md."""
+    assert (drained_after(3), DRAINED_SECONDS, TAKEOVER_SECONDS) == (4.75, 4.75, 6.75)
+    assert drained_after(1) == 2.75
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, False), (False, True), (True, True)])
+def test_a_change_that_a_coordinator_may_have_made_begins_a_term(before: bool, now: bool) -> None:
+    """One scheduler of this host after another, by the count; but a coordinator does not count all."""
+    it = Moments()
+    it.look("one_1", 0, coordinated=before)
+    it.look("one_2", 1, coordinated=now)
+    assert it.leadership.terms == 2
 
 
 def test_a_wait_is_over_when_the_last_binding_of_another_has_ended() -> None:

@@ -20,7 +20,7 @@ from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, Pe
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
 from gpushare_runtime.extender.extender_v1 import Arguments
-from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, SAMPLED_FROM, Requeue
+from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.core.test_ledger import allocated_pod, memory, on
@@ -257,14 +257,77 @@ def test_when_the_pods_are_touched() -> None:
 
 def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
     async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
-        for uid in "abc":
-            waits(cluster, requeue, uid)
-        server.errors = {1: KubeError(0, "Timeout", "t"), 2: KubeError(503, "ServiceUnavailable", "s"), 3: KubeError(403, "Forbidden", "f")}
+        again, gone = (0, 429, 500, 503), (403, 404, 409, 422)
+        for status in (*again, *gone):
+            waits(cluster, requeue, str(status))
+        server.errors = {number: KubeError(status, "Whatever", "w") for number, status in enumerate((*again, *gone), 1)}
         requeue.on_capacity_freed()
         await asyncio.sleep(60)
-        assert server.touched == ["a", "b", "c", "a", "b"]
+        assert server.touched == [*map(str, again), *map(str, gone), *map(str, again)]
 
     requeuing(story)
+
+
+def test_an_api_server_that_fails_is_asked_less_and_less_often_until_it_answers() -> None:
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        waits(cluster, requeue, "a")
+        server.errors = {number: KubeError(503, "ServiceUnavailable", "s") for number in range(1, 1000)}
+        requeue.on_capacity_freed()
+        await asyncio.sleep(600)
+        failed = len(server.patches)
+        assert failed < 150
+        server.errors.clear()
+        await asyncio.sleep(30)
+        assert len(server.patches) == failed + 1
+        # What came before is forgotten.
+        server.errors = {failed + 2: KubeError(503, "ServiceUnavailable", "s")}
+        requeue.on_capacity_freed()
+        await asyncio.sleep(4)
+        assert len(server.patches) == failed + 3
+
+    requeuing(story)
+
+
+def test_a_pod_that_got_an_answer_while_its_requeue_failed_has_no_other_turn() -> None:
+    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+        for uid in "ab":
+            waits(cluster, requeue, uid)
+        patch = server.patch
+
+        async def meanwhile(path: str, body: object, *, kind: str, within: float) -> None:
+            if "/pods/a/" in path:
+                ask(service, "a")
+            await patch(path, body, kind=kind, within=within)
+
+        server.patch = meanwhile  # type: ignore[method-assign]
+        server.errors = {1: KubeError(503, "ServiceUnavailable", "s")}
+        requeue.on_capacity_freed()
+        await asyncio.sleep(10)
+        assert server.touched == ["a", "b"]
+
+    requeuing(story)
+
+
+def test_capacity_on_a_node_with_a_fault_is_none() -> None:
+    cluster, requeue, _ = full("waiting")
+    cluster.pod_event("MODIFIED", FinishedPod("old"))
+    # Of a kind that nobody has thought of.
+    cluster.ledger.nodes["n"]._pods["odd"] = None  # type: ignore[assignment]
+    requeue.on_capacity_freed()
+    assert requeue.next() is None
+
+
+def test_a_pod_whose_binding_is_under_way_waits_for_its_end() -> None:
+    cluster, requeue, _ = full("waiting")
+    cluster.node_event("ADDED", NodeRecord("n", inventory(16, 16)))
+    pending = cluster.pending["waiting"]
+    assert isinstance(pending, PendingPod)
+    cluster.assume(pending.allocated("n", on(1, 6)))
+    requeue.on_capacity_freed()
+    assert requeue.next() is None
+    cluster.forget("waiting")
+    requeue.on_capacity_freed()
+    assert requeue.next() == pending
 
 
 def test_who_is_rejected_again_lets_the_others_pass_and_nobody_is_kept_from_expiring() -> None:
@@ -304,7 +367,8 @@ def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
 
 def test_of_samples_of_many_nodes_all_count_and_of_few_the_last() -> None:
     async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
-        few, many = [f"f{n}" for n in range(SAMPLED_FROM - 1)], [f"m{n}" for n in range(SAMPLED_FROM)]
+        # kube-scheduler's minFeasibleNodesToFind.
+        few, many = [f"f{n}" for n in range(99)], [f"m{n}" for n in range(100)]
         waits(cluster, requeue, "sampled", "n", *many)
         waits(cluster, requeue, "all", "n", *few[1:])
         requeue.on_filter("sampled", many)
@@ -321,8 +385,8 @@ def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest
 
     async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
         waits(cluster, requeue, "a", "x", "y")
-        waits(cluster, requeue, "b", "y", "x")
         waits(cluster, requeue, "c", "x", "z")
+        waits(cluster, requeue, "b", "y", "x")
         waits(cluster, requeue, "d", "x", "u")
         requeue.on_capacity_freed()
         await asyncio.sleep(5)
@@ -333,6 +397,12 @@ def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest
         requeue.on_capacity_freed()
         await asyncio.sleep(5)
         assert server.touched == ["d", "d"]
+        # Of a sample that was too large, the next one says no more.
+        for _ in range(2):
+            waits(cluster, requeue, "sampled", *(f"s{number}" for number in range(100)))
+        requeue.on_capacity_freed()
+        await asyncio.sleep(5)
+        assert server.touched[2:] == ["d", "sampled"]
 
     requeuing(story)
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, no_fit
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import Victims
@@ -144,8 +146,7 @@ def test_the_best_nodes_alone_are_named_when_so_many_are_enough(ledger: Ledger) 
 def test_another_version_of_a_pod_is_read_anew(ledger: Ledger) -> None:
     service = Service(ledger, Binpack())
     for version, units, fitting in (("1", 20, ["gpu2"]), ("1", 20, ["gpu2"]), ("2", 16, ["gpu1", "gpu2"])):
-        raw = pod(container(mem=units))
-        raw["metadata"]["resourceVersion"] = version
+        raw = pod(container(mem=units), uid="u", resourceVersion=version)
         assert service.filter(Arguments(raw, NAMES)).names == fitting
 
 
@@ -186,7 +187,8 @@ def test_labels_without_end_do_not_outlive_their_pod(ledger: Ledger) -> None:
     for count, kept in ((64, 1), (65, 0)):
         service._parsed.clear()
         labels = {f"l{number}": "x" for number in range(count)}
-        service.filter(args(container(mem=1), uid="u", resourceVersion="7", labels=labels))
+        # It is read as any other.
+        assert service.filter(args(container(mem=17), uid="u", resourceVersion="7", labels=labels)).names == ["gpu2"]
         assert len(service._parsed) == kept
 
 
@@ -237,6 +239,85 @@ def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_n
     held = ledger.pod("b")
     assert held is not None
     assert held.node == "gpu3"
+
+
+def test_a_pod_that_has_cards_is_an_error_and_fits_nowhere_by_no_reason(ledger: Ledger) -> None:
+    """Its own units would be in its way. It is tried again, so that it waits like a pod that fits nowhere."""
+    waiting: list[tuple[str, Sequence[str]]] = []
+    service = Service(ledger, Binpack(), lambda uid, nodes: waiting.append((uid, nodes)))
+    pod_ = AllocatedPod("u", "default", "p", "gpu1", memory(20), Allocation.of({0: {0: 16}}))
+    for happens, words in ((ledger.assume, "being bound to node gpu1"), (ledger.apply, "bound to node gpu1 already")):
+        happens(pod_)
+        result = service.filter(args(container(mem=16), uid="u"))
+        assert (result.names, result.failed) == ([], {})
+        assert "pod default/p is " + words in result.error
+        assert waiting.pop() == ("u", NAMES)
+        assert waiting == []
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_what_is_reserved_is_no_card_of_pods_that_it_must_not_be_with(ledger: Ledger, verb: str) -> None:
+    kept_alone = pod(container(mem=1), uid="alone", labels={"app": "a"}, annotations={"gpushare.request/not-with": "app=b"})
+    alone = read_pending(kept_alone)
+    assert isinstance(alone, PendingPod)
+    ledger.apply(alone.allocated("gpu1", Allocation.of({0: {0: 1}})))
+    # By what is free alone binpack would take card 0.
+    asked = Arguments(pod(container(mem=1), uid="b", labels={"app": "b"}), ["gpu1"])
+    getattr(Service(ledger, Binpack()), verb)(asked)
+    reserved = ledger.pod("b")
+    assert reserved is not None
+    assert reserved.allocation == Allocation.of({0: {1: 1}})
+
+
+def test_no_eviction_helps_where_the_pod_must_not_be_with_one_that_stays(ledger: Ledger) -> None:
+    """The rule is the other one's, so that the request alone does not show it."""
+    stays = read_pending(pod(container(mem=1), uid="stays", labels={"app": "a"}, annotations={"gpushare.request/not-with": "app=b"}))
+    assert isinstance(stays, PendingPod)
+    ledger.set_inventory("one", inventory(16))
+    ledger.apply(replace(stays, priority=9).allocated("one", Allocation.of({0: {0: 1}})))
+    ledger.apply(AllocatedPod("goes", "default", "goes", "one", memory(15), Allocation.of({0: {0: 15}})))
+    proposed = {"one": Victims(("goes",))}
+    for app, helped in (("b", {}), ("c", proposed)):
+        raw = pod(container(mem=2), uid=app, labels={"app": app})
+        raw["spec"]["priority"] = 5
+        assert Service(ledger, Binpack()).preempt(PreemptArguments(raw, proposed)) == helped
+
+
+def test_an_object_without_anything_in_it_asks_for_nothing(ledger: Ledger) -> None:
+    for bare in ({}, {"metadata": None}, {"metadata": {}, "spec": None}):
+        assert Service(ledger, Binpack()).filter(Arguments(bare, NAMES)).names == NAMES
+
+
+@pytest.mark.parametrize("nominated", [False, True])
+def test_a_node_with_a_fault_is_omitted_and_logged_until_the_faults_are_others(
+    ledger: Ledger, nominated: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        ledger.set_inventory(name, inventory(16))
+    if nominated:
+        for name in ("a", "b"):
+            vip = f"vip-{name}"
+            ledger.nominate(vip, PendingPod(vip, "default", vip, memory(1), (), 5, nominated=name))
+    service = Service(ledger, Binpack())
+
+    def ask(*names: str) -> list[str]:
+        """The nodes that are omitted, and those that the new lines of the log name."""
+        caplog.clear()
+        result = service.filter(Arguments(pod(container(mem=15), uid="u"), [*names, "gpu1"]))
+        ledger.release("u")
+        omitted = sorted(name for name, why in result.failed.items() if "internal fault" in why)
+        assert result.names == [name for name in [*names, "gpu1"] if name not in omitted]
+        logged = [name for record in caplog.records if record.levelname == "ERROR" for name in "ab" if f"node {name}:" in record.message]
+        return [*omitted, "logged", *logged]
+
+    assert ask("a", "b") == ["logged"]
+    # Of a kind that nobody has thought of.
+    for name in "ab":
+        ledger.set_inventory(name, inventory(16, 1))
+        ledger.nodes[name]._pods["odd"] = None  # type: ignore[assignment]
+    assert [ask("a"), ask("a")] == [["a", "logged", "a"], ["a", "logged"]]
+    assert [ask("a", "b"), ask("b")] == [["a", "b", "logged", "b"], ["b", "logged"]]
+    assert [ask(), ask("b")] == [["logged"], ["b", "logged", "b"]]
 
 
 def test_preempt_does_nothing_for_what_cannot_be_meant(ledger: Ledger) -> None:
