@@ -18,7 +18,7 @@ import pytest
 from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.mps import control
-from gpushare_runtime.mps.card import CardError, CardForMps, ExclusiveMode, obstacle
+from gpushare_runtime.mps.card import CardForMps
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
 from gpushare_runtime.mps.main import MpsOfCard, Settings, main, parse_arguments
 from unit.runtime.kube.fake_api import until
@@ -187,36 +187,6 @@ def test_a_card_that_cannot_have_mps_is_left_as_it_is(root: Path, card: CardForM
 
     asyncio.run(running(root, cards, body))
     assert (cards.modes, cards.card) == ([], card)
-
-
-def test_its_own_server_on_the_card_is_no_obstacle() -> None:
-    assert obstacle(UUID, replace(VOLTA, processes=(7,)), lambda pid: "nvidia-cuda-mps") == ""
-
-
-def test_the_mode_of_before_outlives_a_process_that_was_killed(tmp_path: Path) -> None:
-    cards, kept = Cards(replace(VOLTA, mode=1)), tmp_path / "state" / "mode"
-    ExclusiveMode(cards, UUID, kept).enter()
-    # Killed: the next one finds the card as the first has left it.
-    second = ExclusiveMode(cards, UUID, kept)
-    second.enter()
-    second.leave()
-    assert cards.card.mode == 1
-    assert not kept.exists()
-
-
-def test_a_mode_that_does_not_take_is_an_error(tmp_path: Path) -> None:
-    cards = Cards()
-    cards.sticky = True
-    with pytest.raises(CardError, match="is 0 after EXCLUSIVE_PROCESS was set"):
-        ExclusiveMode(cards, UUID, tmp_path / "mode").enter()
-
-
-def test_a_state_file_of_anything_is_not_followed(tmp_path: Path) -> None:
-    cards, kept = Cards(), tmp_path / "mode"
-    kept.write_text("17")
-    ExclusiveMode(cards, UUID, kept).enter()
-    ExclusiveMode(cards, UUID, kept).leave()
-    assert cards.card.mode == 0
 
 
 @pytest.mark.parametrize("card", ["0", "GPU-../../etc", "MIG-8f6f2c31", "", "GPU-" + "a" * 100])

@@ -61,6 +61,8 @@ def test_the_largest_share(usage: bytes, mib: int) -> None:
         b"",
         b"[]",
         b'{"v": 2}',
+        json.dumps({"v": 2, "boot": BOOT, "unit": "GiB", "pods": {}}).encode(),
+        json.dumps({"v": 2, "boot": "another"}).encode(),
         b"[" * 100_000,
         record(unit="parsec"),
         record({"aliyun.com/gpu-mem": ["x"]}),

@@ -54,6 +54,10 @@ class Devices:
         self._usage.changes.notify()
         return True
 
+    def _offer_again(self) -> None:
+        if self._read is not None:
+            self.set_inventory(self._read)
+
     def _offered(self, card: Card) -> Card:
         cordoned = card.cordoned or is_cordoned(self._cordon, card)
         # The card's own failure says more.
@@ -67,20 +71,16 @@ class Devices:
 
     def set_mps(self, problems: Mapping[str, str]) -> None:
         """Take why the MPS control daemon of each card cannot be used now, by UUID; "" if it can."""
-        if problems != self._mps:
-            self._mps = dict(problems)
-            if self._read is not None:
-                self.set_inventory(self._read)
+        self._mps = dict(problems)
+        self._offer_again()
 
     def _without_spec(self, card: Card) -> str:
         return self.cdi.problem(card) if self.strategy == protocol.STRATEGY_CDI else ""
 
     def set_cdi(self, specs: CdiSpecs) -> None:
         """Take the CDI specs as read now."""
-        if specs != self.cdi:
-            self.cdi = specs
-            if self._read is not None:
-                self.set_inventory(self._read)
+        self.cdi = specs
+        self._offer_again()
 
     def unusable_specs(self) -> Mapping[str, str]:
         """UUID → why no container can get the card through CDI, of the cards that answer; {} with another strategy."""
@@ -94,17 +94,13 @@ class Devices:
 
     def set_isolation(self, isolation: str) -> None:
         """Take what keeps pods to their units now (protocol.ISOLATION_…)."""
-        if isolation != self._isolation:
-            self._isolation = isolation
-            if self._read is not None:
-                self.set_inventory(self._read)
+        self._isolation = isolation
+        self._offer_again()
 
     def set_cordon(self, text: str) -> None:
         """Take the cards that an administrator cordoned: NVML indexes or UUIDs, separated by commas; "all"."""
-        if text != self._cordon:
-            self._cordon = text
-            if self._read is not None:
-                self.set_inventory(self._read)
+        self._cordon = text
+        self._offer_again()
 
     def card_of(self, resource: str) -> Mapping[str, Card]:
         """Id → card, for all ids of the resource."""
