@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core import bounds
-from gpushare_runtime.core.bounds import as_text, is_text, quote
+from gpushare_runtime.core.bounds import as_text, is_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS
+
+
+class WireError(ValueError):
+    """What a reader of its own raises."""
+
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -80,17 +86,85 @@ def test_a_text_is_as_long_as_it_may_be() -> None:
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        ("use/requests", f"at most {bounds.MOST_ASKED} entries and {bounds.MOST_ASKED_BYTES} characters"),
-        ("use/requests", f"{bounds.MOST_CONTAINERS} containers of a pod can request"),
-        ("reference/permissions", f"annotation | {bounds.MOST_ASKED} entries, {bounds.MOST_ASKED_BYTES} characters"),
-        ("reference/permissions", f"request GPU resources | {bounds.MOST_CONTAINERS} |"),
-        ("reference/permissions", f"cards of a node | {bounds.MOST_CARDS} |"),
-        ("reference/permissions", f"| `gpushare/held` | {bounds.MOST_HELD} entries and {bounds.MOST_HELD} rejections"),
-        ("reference/permissions", f"texts of a node | {bounds.MOST_TEXT} printable characters"),
-        ("reference/permissions", f"at most {bounds.QUOTED} characters of an invalid input"),
-        ("reference/permissions", f"for {UNKNOWN_SECONDS:.0f} s with each"),
-        ("operate/failures", f"for at most {UNKNOWN_SECONDS:.0f} s."),
+        ("use/requests", "at most {MOST_ASKED} entries and {MOST_ASKED_BYTES} characters"),
+        ("use/requests", "{MOST_CONTAINERS} containers of a pod can request"),
+        ("reference/permissions", "annotation | {MOST_ASKED} entries, {MOST_ASKED_BYTES} characters"),
+        ("reference/permissions", "request GPU resources | {MOST_CONTAINERS} |"),
+        ("reference/permissions", "cards of a node | {MOST_CARDS} |"),
+        ("reference/permissions", "| `gpushare/held` | {MOST_HELD} entries and {MOST_HELD} rejections"),
+        ("reference/permissions", "texts of a node | {MOST_TEXT} printable characters"),
+        ("reference/permissions", "at most {QUOTED} characters of an invalid input"),
+        ("reference/permissions", "for {UNKNOWN_SECONDS:.0f} s with each"),
+        ("operate/failures", "for at most {UNKNOWN_SECONDS:.0f} s."),
     ],
 )
 def test_the_pages_have_these_numbers(page: str, says: str) -> None:
-    assert says in (Path(__file__).parents[4] / "docs" / f"{page}.md").read_text()
+    numbers = vars(bounds) | {"UNKNOWN_SECONDS": UNKNOWN_SECONDS}
+    assert says.format_map(numbers) in (Path(__file__).parents[4] / "docs" / f"{page}.md").read_text()
+
+
+def test_numbers_of_the_wire_are_signed_of_32_bits() -> None:
+    assert bounds.MOST_UNITS == 0x7FFF_FFFF
+    assert natural({"n": 0x7FFF_FFFF}, "n", error=WireError) == 0x7FFF_FFFF
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "version 'list'"),
+        ("7", "version 'int'"),
+        ("{}", "version None"),
+        ('{"v": 2}', "version 2"),
+        ('{"v": "1"}', "version '1'"),
+    ],
+)
+def test_what_is_no_object_of_this_version_is_the_readers_error(text: str, found: str) -> None:
+    with pytest.raises(WireError, match=found):
+        read_versioned(text, 1, WireError)
+    assert read_versioned('{"v": 1, "x": [7]}', 1, WireError) == {"v": 1, "x": [7]}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fine"),
+    [
+        (7, int, True),
+        (True, int, False),
+        ("7", int, False),
+        (None, int, False),
+        (True, bool, True),
+        (1, bool, False),
+        ("x" * 512, str, True),
+        ("x" * 513, str, False),
+        ("\x1b[2J", str, False),
+        ("", str, True),
+        (7, str, False),
+        (["\n"], list, True),
+        ({}, list, False),
+    ],
+)
+@pytest.mark.parametrize("where", ["", "cards[0]"])
+def test_a_member_has_its_type_and_a_text_can_be_shown(value: object, kind: type, fine: bool, where: str) -> None:
+    entry = {"key": value}
+    if fine:
+        assert typed(entry, "key", kind, where, error=WireError) == value
+    else:
+        # The message begins with which member of what it is.
+        with pytest.raises(WireError, match=f"^{re.escape('cards[0].key' if where else 'key')} must be"):
+            typed(entry, "key", kind, where, error=WireError)
+    for missing in ({}, *([[], None, "key"] if where else [])):
+        with pytest.raises(WireError, match=re.escape(where) or "key"):
+            typed(missing, "key", kind, where, error=WireError)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 1, 9, 10, 11])
+def test_a_natural_number_is_from_0_to_the_most(value: int) -> None:
+    if 0 <= value <= 10:
+        assert natural({"n": value}, "n", most=10, error=WireError) == value
+        return
+    for where, name in (("", "n"), ("held[3]", "held[3].n")):
+        limit = "not be negative" if value < 0 else "be at most 10"
+        with pytest.raises(WireError, match=f"^{re.escape(name)} must {limit}, found {value}$"):
+            natural({"n": value}, "n", where, 10, error=WireError)

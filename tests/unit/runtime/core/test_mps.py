@@ -42,7 +42,12 @@ def asked(*containers: dict[str, Any], **metadata: Any) -> Request:
     [
         (MpsState(100), 100.0, ""),
         (MpsState(100), 100 + FRESH_SECONDS - 0.1, ""),
+        (MpsState(100), 119.9, ""),
+        (MpsState(100), 120.0, "has not answered"),
         (MpsState(100), 100 + FRESH_SECONDS + 1, "has not answered"),
+        # Its writer rounds; a clock that went back further is another boot's.
+        (MpsState(100), 99.0, ""),
+        (MpsState(100), 98.9, "has not answered"),
         (MpsState(100), 50.0, "has not answered"),
         (MpsState(100, "it was stopped"), 100.0, "is not usable: it was stopped"),
     ],
@@ -59,6 +64,14 @@ def test_a_state_counts_while_it_is_fresh(state: MpsState, now: float, words: st
 def test_a_state_that_cannot_be_read(text: str) -> None:
     with pytest.raises(MpsStateError):
         MpsState.from_json(text)
+
+
+def test_a_state_of_any_size_is_written_and_shown_within_its_bounds() -> None:
+    assert MpsState(7) == MpsState(7, "", 0, 0)
+    long = MpsState.from_json(MpsState(2**40, "x" * 10_000).to_json())
+    assert (long.at, len(long.problem), len(long.unusable(0))) == (2**40, 512, 512)
+    with pytest.raises(MpsStateError):
+        MpsState.from_json(MpsState(2**40 + 1).to_json())
 
 
 def test_a_container_gets_its_memory_by_index_and_its_share_of_the_compute() -> None:

@@ -14,11 +14,14 @@ import yaml
 
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
-from gpushare_runtime.kubectl_gpushare import simulate
+from gpushare_runtime.kubectl_gpushare import simulate, trace
 from gpushare_runtime.kubectl_gpushare.cluster import read_all
 from gpushare_runtime.kubectl_gpushare.main import main
-from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
+from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
+from unit.runtime.core.test_ledger import memory
 from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.runtime.pods import container
+from unit.runtime.pods import pod as raw_pod
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
@@ -41,6 +44,61 @@ def test_binpack_fills_and_spread_spreads() -> None:
     assert places["binpack"] == [("a", 1), ("b", 0), ("a", 0), ("",), ("",)]
     assert places["spread"] == [("b", 0), ("a", 0), ("",), ("",), ("",)]
     assert [state.free for state in cluster.ledger.nodes["a"].card_states] == [16, 10]
+
+
+def test_fgd_leaves_the_cards_whole_for_what_the_pods_of_the_cluster_and_of_the_list_usually_request() -> None:
+    # Of cards with 8 and 12 free, a pod of 4 takes the one that has room for the usual 8 afterwards.
+    pods = [pod("p", "a", card=0, mem=8), pod("q", "a", card=1, mem=4)]
+    usual_here = read_all([node("a", "x", 16, 16)], pods).ledger
+    assert simulate.run("fgd", usual_here, [asks("one", 4)])[0].cards == (1,)
+    usual_in_the_list = read_all([node("a", "x", 8, 12, 8)], []).ledger
+    assert [one.cards for one in simulate.run("fgd", usual_in_the_list, [asks("usual", 8), asks("one", 4)])] == [(0,), (1,)]
+    nothing_usual = read_all([node("a", "x", 8, 12)], []).ledger
+    assert simulate.run("fgd", nothing_usual, [asks("one", 4)])[0].cards == (0,), "the fullest"
+
+
+def test_a_request_that_no_node_can_serve_is_placed_nowhere_and_has_its_own_reason() -> None:
+    asked = read_pending(raw_pod(container(mem=2), init=[container("i", mem=4)], labels={"aliyun.com/gpu-count": "2"}))
+    assert isinstance(asked, PendingPod)
+    for reasons in (True, False):
+        [found] = simulate.run("binpack", read_all([node("a", "x", 16, 16)], []).ledger, [asked], reasons=reasons)
+        assert (found.node, found.cards, found.fitting) == ("", (), 0)
+        assert found.elsewhere == asked.request.unsupported
+
+
+def test_the_three_most_frequent_reasons_are_given_and_the_other_nodes_counted() -> None:
+    sizes = (5, 4, 3, 2, 1, 3, 2, 1, 1)
+    nodes = [node(f"n{number}", f"10.0.0.{number}", size) for number, size in enumerate(sizes)]
+    [found] = simulate.run("binpack", read_all(nodes, []).ledger, [asks("one", 6)])
+    *reasons, last = found.elsewhere.split("; ")
+    assert [reason.split(":")[0] for reason in reasons] == ["3 nodes", "2 nodes", "2 nodes"]
+    assert len(set(reasons)) == 3
+    assert last == "2 more nodes"
+
+
+def test_why_not_elsewhere_is_found_only_where_it_is_wanted_or_the_pod_fits_nowhere() -> None:
+    for wanted in (True, False):
+        ledger = read_all([node("a", "x", 16), node("b", "y", 4)], []).ledger
+        placed, nowhere = simulate.run("binpack", ledger, [asks("one", 8), asks("two", 17)], reasons=wanted)
+        assert (placed.node, placed.fitting, placed.elsewhere != "") == ("a", 1, wanted)
+        assert (nowhere.node, nowhere.fitting, nowhere.elsewhere != "") == ("", 0, True)
+
+
+def test_the_table_explains_the_policy_that_places_the_pod_nowhere_and_else_the_first() -> None:
+    first = simulate.Outcome("x/p", "a", (0, 2), 2, "of the first")
+    second = simulate.Outcome("x/p", "b", (1,), 1, "of the second")
+    nowhere = simulate.Outcome("x/p", "", (), 0, "of that one")
+    for row, cells in (
+        ((first, second), ["x/p", "a/0,2", "b/1", "2", "of the first"]),
+        ((first, nowhere), ["x/p", "a/0,2", "-", "0", "of that one"]),
+    ):
+        table = simulate.table_of({"binpack": [row[0]], "spread": [row[1]]})
+        assert [cell.text for cell in table.rows[0].cells] == cells
+
+
+def test_a_trace_of_hosts_without_cards_has_no_share_of_memory() -> None:
+    table = simulate.summary_of({"binpack": [simulate.Outcome("p", "", (), 0, "")]}, [TracePod("p", 1, 1, memory(1), 1, 0)], 0)
+    assert [cell.text for cell in table.rows[0].cells] == ["binpack", "1", "0", "1", "-"]
 
 
 @pytest.fixture
@@ -74,6 +132,7 @@ def test_the_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     argv[2] = manifest(tmp_path, 1, 12)
     assert main([*argv[:-1], "spread", "fgd", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found["v"] == 1
     assert {policy: [(one["pod"], one["node"], one["cards"]) for one in pods] for policy, pods in found["policies"].items()} == {
         "spread": [("t/web", "a", [0])],
         "fgd": [("t/web", "a", [0])],
@@ -82,7 +141,10 @@ def test_the_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def random_trace(tmp_path: Path, seed: int) -> tuple[Path, Path]:
     draw = random.Random(seed)
-    nodes = [f"n{i},{draw.choice((4000, 8000))},65536,{draw.choice((1, 2, 4))},{draw.choice(('T4', 'P100'))}\n" for i in range(6)]
+    nodes = [
+        f"n{i},{draw.choice((4000, 8000))},{draw.choice((3072, 65536))},{draw.choice((1, 2, 4))},{draw.choice(('T4', 'P100'))}\n"
+        for i in range(6)
+    ]
     rows = []
     for i in range(60):
         cards, milli = draw.choice(((0, 0), (1, 300), (1, 500), (1, 700), (1, 1000), (2, 1000)))
@@ -100,14 +162,16 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
     pods = read_pods(pods_file)
     assert all(pod.asked for pod in pods)
     rows = {
-        name: (int(cpu), int(cards), model) for name, cpu, _, cards, model in (row.split(",") for row in nodes_file.read_text().split()[1:])
+        name: (int(cpu), int(cards), model, int(memory))
+        for name, cpu, memory, cards, model in (row.split(",") for row in nodes_file.read_text().split()[1:])
     }
     asked = {row.split(",")[0]: row.split(",") for row in pods_file.read_text().splitlines()[1:]}
     cpu, free = {name: row[0] for name, row in rows.items()}, {name: [1000] * row[1] for name, row in rows.items()}
+    memory = {name: row[3] for name, row in rows.items()}
 
     def fits(name: str, row: list[str]) -> bool:
         count, milli, spec = int(row[3]), int(row[4]), row[5]
-        if cpu[name] < int(row[1]) or (spec and rows[name][2] not in spec.split("|")):
+        if cpu[name] < int(row[1]) or memory[name] < int(row[2]) or (spec and rows[name][2] not in spec.split("|")):
             return False
         return sum(left >= milli for left in free[name]) >= count
 
@@ -120,7 +184,9 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
             continue
         assert fits(one.node, row)
         assert len(one.cards) == int(row[3])
+        assert not one.elsewhere
         cpu[one.node] -= int(row[1])
+        memory[one.node] -= int(row[2])
         for card in one.cards:
             free[one.node][card] -= int(row[4])
             assert free[one.node][card] >= 0
@@ -190,6 +256,48 @@ def test_traces_that_are_none(nodes: str, pods: str, said: str, tmp_path: Path, 
     (tmp_path / "pods.csv").write_text(pods)
     assert main(["simulate", "--trace", str(tmp_path / "pods.csv"), "--trace-nodes", str(tmp_path / "nodes.csv")]) == 1
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["", "-1", "+1", "1.5", "1e3", " 1", "\u00b2", "\u0663", "1001", "0" * 18 + "1", "9" * 30])
+def test_what_is_no_whole_number_in_ascii_digits_is_no_number(value: str, tmp_path: Path) -> None:
+    (tmp_path / "pods.csv").write_text(f"{PODS}p,1,1,1,{value},,a,b,1,1,1\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=r"line 2: .* as gpu_milli; expected a whole number of at most 1000"):
+        read_pods(tmp_path / "pods.csv")
+
+
+@pytest.mark.parametrize(("value", "milli"), [("0", 0), ("007", 7), ("999", 999), ("0" * 17 + "1", 1)])
+def test_leading_zeros_count_nothing(value: str, milli: int, tmp_path: Path) -> None:
+    (tmp_path / "pods.csv").write_text(f"{PODS}{'n' * 253},1,1,1,{value},,a,b,1,1,1\n")
+    [found] = read_pods(tmp_path / "pods.csv")
+    assert (found.name, found.asked) == ("n" * 253, milli)
+
+
+def test_a_file_that_is_no_trace_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "pods.csv"
+    for content in (b"\xff\xfe\x00", f"{PODS}p,1,1,1,1,{'x' * 200_000},a,b,1,1,1\n".encode()):
+        path.write_bytes(content)
+        with pytest.raises(TraceError, match=f"{path}: found no CSV"):
+            read_pods(path)
+    path.write_text(f"{PODS}{'n' * 254},1,1,1,1,,a,b,1,1,1\n")
+    with pytest.raises(TraceError, match="as name; expected a short text"):
+        read_pods(path)
+    path.write_text(f"{PODS}p,1\n")
+    with pytest.raises(TraceError, match="line 2: found None as num_gpu"):
+        read_pods(path)
+
+
+def test_a_trace_is_read_up_to_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text(PODS + "p,1,1,1,1,,a,b,1,1,1\n" * 3)
+    monkeypatch.setattr(trace, "MOST_BYTES", path.stat().st_size)
+    monkeypatch.setattr(trace, "MOST_ROWS", 3)
+    assert len(read_pods(path)) == 3
+    monkeypatch.setattr(trace, "MOST_ROWS", 2)
+    with pytest.raises(TraceError, match="found more than 2 rows"):
+        read_pods(path)
+    monkeypatch.setattr(trace, "MOST_BYTES", path.stat().st_size - 1)
+    with pytest.raises(TraceError, match=r"found more than .* bytes"):
+        read_pods(path)
 
 
 @pytest.mark.parametrize(
