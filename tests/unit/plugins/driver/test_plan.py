@@ -61,6 +61,30 @@ def test_nvidias_packages_at_one_exact_version(name: str, driver: str, module: s
     assert found.repository is not None
     assert found.repository["url"].startswith("https://developer.download.nvidia.com/compute/cuda/repos/")
     assert found.repository["url"].endswith("/x86_64")
+    assert (found.version, found.source, found.initramfs) == ("580.126.20", "nvidia", tuple(data(name)["initramfs"]))
+    assert plan(name, replace(CURRENT, fingerprints=("A" * 40,), persistenced=False)).services == ()
+
+
+def test_what_the_data_says_of_a_repository_reaches_it() -> None:
+    known = data("rhel_9")
+    source = known["sources"]["nvidia"]
+    url = "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/sbsa"
+    expected = {
+        "name": "nvidia-driver",
+        "url": url,
+        "suite": "/",
+        "components": [],
+        "key": f"{url}/D42D0685.pub",
+        "fingerprints": ["610C7B14E068A878070DA4E99CD0A493D42D0685"],
+        "replaces": [],
+        "modules": ["nvidia-driver"],
+        "version": "580.126.20",
+    }
+    arm = replace(HOSTS["rhel_9"], machine="aarch64")
+    assert make(arm, CURRENT, known).repository == expected
+    more = {"suite": "stable", "components": ["main"], "replaces": ["https://example.org/old"]}
+    known = {**known, "sources": {"nvidia": {**source, "repository": {**source["repository"], **more}}}}
+    assert make(arm, CURRENT, known).repository == {**expected, **more}
 
 
 def test_sles_takes_the_module_that_suse_signed() -> None:
@@ -151,6 +175,25 @@ def test_the_kernel_module_by_the_generation_of_the_cards(
 ) -> None:
     found = plan(wish=Wish(version, module=wanted), devices=devices)
     assert (found.module, checks(found)) == (module, rejected)
+
+
+@pytest.mark.parametrize(
+    ("devices", "version", "module", "found", "expected"),
+    [
+        # Two cards of one generation are one reason.
+        ((V100, "0x1db1"), "590.44.01", "auto", "Volta", "from 384 to 580"),
+        ((B200,), "565.57.01", "auto", "Blackwell", "from 570 on"),
+        ((B200,), "580.126.20", "proprietary", "Blackwell", "open"),
+        ((V100,), "580.126.20", "open", "Volta", "proprietary"),
+        ((T4,), "620.10.01", "proprietary", "620.10.01", "open"),
+    ],
+)
+def test_a_rejection_names_the_card_and_what_serves_it(
+    devices: tuple[str, ...], version: str, module: str, found: str, expected: str
+) -> None:
+    (one,) = plan(wish=Wish(version, module=module), devices=devices).rejected
+    assert found in one.found
+    assert expected in one.expected
 
 
 def test_a_card_that_is_not_known_is_said() -> None:
@@ -275,6 +318,15 @@ def test_a_build_that_the_source_lacks(wish: Wish, rejected: list[str]) -> None:
     assert checks(plan(wish=wish)) == rejected
 
 
+def test_a_source_without_modules_for_dkms_is_taken_precompiled() -> None:
+    """Of whatever version suits the kernel: it is not that of the driver."""
+    assert checks(plan("suse_15", replace(CURRENT, module="open", build="dkms"))) == ["build"]
+    assert plan("suse_15", replace(CURRENT, module="open")).build == "precompiled"
+    found = plan("ubuntu_24.04", Wish("580.126.20", source="distribution", build="precompiled"))
+    assert (checks(found), found.headers) == ([], ())
+    assert dict(found.packages)["linux-modules-nvidia-580-server-open-6.8.0-45-generic"] == ""
+
+
 @pytest.mark.parametrize(
     ("have", "module", "want", "ok", "change", "rejected"),
     [
@@ -293,6 +345,16 @@ def test_a_build_that_the_source_lacks(wish: Wish, rejected: list[str]) -> None:
 def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want: str, ok: bool, change: str, rejected: list[str]) -> None:
     found = plan(wish=Wish(want, change_ok=ok), version=have, module=module)
     assert (found.change, checks(found)) == (change, rejected)
+    if rejected:
+        assert f"with the {module} kernel module" in found.rejected[0].found
+
+
+def test_a_change_needs_a_permission() -> None:
+    (one,) = plan(wish=Wish("580.126.20"), version="535.261.03", module=None).rejected
+    assert (one.check, one.found) == ("change", "driver 535.261.03")
+    # The packages of the very driver that is wanted are no hindrance.
+    have = {"nvidia-kernel-open-dkms": "580.126.20-1"}
+    assert checks(plan(version="580.126.20", module="open", packages=have)) == []
 
 
 @pytest.mark.parametrize(
@@ -355,6 +417,7 @@ def test_a_fabric_manager_that_nobody_asked_about_stays() -> None:
 
 def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:
     found = plan(switches=4, devices=(H100,))
+    assert checks(found) == []
     assert dict(found.packages)["nvidia-fabricmanager"] == dict(found.packages)["nvidia-imex"] == "580.126.20"
     assert "nvidia-fabricmanager.service" in found.services
     assert "nvidia-fabricmanager-570" in names(plan(wish=Wish("570.211.01"), switches=4, devices=(H100,)))
@@ -379,6 +442,7 @@ def test_nouveau_is_blacklisted_once() -> None:
 def test_a_version_that_is_none(version: str) -> None:
     found = plan(wish=Wish(version))
     assert checks(found) == ["version"]
+    assert (repr(version)[:80] if version else "no gpushare_driver_version") in found.rejected[0].found
     assert len(str(found.rejected[0])) < 400
 
 
@@ -403,7 +467,9 @@ def test_a_repository_of_ones_own_needs_its_key() -> None:
         ["B" * 40],
     )
     assert checks(plan("rhel_10")) == ["key"]
-    assert checks(plan(wish=replace(DISTRIBUTION, repository="https://mirror.example/debian"))) == ["key"]
+    own = replace(DISTRIBUTION, repository="https://mirror.example/debian")
+    for lacks_one in (own, replace(own, key="/root/key.asc"), replace(own, fingerprints=("B" * 40,))):
+        assert checks(plan(wish=lacks_one)) == ["key"]
 
 
 RUN_FILE = Wish("580.126.20", source="run_file", run_file="/root/NVIDIA-Linux-x86_64-580.126.20.run")
@@ -417,9 +483,24 @@ def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
     assert [one for one in found.run_file if one.startswith("--log-file-name=/var/log/")]
     assert (found.packages, found.repository) == ((), None)
     assert found.headers[0][0] == "linux-headers-6.1.0-30-amd64"
-    older = replace(RUN_FILE, version="550.163.01", run_file="/root/NVIDIA-Linux-x86_64-550.163.01.run", module="open")
-    assert "-m=kernel-open" in plan(wish=older).run_file
-    assert "--kernel-module-type=open" not in plan(wish=older).run_file
+
+
+@pytest.mark.parametrize(
+    ("version", "module", "options"),
+    [
+        ("510.108.03", "auto", []),
+        ("515.43.04", "open", ["-m=kernel-open"]),
+        ("515.43.04", "proprietary", []),
+        ("559.10.01", "open", ["-m=kernel-open"]),
+        ("559.10.01", "proprietary", []),
+        ("560.28.03", "open", ["--kernel-module-type=open"]),
+        ("560.28.03", "proprietary", ["--kernel-module-type=proprietary"]),
+        ("580.126.20", "auto", ["--kernel-module-type=open"]),
+    ],
+)
+def test_how_a_run_file_is_told_the_kind_of_module(version: str, module: str, options: list[str]) -> None:
+    found = plan(wish=replace(RUN_FILE, version=version, run_file=f"/root/NVIDIA-Linux-x86_64-{version}.run", module=module))
+    assert [one for one in found.run_file if one.startswith(("-m", "--kernel-module-type"))] == options
 
 
 @pytest.mark.parametrize(("version", "knows"), [("535.261.03", False), ("545.23.06", True), ("580.126.20", True)])
@@ -438,6 +519,7 @@ def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: st
         (RUN_FILE, {"packages": {"nvidia-container-toolkit": "1.17.8-1"}}, []),
         (RUN_FILE, {"run_file": True}, []),
         (RUN_FILE, {"switches": 2}, ["fabric"]),
+        (replace(RUN_FILE, fabric="never"), {"switches": 2}, []),
         # As the installer's source has it: it removes the driver that is there before it looks for dkms.
         (RUN_FILE, {"dkms": False}, ["run_file"]),
         (RUN_FILE, {"dkms": False, "version": "580.126.20", "module": "open"}, []),

@@ -193,6 +193,10 @@ def test_without_a_file_one_is_made_and_goes_again(commands: Commands) -> None:
     ours = text(commands)
     restore(host(commands), False)
     assert not (commands.root / CONFIG[1:]).exists()
+    converge(STRICTLY, host(commands), commands, False)
+    converge(LOOSELY, host(commands), commands, False)
+    assert not (commands.root / CONFIG[1:]).exists()
+    assert Journal(str(commands.root)).entries() == []
     # One that somebody else removed is no news.
     converge(STRICTLY, host(commands), commands, False)
     (commands.root / CONFIG[1:]).unlink()
