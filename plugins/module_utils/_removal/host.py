@@ -109,7 +109,9 @@ def plan_services(layout: Layout, run: Run) -> Plan:
     for unit in units.values():
         unit.plan_stop(plan)
     for entry in journal.entries():
-        if not proven_elsewhere(entry.owner) and entry.is_file:
+        if proven_elsewhere(entry.owner):
+            continue
+        if entry.is_file:
             _plan_entry(plan, journal, entry)
         elif entry.path.startswith(SERVICE):
             _plan_service(plan, journal, entry, units, run)

@@ -379,6 +379,14 @@ def test_a_unit_of_others_that_was_enabled_for_us_is_disabled_again(host: Host) 
     assert not [entry for entry in Journal(str(host.root)).entries() if entry.path.startswith("service:")]
 
 
+def test_a_unit_that_the_driver_enabled_is_left_to_the_role_of_the_driver(host: Host) -> None:
+    Journal(str(host.root)).record("service:nvidia-persistenced.service", "nvidia_driver", None, b"enabled")
+    services, leftovers = host.remove()
+    assert not [step for step in services.steps if "persistenced" in step.what]
+    assert [one["what"] for one in leftovers.left] == ["service:nvidia-persistenced.service"]
+    assert Journal(str(host.root)).entry("service:nvidia-persistenced.service") is not None
+
+
 def test_packages_keep_the_journal_until_they_are_put_back(host: Host) -> None:
     transaction = Transaction("packages.nvidia_container_toolkit", str(host.root))
     transaction.write("/etc/apt/sources.list.d/gpushare-x.sources", b"x\n")
