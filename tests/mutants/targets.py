@@ -76,7 +76,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/node/devices.py": tuple(f"device_plugin/test_{name}.py" for name in ("devices", "requests", "allocator")),
     "device_plugin/node/ids.py": ("device_plugin/test_ids.py", "device_plugin/test_pod_annotations.py"),
     "device_plugin/node/local_pods.py": ("device_plugin/test_pending.py", "device_plugin/test_usage.py"),
-    "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_rejections.py"),
+    "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_messages.py"),
     "device_plugin/node/pending.py": ("device_plugin/test_pending.py", "device_plugin/test_requests.py"),
     "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),

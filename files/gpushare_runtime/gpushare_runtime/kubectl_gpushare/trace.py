@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, is_text, quote
-from gpushare_runtime.core.constraints import NO_RULES, Rules
+from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.quantity import UNITS as UNIT_SIZES
@@ -74,7 +74,7 @@ def _pod(row: Mapping[str, str], where: str) -> TracePod:
     spec = _text(row, "gpu_spec", where)
     models = tuple(spec.split("|")[:_MOST_MODELS]) if spec else ()
     container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_cards=whole)
-    request = Request((container,), rules=Rules(models=models) if models else NO_RULES)
+    request = Request((container,), rules=Rules(models=models))
     cpu, memory = _number(row, "cpu_milli", where), _number(row, "memory_mib", where)
     return TracePod(_text(row, "name", where), cpu, memory, request, cards * milli, _number(row, "creation_time", where))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.preemption import Budget
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from gpushare_runtime.extender.cache import FORCED_SECONDS, UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, Cluster, incomplete
 from unit.runtime.extender import virtual
 from unit.runtime.pods import inventory
 
@@ -296,6 +297,89 @@ def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(fo
     assert it.foreign_bindings == (["a"] if forgotten else [])
 
 
+def test_what_we_have_bound_is_remembered_for_ten_minutes_and_while_its_binding_is_under_way() -> None:
+    it = Told()
+    for uid in ("under-way", "late", "later"):
+        it.cluster.assume(allocated_pod(uid))
+    for uid in ("late", "later"):
+        # It is not known any more, and the watch has not shown it.
+        it.cluster.ledger.remove(uid)
+    it.now += 599.9
+    it.cluster.expire()
+    it.cluster.pod_event("MODIFIED", allocated_pod("late"))
+    assert it.foreign_bindings == []
+    it.now += 0.1
+    it.cluster.expire()
+    for uid in ("under-way", "later"):
+        it.cluster.pod_event("MODIFIED", allocated_pod(uid))
+    assert it.foreign_bindings == ["later"]
+
+
+def test_a_pod_that_we_bound_without_cards_and_that_has_some_has_them_from_a_stranger() -> None:
+    it = Told()
+    it.cluster.assume(replace(allocated_pod("a"), allocation=None))
+    it.cluster.pod_event("MODIFIED", allocated_pod("a"))
+    assert it.foreign_bindings == ["a"]
+
+
+def test_the_card_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_have_spoken() -> None:
+    it = Told()
+    it.cluster.assume(allocated_pod("a"))
+    it.cluster.keep_until_seen("a")
+    it.now += UNSEEN_SECONDS - 0.1
+    it.cluster.expire()
+    assert (free(it.cluster), it.rooms) == (8, 0)
+    it.now += 0.1
+    it.cluster.expire()
+    assert (free(it.cluster), it.rooms) == (16, 1)
+
+
+def test_whose_eviction_is_requested_follows_events_and_lists() -> None:
+    it, wanted = Told(), replace(allocated_pod("a"), evict="why")
+    it.cluster.pod_event("ADDED", allocated_pod("a"))
+    assert dict(it.cluster.to_evict) == {}
+    it.cluster.pod_event("MODIFIED", wanted)
+    assert dict(it.cluster.to_evict) == {"a": wanted}
+    for ends in (("MODIFIED", allocated_pod("a")), ("DELETED", wanted), ("MODIFIED", FinishedPod("a"))):
+        it.cluster.pod_event("MODIFIED", wanted)
+        it.cluster.pod_event(*ends)
+        assert dict(it.cluster.to_evict) == {}
+    it.cluster.replace_pods([wanted, allocated_pod("b"), pending("c")])
+    assert dict(it.cluster.to_evict) == {"a": wanted}
+    it.cluster.replace_pods([allocated_pod("a")])
+    assert dict(it.cluster.to_evict) == {}
+
+
+def test_a_pending_pod_whose_request_becomes_unreadable_is_still_pending() -> None:
+    it, odd = Told(), InvalidPod("a", "default", "a", "asks for nonsense")
+    for record in (replace(pending("a"), failure=1), odd, replace(pending("a"), failure=2)):
+        it.cluster.pod_event("MODIFIED", record)
+        assert it.cluster.pending["a"] == record
+
+
+@pytest.mark.parametrize(
+    ("pods", "nodes", "said"),
+    [
+        ((True, 0), (True, STALE_SECONDS), []),
+        ((True, STALE_SECONDS + 1), (True, 0), ["pods (301 s)"]),
+        ((True, 400), (True, 500), ["pods (400 s)", "nodes (500 s)"]),
+        ((False, 0), (True, 0), ["the list of pods from"]),
+        ((False, 500), (False, 500), ["the list of pods and of nodes from"]),
+    ],
+)
+def test_caches_are_complete_when_all_are_listed_and_none_is_old(
+    pods: tuple[bool, float], nodes: tuple[bool, float], said: list[str]
+) -> None:
+    watches = {}
+    for what, (synced, age) in (("pods", pods), ("nodes", nodes)):
+        watches[what] = SimpleNamespace(synced=asyncio.Event(), age=age)
+        if synced:
+            watches[what].synced.set()
+    why = incomplete(watches)  # type: ignore[arg-type]
+    assert bool(why) == bool(said)
+    assert all(each in why for each in said)
+
+
 def test_time_goes_on_whatever_else_there_is_to_do() -> None:
     async def scenario() -> None:
         clock = asyncio.get_running_loop().time
@@ -339,8 +423,8 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
     caplog.set_level("INFO")
     it = Told()
 
-    def rejecting(until: float) -> NodeRecord:
-        return NodeRecord("n", inventory(16), "", Held((), (Rejection("r", "GPU-00000000", 9, until),)))
+    def rejecting(*until: float) -> NodeRecord:
+        return NodeRecord("n", inventory(16), "", Held((), tuple(Rejection("r", "GPU-00000000", 9, each) for each in until)))
 
     for kind, record, told, said in (
         ("MODIFIED", NodeRecord("n", inventory(16)), False, ""),
@@ -348,6 +432,8 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
         ("MODIFIED", rejecting(900), False, ""),
         ("MODIFIED", rejecting(2000), True, "node n rejected pod UID r: 9 units of card GPU-00000000"),
         ("MODIFIED", rejecting(2000), False, ""),
+        # Of several only those that are new.
+        ("MODIFIED", rejecting(2000, 3000), True, "node n rejected pod UID r: 9 units of card GPU-00000000"),
         ("MODIFIED", NodeRecord("n", inventory(16, 8)), True, "node n: 2 cards of 24 units, 2 usable"),
         ("MODIFIED", NodeRecord("n", inventory(16, 8), placement="spread"), True, ""),
         ("DELETED", NodeRecord("n", inventory(16, 8)), True, "node n: its cards are not known: the annotation is gone"),

@@ -302,15 +302,21 @@ def test_a_pod_that_got_an_answer_while_its_requeue_failed_has_no_other_turn() -
         server.patch = meanwhile  # type: ignore[method-assign]
         server.errors = {1: KubeError(503, "ServiceUnavailable", "s")}
         requeue.on_capacity_freed()
-        await asyncio.sleep(10)
-        assert server.touched == ["a", "b"]
+        await asyncio.sleep(5)
+        waits(cluster, requeue, "c")
+        requeue.on_capacity_freed()
+        await asyncio.sleep(5)
+        assert server.touched == ["a", "b", "b", "c"]
 
     requeuing(story)
 
 
-def test_capacity_on_a_node_with_a_fault_is_none() -> None:
+@pytest.mark.parametrize("nominated", [False, True])
+def test_capacity_on_a_node_with_a_fault_is_none(nominated: bool) -> None:
     cluster, requeue, _ = full("waiting")
     cluster.pod_event("MODIFIED", FinishedPod("old"))
+    if nominated:
+        cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(1), (), 5, "n"))
     # Of a kind that nobody has thought of.
     cluster.ledger.nodes["n"]._pods["odd"] = None  # type: ignore[assignment]
     requeue.on_capacity_freed()

@@ -73,7 +73,7 @@ def test_what_is_held_is_not_free(ledger: Ledger) -> None:
 
 def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
     service = Service(ledger, Binpack())
-    for nothing in (args(container()), args(container(mem=0))):
+    for nothing in (args(container()), args(container(mem=0)), args(container(), uid="u", resourceVersion="1")):
         assert service.filter(nothing).names == NAMES
         assert service.prioritize(nothing) == {}
 

@@ -12,11 +12,11 @@ import yaml
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
-from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, UnknownColumnError
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
-from gpushare_runtime.kubectl_gpushare.views import Selection
+from gpushare_runtime.kubectl_gpushare.views import Selection, cards_of, document, names_of, nodes_view, shows_any
 from quality.tree import REPOSITORY
 from unit.runtime.core.test_ledger_json import check
 from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
@@ -287,6 +287,87 @@ def test_json_is_of_the_published_form_for_every_view() -> None:
         ("odd", "container 'main', al"),
     ]
     assert yaml.safe_load(shown(cluster, "pods", Selection(namespace="lab"), name="yaml")) == made
+
+
+def test_a_document_has_what_was_chosen_and_where_it_is() -> None:
+    def found(view: str, *names: str, namespace: str = "") -> tuple[dict[str, list[str]], list[str], list[str]]:
+        made = document(people(), view, Selection(names, namespace))
+        pods = {each["name"]: sorted(pod["name"] for pod in each["pods"]) for each in made["nodes"]}
+        held_by = sorted(entry["pod"] for each in made["nodes"] for entry in each["held"])
+        return pods, held_by, sorted(one["name"] for one in made["pending"])
+
+    both, waiting = ["lab/gone", "lab/static"], ["large", "new", "odd", "waits"]
+    everything = {"gpu1": ["leaving", "static", "two"], "gpu2": ["lost", "whole"]}
+    # Of nodes, cards and models: whole nodes.
+    assert found("nodes") == found("cards") == found("models") == (everything, both, waiting)
+    for view in ("nodes", "cards"):
+        assert found(view, "gpu2", "gpu9") == ({"gpu2": ["lost", "whole"]}, [], waiting)
+    assert found("models", "Tesla T4") == (everything, both, waiting)
+    assert found("models", "A100") == ({}, [], waiting)
+    # Of pods and namespaces: those, with their nodes.
+    assert found("pods", "two", "waits") == ({"gpu1": ["two"]}, [], ["waits"])
+    assert found("pods", "two", namespace="lab") == ({}, [], [])
+    assert found("namespaces", "lab") == found("pods", namespace="lab") == ({"gpu1": ["static"], "gpu2": ["lost"]}, both, waiting[:3])
+    assert found("namespaces", "default") == ({"gpu1": ["leaving", "two"], "gpu2": ["whole"]}, [], ["waits"])
+
+
+def test_which_names_a_view_can_show_whatever_was_asked_for() -> None:
+    cluster = people()
+    lab, default = {"gone", "static", "lost", "large", "new", "odd"}, {"leaving", "whole", "two", "waits"}
+    for view, namespace, names in (
+        ("nodes", "", {"gpu1", "gpu2"}),
+        ("cards", "", {"gpu1", "gpu2"}),
+        ("models", "", {"Tesla T4"}),
+        ("pods", "", lab | default),
+        ("pods", "lab", lab),
+        ("pods", "nobody", set[str]()),
+        ("namespaces", "", {"lab", "default"}),
+        ("namespaces", "lab", {"lab"}),
+    ):
+        select = Selection(("no such name",), namespace)
+        assert names_of(cluster, view, select) == names
+        assert shows_any(cluster, view, select) == bool(names)
+        assert not names_of(Cluster(), view, select)
+        assert not shows_any(Cluster(), view, select)
+    # A pod may have something although it waits for nothing, and the other way round.
+    for cluster in (read_all([], [pending("w", mem=1)]), read_all([node("a", "10.0.0.1", 8)], [pod("p", "a", card=0, mem=1)])):
+        assert shows_any(cluster, "pods", Selection())
+
+
+def test_what_is_in_use_is_shown_in_the_units_of_the_node_and_of_a_namespace_in_gib() -> None:
+    small = Inventory(UNITS["64MiB"], (card(0, 256, mib=16384, model="T4"),))
+    pods = [pod("p", "mib", card=0, mem=100), pod("q", "mib", card=0, mem=1), pod("r", "mib", card=0, mem=1, namespace="other")]
+    cluster = read_all([node("mib", "10.0.0.1", cards=small)], pods)
+    cluster.used = Used({"uid-p": 1600, "uid-q": 448}, {card(0, 1).uuid: 3200})
+
+    def column(view: str) -> list[str]:
+        lines = shown(cluster, view, name="wide").splitlines()
+        at = lines[0].split().index("USED")
+        return [line.split()[at] for line in lines[1:] if line and "allocated" not in line]
+
+    assert (column("nodes"), column("cards"), column("pods"), column("namespaces")) == (["50"], ["50"], ["25", "7", "-"], ["2", "-"])
+    [found] = document(cluster, "pods", Selection())["nodes"]
+    assert [one["used_mib"] for one in found["pods"]] == [1600, 448, None]
+    assert [one["used_mib"] for one in found["cards"]] == [3200]
+    cluster.used = Used()
+    assert column("pods") == ["-", "-", "-"]
+
+
+def test_the_colour_of_a_card_says_what_is_wrong_with_it_and_else_whether_it_is_free() -> None:
+    gpu1, gpu2 = sixteen().nodes
+    styles = {view.card.index: view.style for view in cards_of(gpu1)}
+    assert styles == dict.fromkeys(range(16), GOOD) | {0: "", 1: "", 2: ODD, 3: BAD, 5: WARN, 7: "", 8: ""}
+    assert {view.style for view in cards_of(gpu2)} == {GOOD}
+    table = nodes_view(sixteen(), Selection())
+    assert [row.cells[1].style for row in table.rows] == [WARN, ""]
+
+
+def test_where_no_card_is_known_or_usable_the_sums_say_so() -> None:
+    broken = Inventory(GIB, (card(0, 16, health="XID 79"), card(1, 16, cordoned=True)))
+    line = shown(read_all([node("a", "10.0.0.1", cards=broken)], []), "models", headers=False)
+    assert " ".join(line.split()) == "Tesla T4 1 2 0 0 0 32 0 0 GiB"
+    line = shown(read_all([], [pod("p", "gone", card=0, mem=1)]), "namespaces", headers=False)
+    assert " ".join(line.split()) == "default 1 0 0 - -"
 
 
 def test_nothing_that_a_name_says_is_obeyed_by_a_terminal() -> None:

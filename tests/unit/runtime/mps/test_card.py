@@ -52,7 +52,16 @@ def test_of_many_processes_the_first_are_named(count: int, shown: str) -> None:
     ("capability", "fine"), [((6, 2), False), ((7, 0), True), ((7, 5), True), ((8, 0), True), ((10, 0), True)], ids=lambda value: str(value)
 )
 def test_which_cards_can_have_mps(capability: tuple[int, int], fine: bool) -> None:
-    assert (obstacle(UUID, replace(VOLTA, capability=capability)) == "") == fine
+    why = obstacle(UUID, replace(VOLTA, capability=capability))
+    assert why == "" if fine else f"compute capability {capability[0]}.{capability[1]}" in why
+
+
+def test_a_card_that_cannot_have_mps_keeps_its_mode(tmp_path: Path) -> None:
+    for card, why in ((replace(VOLTA, mig=True), "MIG mode on"), (replace(VOLTA, processes=(1,)), "PID 1")):
+        cards, kept = Cards(card), tmp_path / "mode"
+        with pytest.raises(CardError, match=why):
+            ExclusiveMode(cards, UUID, kept).enter()
+        assert (cards.modes, kept.exists()) == ([], False)
 
 
 class Library:
@@ -132,7 +141,7 @@ def test_a_card_that_is_exclusive_already_stays_so_and_nothing_else_is_remembere
 
 
 def test_the_mode_of_before_outlives_a_process_that_was_killed(tmp_path: Path) -> None:
-    cards, kept = Cards(replace(VOLTA, mode=1)), tmp_path / "state" / "mode"
+    cards, kept = Cards(replace(VOLTA, mode=1)), tmp_path / "state" / UUID / "mode"
     ExclusiveMode(cards, UUID, kept).enter()
     # Killed: the next one finds the card as the first has left it.
     second = ExclusiveMode(cards, UUID, kept)
