@@ -419,6 +419,43 @@ def test_a_record_that_is_lost_twice_is_lost_twice() -> None:
     assert case.usage.dropped_by_kubelet() == {"a"}, "this time it was dropped alone"
 
 
+def test_a_record_that_is_back_was_never_lost() -> None:
+    case = Case()
+    case.add("a")
+    case.live = {"a"}
+    for entries in ((entry("a", 0, 1),), (entry("a", 0, 1), entry("b", 5))):
+        case.record(*entries)
+        case.record()
+        case.release()
+        assert case.usage.record_lost("a")
+        # The same ids again: nothing else says that kubelet counts it.
+        case.record(*entries)
+        assert not case.usage.record_lost("a")
+        assert case.release() >= {"a"}
+        assert (case.still_in_use(MEMORY), case.usage.dropped_by_kubelet()) == ({}, set())
+
+
+def test_of_a_lost_record_a_container_may_run_that_has_a_process_or_is_about_to() -> None:
+    case = Case()
+    case.add("a")
+    case.live = {"a"}
+    main, second = ("a", "main", MEMORY), ("a", "second", MEMORY)
+    case.record(entry("a", 0), entry("a", 1, container="second"))
+
+    def may_run(running: Set[str] | None) -> list[bool]:
+        return [case.usage.may_run(key, lambda uid: {"a": running}[uid]) for key in (main, second)]
+
+    # kubelet counts it, or has forgotten it: then any process may be of any of its containers.
+    assert [may_run({"main"}), may_run(set()), may_run(None)] == [[True, True]] * 3
+    case.record()
+    case.release()
+    assert [may_run({"main"}), may_run(set()), may_run(None)] == [[True, False], [False, False], [True, True]]
+    case.usage.record_start([second])
+    assert may_run({"main"}) == [True, True]
+    case.wait(MAKING)
+    assert may_run(set()) == [False, False]
+
+
 @pytest.mark.parametrize("end", ["processes", "phase"])
 def test_a_lost_record_is_no_loss_when_the_pod_has_ended(end: str) -> None:
     case = Case()
@@ -635,6 +672,65 @@ def test_what_a_lost_file_listed_is_held_without_a_process_for_as_long_as_the_ap
     assert case.release() == set()
 
 
+def test_what_a_pod_had_is_forgotten_when_kubelet_and_its_processes_are_done_with_it() -> None:
+    case = Case()
+    case.add("a")
+    pod = case.add("b")
+    case.record(entry("a", 0), entry("b", 1))
+    case.delete(pod)
+    case.live = {"b"}
+    case.record(entry("a", 0))
+    assert case.release() == {"a", "b"}
+    assert (case.usage.was_allocated("b"), case.usage.keys_of("b")) == (True, [("b", "main", MEMORY)])
+    case.live = set()
+    assert case.release() == {"a"}
+    assert (case.usage.was_allocated("b"), case.usage.keys_of("b")) == (False, [])
+    assert case.usage.keys_of("a") == [("a", "main", MEMORY)]
+
+
+def test_memory_and_whole_cards_of_one_pod_are_told_apart() -> None:
+    case = Case()
+    case.record(entry("a", 0, 1), CheckpointEntry("a", "second", CARDS, frozenset({"GPU-00000001"})), entry("b", 7))
+    assert case.usage.memory_of("a") == {"GPU-00000000": 2}
+    assert case.usage.units_by_pod(NODE) == {("a", "GPU-00000000"): 2, ("a", "GPU-00000001"): 16, ("b", "GPU-00000000"): 1}
+    assert case.usage.containers_with(MEMORY, units(0, 1)) == [("a", "main", MEMORY)]
+    assert case.usage.containers_with(CARDS, units(0, 1)) == []
+    assert case.usage.containers_with(MEMORY, units(0)) == []
+
+
+def test_a_pod_is_called_by_the_best_that_is_known_of_it() -> None:
+    case = Case()
+    case.add("a")
+    case.record(entry("a", 0), entry("unseen", 1))
+    assert case.usage.pod_name("a") == "pod default/a"
+    assert "UID unseen" in case.usage.pod_name("unseen")
+    assert "just now" in case.usage.pod_name("")
+
+
+def test_what_another_device_plugin_gave_shifts_units_between_cards() -> None:
+    """By the ids that kubelet chose they have card 0; by its index they have another card's memory."""
+    case = Case()
+    case.usage.cards_by_index = lambda: NODE.by_index
+    first, second = (card.uuid for card in NODE.cards)
+    pods = {uid: case.add(uid) for uid in ("moved", "same", "ours")}
+    moved, same = (
+        CheckpointEntry(uid, "main", MEMORY, ids, index) for uid, ids, index in (("moved", units(0, 1), 1), ("same", units(2), 0))
+    )
+    case.record(moved, same, entry("ours", 3))
+    keys = [("gone", "main", MEMORY), ("ours", "main", MEMORY), ("moved", "main", MEMORY)]
+    assert [case.usage.given_index(keys), case.usage.given_index(keys[:2]), case.usage.given_index([])] == [1, None, None]
+    assert (case.usage.displaced(), case.usage.displaced(orphaned=True)) == ({first: -2, second: 2}, {})
+    assert case.usage.units_by_card(NODE) == {first: 2, second: 2}
+    case.live = {"moved"}
+    case.delete(pods["moved"])
+    case.release()
+    assert case.usage.displaced(orphaned=True) == {first: -2, second: 2}
+    assert case.usage.units_by_card(NODE, orphaned=True) == {first: 0, second: 2}
+    case.live = set()
+    case.release()
+    assert (case.usage.displaced(), case.usage.displaced(orphaned=True)) == ({}, {})
+
+
 # Starts.
 
 
@@ -653,6 +749,15 @@ def test_a_start_that_was_asked_for_is_waited_for() -> None:
     assert case.release() == {"a"}
     case.live = set()
     assert case.release() == set(), "it has come and gone"
+
+
+def test_a_start_of_a_pod_that_the_watch_has_not_shown_is_waited_for() -> None:
+    case = Case()
+    case.record(entry("a", 0))
+    case.usage.record_start([("a", "main", MEMORY)])
+    assert case.usage.is_starting(("a", "main", MEMORY))
+    case.wait(MAKING)
+    assert not case.usage.is_starting(("a", "main", MEMORY))
 
 
 def test_a_start_that_was_reported_is_not_waited_for() -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,8 @@ from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, Pe
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, Cluster, incomplete
 from unit.runtime.extender import virtual
-from unit.runtime.pods import inventory
+from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
+from unit.runtime.pods import container, inventory, pod
 
 REQUEST = Request((ContainerRequest(Kind.APP, 0, "main", units=8),))
 
@@ -557,3 +560,56 @@ def test_budgets_are_told_apart_by_namespace_and_name() -> None:
     assert {(b.namespace, b.name): b.allowed for b in cluster.budgets} == {("a", "x"): 7, ("b", "x"): 2}
     cluster.replace_budgets([budgets[1]])
     assert list(cluster.budgets) == [budgets[1]]
+
+
+def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None:
+    """What it lists and what it sends afterwards, also of objects that cannot be read."""
+
+    def raw_node(name: str, *units: int) -> dict[str, Any]:
+        return {"metadata": {"name": name, "annotations": {"gpushare/cards": inventory(*units).to_json()}}}
+
+    def raw_pod(name: str, on: str = "", **changes: Any) -> dict[str, Any]:
+        made = pod(container(mem=8), name=name, uid=name, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"} if on else {})
+        made["spec"] |= {"nodeName": on} | changes
+        return made
+
+    def budget(name: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "namespace": "default"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": 1}}
+
+    nodes, pods, budgets = "/api/v1/nodes/", "/api/v1/namespaces/default/pods/", "/apis/policy/v1/poddisruptionbudgets/"
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+            for path, value in (
+                (f"{nodes}n", raw_node("n", 16)),
+                (f"{nodes}odd", {"metadata": {"name": "odd", "annotations": [7]}}),
+                (f"{pods}a", raw_pod("a", "n")),
+                (f"{pods}w", raw_pod("w")),
+                (f"{budgets}one", budget("one")),
+            ):
+                await api.put(path, value)
+            tasks = [asyncio.create_task(watch.run()) for watch in (*cluster.watches(client), cluster.budget_watch(client))]
+            try:
+                await until(lambda: "n" in cluster.ledger.nodes and set(cluster.pending) == {"w"} and len(cluster.budgets) == 1)
+                assert free(cluster) == 8
+                odd = cluster.ledger.node("odd")
+                assert odd is not None
+                assert odd.inventory_error
+                await api.put(f"{nodes}n", raw_node("n", 16, 24))
+                await api.put(f"{pods}b", raw_pod("b", "n"))
+                await api.remove(f"{pods}w")
+                await api.put(f"{budgets}two", budget("two"))
+                await until(lambda: free(cluster) == 24 and not cluster.pending and len(cluster.budgets) == 2)
+                # It may be on any card or none: what was known of it is over soon.
+                await api.put(f"{pods}b", raw_pod("b", "n", containers=7))
+                await until(lambda: cluster.ledger.is_held_until("b"))
+                wanted = {
+                    headers["Accept"] for (_, path, _), headers in zip(api.requests, api.headers, strict=True) if path.endswith("/nodes")
+                }
+                assert all("PartialObjectMetadata" in each for each in wanted), "a node's status is large and changes all the time"
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    asyncio.run(scenario())
