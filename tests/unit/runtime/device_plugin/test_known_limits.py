@@ -216,3 +216,21 @@ def test_a_limit_that_is_right_is_not_set_again(machine: Machine, monkeypatch: p
     machine.look()
     monkeypatch.setattr(machine.nvml, "limit_memory", None)
     assert machine.look() == {"pod": {0: 2}}
+
+
+def test_that_a_pod_with_a_limit_has_gone_is_stored_whatever_else_happens(machine: Machine) -> None:
+    settled(machine)
+    machine.give({"pod": {0: 2}})
+    machine.run("pod")
+    machine.see()
+    machine.look(check=True)
+    del machine.given["pod"]
+    machine.give({})
+    machine.see()
+    machine.node.usage.release_terminated(lambda uids: set())
+    before = machine.node.changes.count
+    machine.look(check=True)
+    assert machine.node.limited == set()
+    assert machine.node.changes.count == before + 1
+    machine.look(check=True)
+    assert machine.node.changes.count == before + 1

@@ -290,7 +290,9 @@ class PodLimits:
         if self._node.pods.synced:
             # Just after a start kubelet's checkpoint may not have been read.
             gone = {key for key in limited | exempt if key[0] not in uids and self._node.pods.get(key[0]) is None}
-            limited -= gone
+            if gone & limited:
+                limited -= gone
+                self._node.changes.notify()
             self._set_known(self._node.limited_cards | {card for card, why in self._able.items() if not why}, exempt - gone)
 
     def _set_known(self, limited_cards: set[str], exempt: set[tuple[str, str]]) -> None:
