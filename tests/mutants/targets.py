@@ -57,7 +57,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),
     "device_plugin/gpu/discovery.py": ("device_plugin/test_discovery.py",),
     "device_plugin/gpu/health.py": tuple(f"device_plugin/test_{name}.py" for name in ("health", "discovery", "xid_events")),
-    "device_plugin/gpu/pod_limits.py": ("device_plugin/test_known_limits.py", "device_plugin/test_pod_limits.py"),
+    "device_plugin/gpu/pod_limits.py": ("device_plugin/test_known_limits.py",),
     "device_plugin/host/cdi_specs.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/gpu/pod_memory.py": ("device_plugin/test_pod_memory.py",),
     "device_plugin/host/mps_states.py": ("device_plugin/test_mps.py",),

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.pod_limits import enable_dmem
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -382,24 +380,3 @@ async def test_without_the_drivers_limits_a_plugin_that_needs_them_ends_and_anot
         it.nvml.unlimited = NvmlError("the driver has no such call")
         with pytest.raises(FatalError, match=r"--isolation driver requires .*: the driver has no such call\. Install driver 615"):
             await asyncio.wait_for(it.task, 60)
-
-
-def test_the_kernels_controller_counts_in_a_group_when_all_above_let_it(tmp_path: Path) -> None:
-    """Neither kubelet nor systemd does it. A folder without the controller is left as it is."""
-
-    def group_at(folder: Path, controllers: str, children: str) -> None:
-        folder.mkdir()
-        (folder / "cgroup.controllers").write_text(controllers)
-        (folder / "cgroup.subtree_control").write_text(children)
-
-    root = tmp_path / "fs"
-    places: Sequence[Path] = (root, root / "kubepods", root / "kubepods/pod1")
-    for place in places:
-        group_at(place, "cpu memory dmem", "cpu memory")
-    enable_dmem(str(places[-1]))
-    assert [(place / "cgroup.subtree_control").read_text() for place in places] == ["+dmem", "+dmem", "cpu memory"]
-    for place in places:
-        (place / "cgroup.controllers").write_text("cpu memory\n")
-        (place / "cgroup.subtree_control").write_text("cpu memory\n")
-    enable_dmem(str(places[-1]))
-    assert [(place / "cgroup.subtree_control").read_text() for place in places] == ["cpu memory\n"] * 3
