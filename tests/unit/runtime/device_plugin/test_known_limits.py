@@ -253,6 +253,18 @@ def test_that_a_pod_with_a_limit_has_gone_is_stored_whatever_else_happens(machin
     assert machine.node.changes.count == before + 1
 
 
+def limits_only(machine: Machine, monkeypatch: pytest.MonkeyPatch, able: set[int]) -> None:
+    """The driver limits the memory of these cards only, by index."""
+    limit, uuids = machine.nvml.limit_memory, {machine.nvml.cards[index].uuid for index in able}
+
+    def only(uuid: str, group: str, most: int | None) -> None:
+        if uuid not in uuids:
+            raise NvmlError("not this card")
+        limit(uuid, group, most)
+
+    monkeypatch.setattr(machine.nvml, "limit_memory", only)
+
+
 def test_a_start_limits_the_pod_on_each_of_its_cards(machine: Machine) -> None:
     machine.give({"pod": {0: 2, 1: 3}})
     machine.host.pods.add("pod")
@@ -343,11 +355,7 @@ def test_a_pod_starts_only_where_what_it_requires_limits_it(machine: Machine, mo
 def test_the_node_says_what_keeps_pods_to_their_units(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, mode: str, able: set[int], lost: set[int], isolation: str
 ) -> None:
-    def limit(uuid: str, group: str, most: int | None) -> None:
-        if uuid not in {machine.nvml.cards[index].uuid for index in able}:
-            raise NvmlError("not this card")
-
-    monkeypatch.setattr(machine.nvml, "limit_memory", limit)
+    limits_only(machine, monkeypatch, able)
     cards = tuple(replace(of, health="XID 79") if index in lost else of for index, of in enumerate(machine.cards.cards))
     machine.cards = replace(machine.cards, cards=cards)
     machine.start(mode, seen=True)
@@ -379,14 +387,7 @@ def test_until_the_cards_are_known_nothing_is_limited(machine: Machine) -> None:
 
 
 def test_of_two_cards_that_is_limited_which_the_driver_limits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = machine.nvml.limit_memory
-
-    def only_first(uuid: str, group: str, most: int | None) -> None:
-        if uuid != machine.nvml.cards[0].uuid:
-            raise NvmlError("not this card")
-        limit(uuid, group, most)
-
-    monkeypatch.setattr(machine.nvml, "limit_memory", only_first)
+    limits_only(machine, monkeypatch, {0})
     machine.give({"pod": {0: 2, 1: 3}})
     machine.host.pods.add("pod")
     machine.asks("pod")
