@@ -51,6 +51,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/overuse.py": ("core/test_overuse.py",),
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
     "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/placement/test_explain.py"),
+    "core/placement/budgets.py": ("core/placement/test_budgets.py", "core/placement/test_preemption.py"),
     "core/placement/fragmentation.py": ("core/placement/test_policies.py",),
     "core/placement/policies.py": _POLICIES,
     "core/placement/preemption.py": ("core/placement/test_preemption.py", "core/placement/test_budgets.py", _RESERVED),

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
 from gpushare_lab import components, debian
 from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
 from gpushare_runtime.core import request as core_request
-from gpushare_runtime.core.placement import fragmentation, policies, ranking
+from gpushare_runtime.core.placement import budgets, fragmentation, policies, ranking
 from gpushare_runtime.daemon import metrics_server
 from gpushare_runtime.dashboard import access, feed, history, local, server, state
 from gpushare_runtime.dashboard import pods as page_of_a_pod
@@ -277,6 +277,9 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             ("that request GPU resources | {} |", (bounds.MOST_CONTAINERS,)),
             ("| cards of a node | {} |", (bounds.MOST_CARDS,)),
             ("| `gpushare/held` | {} entries and {} rejections |", (bounds.MOST_HELD, bounds.MOST_HELD)),
+            ("| disruption budgets that may cover one pod | {} |", (budgets.MOST_BUDGETS,)),
+            ("| {} labels and expressions, {} values |", (budgets.MOST_REQUIREMENTS, budgets.MOST_VALUES)),
+            ("| labels of a pod that budgets are compared with | {} |", (budgets.MOST_LABELS,)),
             ("| texts of a node | {} printable characters |", (bounds.MOST_TEXT,)),
             ("quote at most {} characters", (bounds.QUOTED,)),
             ("the cards of that node for {:g} s with each pod", (ledger.UNKNOWN_SECONDS,)),

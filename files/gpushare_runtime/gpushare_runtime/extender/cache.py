@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NoReturn
@@ -15,8 +15,8 @@ from typing import Any, Final, NoReturn
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
+from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.fragmentation import Workload
-from gpushare_runtime.core.placement.preemption import Budget, read_budget
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
@@ -69,11 +69,11 @@ class Cluster:
         self._clock = clock
         self.ledger: Final = Ledger(self._capacity_freed)
         self.workload: Final = Workload()
+        self.budgets: Final = Budgets()
         self.changed: Final = asyncio.Event()
         self.on_capacity_freed: Callable[[], None] = lambda: None
         self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda pod: None
         self._pending: dict[str, PendingPod | InvalidPod] = {}
-        self._budgets: dict[tuple[str, str], Budget] = {}
         self._to_evict: dict[str, AllocatedPod] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
 
@@ -90,22 +90,6 @@ class Cluster:
     def to_evict(self) -> Mapping[str, AllocatedPod]:
         """The pods of which a node requests the eviction, by UID."""
         return self._to_evict
-
-    @property
-    def budgets(self) -> Collection[Budget]:
-        """The disruption budgets; none without a watch of them."""
-        return self._budgets.values()
-
-    def replace_budgets(self, budgets: list[Budget]) -> None:
-        """All of them, from a fresh list."""
-        self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
-
-    def budget_event(self, kind: str, budget: Budget) -> None:
-        """One was "ADDED", "MODIFIED" or "DELETED"."""
-        if kind == "DELETED":
-            self._budgets.pop((budget.namespace, budget.name), None)
-        else:
-            self._budgets[budget.namespace, budget.name] = budget
 
     def replace_pods(self, records: list[PodRecord]) -> None:
         """All pods, from a fresh list."""
@@ -270,4 +254,4 @@ class Cluster:
 
     def budget_watch(self, client: KubeClient) -> Reflector[Budget]:
         """The watch that keeps the budgets up to date, for preempt. Needs permission to list and watch them."""
-        return Reflector(client, _BUDGETS, on_replace=self.replace_budgets, on_event=self.budget_event, transform=read_budget)
+        return Reflector(client, _BUDGETS, on_replace=self.budgets.replace, on_event=self.budgets.event, transform=read_budget)

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.objects import read_pending
+from gpushare_runtime.core.placement.budgets import MOST_BUDGETS, MOST_LABELS, MOST_REQUIREMENTS, MOST_VALUES, Budgets
 from gpushare_runtime.core.placement.explain import MOST_WORDINGS, NoFit, amount, failed_nodes, no_fit
 from gpushare_runtime.core.placement.policies import Policy
-from gpushare_runtime.core.placement.preemption import Budget, Preemption, Victims, seen_by
+from gpushare_runtime.core.placement.preemption import Preemption, Victims, seen_by
 from gpushare_runtime.core.placement.ranking import NodeCost, names_of, scores_of
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptArguments
@@ -46,18 +47,19 @@ class Service:
         policy: Policy,
         on_filter: Callable[[str, Sequence[str]], None] = lambda uid, nodes: None,
         *,
-        budgets: Callable[[], Collection[Budget]] = tuple,
+        budgets: Budgets | None = None,
         most: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._on_filter = on_filter
-        self._budgets = budgets
+        self._budgets = budgets if budgets is not None else Budgets()
         self._most = most
         self._clock = clock
         self._parsed: dict[tuple[object, object], PendingPod | InvalidPod | None] = {}
         self._faulty: Set[str] = frozenset()
+        self._uncounted: Set[str] = frozenset()
 
     def filter(self, args: Arguments) -> Filtered:
         """The nodes that have a card (or empty cards) for the pod; the others with a reason."""
@@ -108,7 +110,9 @@ class Service:
             return {}
         self._ledger.release(pod.uid)
         pod = replace(pod, request=self._ledger.for_pod(pod))
-        helped = Preemption(self._ledger, self._policy, self._budgets()).victims(pod, args.victims)
+        preemption = Preemption(self._ledger, self._policy, self._budgets)
+        helped = preemption.victims(pod, args.victims)
+        self._log_uncounted(preemption.uncounted)
         log.info("preempt for %s, %s: evictions help on %d of %d nodes", pod, amount(pod.request), len(helped), len(args.victims))
         return helped
 
@@ -200,6 +204,22 @@ class Service:
             name, fault = next(item for item in faults.items() if item[0] not in self._faulty)
             log.error("nodes that cannot be evaluated and are omitted: %d; node %s: %s", len(faults), name, fault)
         self._faulty = faults.keys()
+
+    def _log_uncounted(self, namespaces: Set[str]) -> None:
+        """Once each, as long as they are the same ones."""
+        if namespaces - self._uncounted:
+            log.warning(
+                "disruption budgets of %d namespaces are not counted, such as %s: expected at most %d that may cover one pod, of at most "
+                "%d labels and expressions with %d values, and at most %d labels of the pod; preemption spares such pods as if their "
+                "budgets were used up. Delete budgets there; a ResourceQuota of count/poddisruptionbudgets.policy limits them",
+                len(namespaces),
+                min(namespaces - self._uncounted),
+                MOST_BUDGETS,
+                MOST_REQUIREMENTS,
+                MOST_VALUES,
+                MOST_LABELS,
+            )
+        self._uncounted = namespaces
 
     def _invalid(self, args: Arguments, reason: str) -> Filtered:
         log.info("filter %s: unschedulable on every node: %s", pod_name(args.pod), reason)

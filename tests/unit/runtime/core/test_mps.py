@@ -152,5 +152,5 @@ def test_a_pod_that_stays_keeps_as_many_clients_as_it_has_containers() -> None:
     made = ledger(replace(MPS, cards=MPS.cards[:1], clients=4))
     for uid, request in (("a", one), ("b", two), ("c", one)):
         made.apply(allocated_pod(uid, request, on(0, len(request.containers))))
-    found = Preemption(made, Placement(), []).victims(replace(pending(two), priority=10), {"n": Victims(("a",), 0)})
+    found = Preemption(made, Placement()).victims(replace(pending(two), priority=10), {"n": Victims(("a",), 0)})
     assert found == {"n": Victims(("a", "c"), 0)}

@@ -15,7 +15,6 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
-from gpushare_runtime.core.placement.preemption import Budget
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, Cluster, incomplete
@@ -547,21 +546,6 @@ def test_who_is_nominated_follows_events_and_lists() -> None:
     assert nominees() == set()
 
 
-def test_budgets_are_told_apart_by_namespace_and_name() -> None:
-    cluster = Cluster()
-    budgets = [Budget(namespace, name, {}, (), allowed, frozenset()) for allowed, (namespace, name) in enumerate(("ax", "ay", "bx"))]
-    assert list(cluster.budgets) == []
-    cluster.replace_budgets(budgets[:2])
-    cluster.budget_event("ADDED", budgets[2])
-    assert list(cluster.budgets) == budgets
-    cluster.budget_event("MODIFIED", replace(budgets[0], allowed=7))
-    cluster.budget_event("DELETED", budgets[1])
-    cluster.budget_event("DELETED", budgets[1])
-    assert {(b.namespace, b.name): b.allowed for b in cluster.budgets} == {("a", "x"): 7, ("b", "x"): 2}
-    cluster.replace_budgets([budgets[1]])
-    assert list(cluster.budgets) == [budgets[1]]
-
-
 def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None:
     """What it lists and what it sends afterwards, also of objects that cannot be read."""
 
@@ -591,7 +575,7 @@ def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None
                 await api.put(path, value)
             tasks = [asyncio.create_task(watch.run()) for watch in (*cluster.watches(client), cluster.budget_watch(client))]
             try:
-                await until(lambda: "n" in cluster.ledger.nodes and set(cluster.pending) == {"w"} and len(cluster.budgets) == 1)
+                await until(lambda: "n" in cluster.ledger.nodes and set(cluster.pending) == {"w"} and len(list(cluster.budgets)) == 1)
                 assert free(cluster) == 8
                 odd = cluster.ledger.node("odd")
                 assert odd is not None
@@ -600,7 +584,7 @@ def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None
                 await api.put(f"{pods}b", raw_pod("b", "n"))
                 await api.remove(f"{pods}w")
                 await api.put(f"{budgets}two", budget("two"))
-                await until(lambda: free(cluster) == 24 and not cluster.pending and len(cluster.budgets) == 2)
+                await until(lambda: free(cluster) == 24 and not cluster.pending and len(list(cluster.budgets)) == 2)
                 # It may be on any card or none: what was known of it is over soon.
                 await api.put(f"{pods}b", raw_pod("b", "n", containers=7))
                 await until(lambda: cluster.ledger.is_held_until("b"))

@@ -24,7 +24,6 @@ from aiohttp import web
 import gpushare_runtime
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.placement.preemption import read_budget
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.daemon.runner import EXIT_SETTINGS, FatalError, Signals
 from gpushare_runtime.extender import main as extender
@@ -333,8 +332,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
     assert service._policy is requeue._policy is binder._policy
     assert service._most == 7
     assert service._on_filter == requeue.on_filter
-    cluster.replace_budgets([read_budget({"metadata": {"namespace": "default", "name": "b"}})])
-    assert [budget.name for budget in service._budgets()] == ["b"]
+    assert service._budgets is cluster.budgets
     assert cluster.on_capacity_freed == requeue.on_capacity_freed
     assert cluster.on_foreign_binding == leadership.foreign_binding
     assert binder._send_window == leadership.send_window

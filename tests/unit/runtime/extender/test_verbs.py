@@ -14,6 +14,7 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.objects import read_pending
+from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.explain import amount, no_fit
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import Victims
@@ -326,17 +327,54 @@ def test_preempt_does_nothing_for_what_cannot_be_meant(ledger: Ledger) -> None:
         assert service.preempt(PreemptArguments(odd.pod, victims)) == {}
 
 
+def budget(name: str, allowed: int = 0) -> Budget:
+    """Of all pods with labels."""
+    selector = {"matchExpressions": [{"key": "absent", "operator": "DoesNotExist"}]}
+    raw = {"metadata": {"namespace": "default", "name": name}, "spec": {"selector": selector}, "status": {"disruptionsAllowed": allowed}}
+    return read_budget(raw)
+
+
 def test_preempt_counts_the_budgets_of_the_moment_and_forgets_the_pods_own_reservation(ledger: Ledger) -> None:
     for card in (0, 1):
         hold(ledger, "gpu1", card, 16)
-    asked: list[bool] = []
-    service = Service(ledger, Binpack(), budgets=lambda: asked.append(True) or [])  # type: ignore[func-returns-value]
-    raw = args(container(mem=16), uid="a").pod
+        ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{card}-16"), labels=(("app", "a"),)))
+    budgets = Budgets()
+    service = Service(ledger, Binpack(), budgets=budgets)
+    raw = args(container(count=2), uid="a").pod
     raw["spec"]["priority"] = 1
     ledger.reserve(AllocatedPod("a", "default", "a", "gpu2", memory(16), Allocation.of({0: {0: 16}})), 1e9)
     proposed = {"gpu1": Victims(("gpu1-0-16",)), "plain": Victims(("x",))}
-    assert service.preempt(PreemptArguments(raw, proposed)) == {"gpu1": proposed["gpu1"]}
-    assert (asked, ledger.pod("a")) == ([True], None)
+    for allowed, violations in ((2, 0), (1, 1)):
+        budgets.event("ADDED", budget("b", allowed))
+        assert service.preempt(PreemptArguments(raw, proposed)) == {"gpu1": Victims(("gpu1-0-16", "gpu1-1-16"), violations)}
+    assert ledger.pod("a") is None
+
+
+def test_namespaces_whose_budgets_are_not_counted_are_logged_until_they_are_others(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    for card in (0, 1):
+        hold(ledger, "gpu1", card, 16)
+        ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{card}-16"), labels=(("app", "a"),)))
+    budgets = Budgets(budget(f"b{number}") for number in range(17))
+    service = Service(ledger, Binpack(), budgets=budgets)
+    raw = args(container(count=2), uid="a").pod
+    raw["spec"]["priority"] = 1
+
+    def logged() -> list[str]:
+        caplog.clear()
+        service.preempt(PreemptArguments(raw, {"gpu1": Victims(("gpu1-0-16",))}))
+        return [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+    (line,) = logged()
+    assert line.startswith(
+        "disruption budgets of 1 namespaces are not counted, such as default: expected at most 16 that may cover one pod"
+    )
+    assert logged() == []
+    budgets.event("DELETED", budget("b0"))
+    assert logged() == []
+    budgets.event("ADDED", budget("b0"))
+    assert logged() == [line]
 
 
 @pytest.mark.parametrize(

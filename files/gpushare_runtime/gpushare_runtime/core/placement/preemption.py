@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Whether the evictions that kube-scheduler considers make room on a card, and which more it takes. Pure.
 
-Violations of disruption budgets are counted as kube-scheduler counts them. Room that was made by evictions belongs to the pod that
+Room that was made by evictions belongs to the pod that
 it was made for. The scheduler asks only where a node's totals are too small: a pod that finds enough in total but not on one card
 cannot be helped by eviction through an extender.
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.placement.budgets import Budget, Budgets, violations
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
@@ -26,67 +27,6 @@ class Victims:
 
     uids: tuple[str, ...]
     violations: int = 0
-
-
-@dataclass(frozen=True)
-class Budget:
-    """A PodDisruptionBudget (policy/v1). allowed: evictions that it still takes; disrupted: pods already on their way out."""
-
-    namespace: str
-    name: str
-    labels: Mapping[str, str]
-    expressions: tuple[tuple[str, str, tuple[str, ...]], ...]
-    allowed: int
-    disrupted: frozenset[str]
-
-    def covers(self, pod: AllocatedPod) -> bool:
-        """Whether evicting this pod counts against it. As for kube-scheduler, an empty selector covers none, and none a bare pod."""
-        if pod.namespace != self.namespace or pod.name in self.disrupted or not (self.labels or self.expressions) or not pod.labels:
-            return False
-        labels = dict(pod.labels)
-        return all(labels.get(key) == value for key, value in self.labels.items()) and all(
-            _holds(labels, *expression) for expression in self.expressions
-        )
-
-
-def read_budget(raw: Mapping[str, Any]) -> Budget:
-    """From a PodDisruptionBudget as JSON."""
-    metadata, status = raw["metadata"], raw.get("status") or {}
-    selector = (raw.get("spec") or {}).get("selector") or {}
-    return Budget(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        labels=selector.get("matchLabels") or {},
-        expressions=tuple((e["key"], e["operator"], tuple(e.get("values") or ())) for e in selector.get("matchExpressions") or ()),
-        allowed=status.get("disruptionsAllowed") or 0,
-        disrupted=frozenset(status.get("disruptedPods") or ()),
-    )
-
-
-def violations(pods: Sequence[AllocatedPod], budgets: Iterable[Budget]) -> list[bool]:
-    """For each pod, evicted in this order, whether a budget is used up by then."""
-    namespaces = {pod.namespace for pod in pods}
-    left: dict[str, list[tuple[Budget, list[int]]]] = {}
-    for budget in budgets:
-        if budget.namespace in namespaces:
-            left.setdefault(budget.namespace, []).append((budget, [budget.allowed]))
-    found = []
-    for pod in pods:
-        violates = False
-        for budget, allowed in left.get(pod.namespace, ()):
-            if budget.covers(pod):
-                allowed[0] -= 1
-                violates = violates or allowed[0] < 0
-        found.append(violates)
-    return found
-
-
-def _holds(labels: Mapping[str, str], key: str, operator: str, values: tuple[str, ...]) -> bool:
-    if operator == "In":
-        return labels.get(key) in values
-    if operator == "NotIn":
-        return labels.get(key) not in values
-    return (key in labels) == (operator == "Exists")
 
 
 def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -> NodeLedger:
@@ -122,11 +62,13 @@ MOST_NODES: Final = 100
 
 @dataclass
 class Preemption:
-    """budgets: those of the cluster, as they are now."""
+    """One question of the scheduler. uncounted: namespaces with pods of which too many budgets would have to be looked at."""
 
     ledger: Ledger
     policy: Policy
-    budgets: Collection[Budget] = field(default_factory=tuple)
+    budgets: Budgets = field(default_factory=Budgets)
+    uncounted: set[str] = field(default_factory=set)
+    _covering: dict[str, Sequence[Budget] | None] = field(default_factory=dict)
 
     def victims(self, pod: PendingPod, proposed: Mapping[str, Victims]) -> dict[str, Victims]:
         """Of the nodes that the scheduler proposes, those that evictions can help, each with all victims that it takes.
@@ -157,7 +99,7 @@ class Preemption:
             return None
         earlier = [h for h in node.pods if h.uid in proposed.uids]
         more = self._fewest(node, cards, lesser, {card for h in earlier for card in node.cards_of(h) or ()})
-        added = violations([*earlier, *more], self.budgets)[len(earlier) :]
+        added = violations([*earlier, *more], self._covered_by)[len(earlier) :]
         return Victims((*proposed.uids, *(h.uid for h in more)), proposed.violations + sum(added))
 
     def _fewest(self, node: NodeLedger, cards: _Cards, lesser: Sequence[AllocatedPod], opened: Set[int]) -> list[AllocatedPod]:
@@ -166,7 +108,7 @@ class Preemption:
         opened: cards that get room anyway; of equals, those on other cards are spared first.
         """
         ordered = sorted(lesser, key=lambda h: (-h.priority, h.uid))
-        protected = dict(zip((h.uid for h in ordered), violations(ordered, self.budgets), strict=True))
+        protected = dict(zip((h.uid for h in ordered), violations(ordered, self._covered_by), strict=True))
         beside = {h.uid: not opened.isdisjoint(node.cards_of(h) or ()) for h in ordered}
         spared = {
             pod.uid
@@ -174,6 +116,14 @@ class Preemption:
             if cards.put_back(pod)
         }
         return [pod for pod in ordered if pod.uid not in spared]
+
+    def _covered_by(self, pod: AllocatedPod) -> Sequence[Budget] | None:
+        """`Budgets.covering`, once for each pod."""
+        if pod.uid not in self._covering:
+            self._covering[pod.uid] = covering = self.budgets.covering(pod)
+            if covering is None:
+                self.uncounted.add(pod.namespace)
+        return self._covering[pod.uid]
 
     def _is_bound(self, pod: AllocatedPod) -> bool:
         """Only who the scheduler knows on the node can be named to it."""

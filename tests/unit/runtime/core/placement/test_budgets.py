@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gpushare_runtime.core.placement.preemption import Budget, read_budget, violations
+from gpushare_runtime.core.placement.budgets import MOST_BUDGETS, Budget, Budgets, read_budget, violations
 from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.extender.cache import Cluster
 from unit.runtime.core.test_ledger import memory
 
 
-def budget(allowed: int, namespace: str = "default", disrupted: tuple[str, ...] = (), **selector: Any) -> dict[str, Any]:
+def budget(allowed: int, namespace: str = "default", disrupted: tuple[str, ...] = (), name: str = "b", **selector: Any) -> dict[str, Any]:
     return {
-        "metadata": {"name": "b", "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"selector": selector},
         "status": {"disruptionsAllowed": allowed, "disruptedPods": dict.fromkeys(disrupted, "2026-01-01T00:00:00Z")},
     }
@@ -25,6 +26,10 @@ def budget(allowed: int, namespace: str = "default", disrupted: tuple[str, ...] 
 
 def pods(*apps: str) -> list[AllocatedPod]:
     return [AllocatedPod(f"u{i}", "default", f"p{i}", "n", memory(1), None, (("app", app),)) for i, app in enumerate(apps)]
+
+
+def counted(pods: list[AllocatedPod], *raws: dict[str, Any]) -> list[bool]:
+    return violations(pods, Budgets(map(read_budget, raws)).covering)
 
 
 @pytest.mark.parametrize(
@@ -43,27 +48,40 @@ def pods(*apps: str) -> list[AllocatedPod]:
     ],
 )
 def test_who_violates_it(raw: dict[str, Any], expected: list[bool]) -> None:
-    assert violations(pods("a", "b", "a"), [read_budget(raw)]) == expected
+    assert counted(pods("a", "b", "a"), raw) == expected
 
 
-def test_the_clusters_budgets_follow_lists_and_events() -> None:
-    cluster, raw = Cluster(), budget(1, matchLabels={"app": "a"})
-    cluster.replace_budgets([read_budget(raw)])
-    raw["status"]["disruptionsAllowed"] = 0
-    cluster.budget_event("MODIFIED", read_budget(raw))
-    assert [one.allowed for one in cluster.budgets] == [0]
-    cluster.budget_event("DELETED", read_budget(raw))
-    assert not cluster.budgets
+def test_they_follow_lists_and_events_and_are_told_apart_by_namespace_and_name() -> None:
+    known = Budgets()
+    budgets = [
+        read_budget(budget(allowed, namespace, name=name, matchLabels={"app": "a"})) for allowed, (namespace, name) in enumerate(NAMES)
+    ]
+    assert list(known) == []
+    known.replace(budgets[:2])
+    known.event("ADDED", budgets[2])
+    assert list(known) == budgets
+    known.event("MODIFIED", replace(budgets[0], allowed=7))
+    for _ in range(2):
+        known.event("DELETED", budgets[1])
+        assert {(b.namespace, b.name): b.allowed for b in known} == {("a", "x"): 7, ("b", "x"): 2}
+    known.event("DELETED", budgets[2])
+    known.event("DELETED", budgets[2])
+    assert list(known) == [replace(budgets[0], allowed=7)]
+    known.replace([budgets[1]])
+    assert list(known) == [budgets[1]]
+
+
+NAMES = ("ax", "ay", "bx")
 
 
 def test_without_budgets_nobody_does() -> None:
-    assert violations(pods("a"), []) == [False]
+    assert counted(pods("a")) == [False]
 
 
 def test_a_budget_without_status_allows_nothing() -> None:
     raw = budget(3, matchLabels={"app": "a"})
     del raw["status"]
-    assert violations(pods("a"), [read_budget(raw)]) == [True]
+    assert counted(pods("a"), raw) == [True]
 
 
 def test_every_part_of_a_selector_must_hold() -> None:
@@ -73,24 +91,23 @@ def test_every_part_of_a_selector_must_hold() -> None:
     for raw in (both, two, budget(0, matchExpressions=two_expressions)):
         half, whole = pods("a", "a")
         whole = replace(whole, labels=(("app", "a"), ("tier", "x")))
-        assert violations([half, whole], [read_budget(raw)]) == [False, True]
+        assert counted([half, whole], raw) == [False, True]
     absent = budget(0, matchExpressions=[{"key": "tier", "operator": "NotIn", "values": ["x"]}])
-    assert violations(pods("a"), [read_budget(absent)]) == [True], "who has no such label is not in"
+    assert counted(pods("a"), absent) == [True], "who has no such label is not in"
     missing = budget(0, matchExpressions=[{"key": "tier", "operator": "DoesNotExist"}])
-    assert violations(pods("a"), [read_budget(missing)]) == [True]
+    assert counted(pods("a"), missing) == [True]
 
 
 def test_each_budget_counts_on_its_own_and_every_eviction_counts() -> None:
-    one = read_budget(budget(1, matchLabels={"app": "a"}))
-    all_of_them = read_budget(budget(2, matchExpressions=[{"key": "app", "operator": "Exists"}]))
-    assert violations(pods("b", "a", "b", "a"), [one, all_of_them]) == [False, False, True, True]
-    assert violations(pods("a", "a"), [all_of_them, one]) == [False, True]
-    assert violations(pods("a", "a"), iter([one, all_of_them])) == [False, True]
+    one = budget(1, name="one", matchLabels={"app": "a"})
+    all_of_them = budget(2, name="all", matchExpressions=[{"key": "app", "operator": "Exists"}])
+    assert counted(pods("b", "a", "b", "a"), one, all_of_them) == [False, False, True, True]
+    assert counted(pods("a", "a"), all_of_them, one) == [False, True]
 
 
 def test_a_budget_as_the_api_server_has_it() -> None:
     raw = budget(2, "n", ("p",), matchLabels={"a": "b"}, matchExpressions=[{"key": "k", "operator": "Exists"}])
-    assert read_budget(raw) == Budget("n", "b", {"a": "b"}, (("k", "Exists", ()),), 2, frozenset({"p"}))
+    assert read_budget(raw) == Budget("n", "b", {"a": "b"}, (("k", "Exists", frozenset()),), 2, frozenset({"p"}))
     bare = {"metadata": {"namespace": "n", "name": "b"}}
     assert read_budget(bare) == read_budget(bare | {"spec": {"selector": None}}) == Budget("n", "b", {}, (), 0, frozenset())
 
@@ -100,11 +117,147 @@ def test_a_pod_without_labels_counts_against_none() -> None:
     bare = [replace(pod, labels=()) for pod in pods("a", "b")]
     for operator in ("NotIn", "DoesNotExist"):
         raw = budget(0, matchExpressions=[{"key": "app", "operator": operator, "values": ["c"]}])
-        assert violations(bare, [read_budget(raw)]) == [False, False]
+        assert counted(bare, raw) == [False, False]
 
 
 def test_each_namespace_has_budgets_of_its_own() -> None:
     first, second = pods("a", "a")
     mixed = [first, replace(second, namespace="other"), second, replace(first, namespace="other")]
-    both = [read_budget(budget(allowed, namespace, matchLabels={"app": "a"})) for allowed, namespace in ((1, "default"), (0, "other"))]
-    assert violations(mixed, both) == [False, True, True, True]
+    both = [budget(allowed, namespace, matchLabels={"app": "a"}) for allowed, namespace in ((1, "default"), (0, "other"))]
+    assert counted(mixed, *both) == [False, True, True, True]
+
+
+LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy"), max_size=3)
+EXPRESSIONS = st.fixed_dictionaries(
+    {"key": st.sampled_from("abc"), "operator": st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"])},
+    optional={"values": st.lists(st.sampled_from("xy"), max_size=2, unique=True)},
+)
+
+
+@st.composite
+def some_budgets(draw: st.DrawFn) -> dict[str, Any]:
+    selector = {"matchLabels": draw(LABELS), "matchExpressions": draw(st.lists(EXPRESSIONS, max_size=2))}
+    disrupted = draw(st.sampled_from([(), ("p0",), ("p1", "p2")]))
+    return budget(draw(st.integers(0, 2)), draw(st.sampled_from("mn")), disrupted, draw(st.sampled_from("pqrs")), **selector)
+
+
+def naive(all_of_them: dict[tuple[str, str], dict[str, Any]], evicted: list[AllocatedPod]) -> list[bool]:
+    """Every pod against every budget, as filterPodsWithPDBViolation."""
+    left = {key: raw["status"]["disruptionsAllowed"] for key, raw in all_of_them.items()}
+    found = []
+    for pod in evicted:
+        labels, violates = dict(pod.labels), False
+        for key, raw in all_of_them.items():
+            wanted, expressions = raw["spec"]["selector"]["matchLabels"], raw["spec"]["selector"]["matchExpressions"]
+            if key[0] != pod.namespace or not labels or not (wanted or expressions) or pod.name in raw["status"]["disruptedPods"]:
+                continue
+            meets = {
+                "In": lambda has, values: has in values,
+                "NotIn": lambda has, values: has not in values,
+                "Exists": lambda has, values: has is not None,
+                "DoesNotExist": lambda has, values: has is None,
+            }
+            if wanted.items() <= labels.items() and all(
+                meets[each["operator"]](labels.get(each["key"]), each.get("values", [])) for each in expressions
+            ):
+                left[key] -= 1
+                violates = violates or left[key] < 0
+        found.append(violates)
+    return found
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(some_budgets(), max_size=6),
+    st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), some_budgets()), max_size=6),
+    st.lists(st.tuples(st.sampled_from("mn"), LABELS), max_size=5),
+)
+def test_whatever_the_selectors_it_is_the_naive_count(
+    listed: list[dict[str, Any]], events: list[tuple[str, dict[str, Any]]], of_pods: list[tuple[str, dict[str, str]]]
+) -> None:
+    known, expected = Budgets(map(read_budget, listed)), {(raw["metadata"]["namespace"], raw["metadata"]["name"]): raw for raw in listed}
+    for kind, raw in events:
+        known.event(kind, read_budget(raw))
+        key = raw["metadata"]["namespace"], raw["metadata"]["name"]
+        expected.pop(key, None)
+        if kind != "DELETED":
+            expected[key] = raw
+    evicted = [
+        replace(pod, namespace=namespace, labels=tuple(sorted(labels.items())))
+        for pod, (namespace, labels) in zip(pods(*"ppppp"), of_pods, strict=False)
+    ]
+    assert violations(evicted, known.covering) == naive(expected, evicted)
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, evicted: list[AllocatedPod], raws: list[dict[str, Any]]) -> int:
+    """How often a pod is compared with a budget."""
+    count = 0
+    covers = Budget.covers
+
+    def counting(self: Budget, *args: Any) -> bool:
+        nonlocal count
+        count += 1
+        return covers(self, *args)
+
+    monkeypatch.setattr(Budget, "covers", counting)
+    counted(evicted, *raws)
+    monkeypatch.undo()
+    return count
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        lambda n: {"matchLabels": {"app": f"a{n}"}},
+        lambda n: {"matchLabels": {"all": "alike", "app": f"a{n}"}},
+        lambda n: {"matchLabels": {"app": f"a{n}", "zone": "alike"}},
+        lambda n: {"matchExpressions": [{"key": "app", "operator": "In", "values": [f"a{n}", f"b{n}"]}]},
+        lambda n: {"matchExpressions": [{"key": f"app{n}", "operator": "Exists"}]},
+    ],
+)
+def test_a_pod_is_compared_with_budgets_that_want_what_it_has(monkeypatch: pytest.MonkeyPatch, selector: Any) -> None:
+    """One preemption asks about thousands of pods, and a namespace may have thousands of budgets."""
+    labels = (("all", "alike"), ("app", "a7"), ("app7", ""), ("zone", "alike"))
+    evicted = [replace(pod, labels=labels) for pod in pods(*"pppp")]
+    for count in (20, 1000):
+        # Of the first ones each may stand where it stands with all of them: nothing is rare yet.
+        raws = [budget(0, name=f"b{n}", **selector(n)) for n in range(count)]
+        assert 4 <= compared(monkeypatch, evicted, raws) <= 4 * 3
+
+
+ALIKE: dict[str, Any] = {"matchLabels": {"app": "a"}}
+
+
+def kept(count: int, what: str) -> dict[str, Any]:
+    """A selector that has so many of something, and covers the pods of app a."""
+    if what == "labels":
+        return {"matchLabels": {"app": "a"}, "matchExpressions": [{"key": f"k{n}", "operator": "DoesNotExist"} for n in range(count - 1)]}
+    return {"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", *(f"v{n}" for n in range(count - 1))]}]}
+
+
+@pytest.mark.parametrize(("what", "most"), [("labels", 16), ("values", 64)])
+def test_a_selector_beyond_the_bound_makes_its_namespace_one_without_allowance(what: str, most: int) -> None:
+    both = pods("a", "b")
+    assert counted(both, budget(1, **kept(most, what))) == [False, False]
+    longer = read_budget(budget(1, **kept(most + 1, what)))
+    assert (longer.labels, longer.expressions) == ({}, ()), "nothing of it is kept"
+    known = Budgets([longer])
+    other = [replace(pod, namespace="other") for pod in both]
+    assert violations([*both, *other, replace(both[0], labels=())], known.covering) == [True, True, False, False, False]
+    known.event("MODIFIED", read_budget(budget(1, **ALIKE)))
+    assert violations(both, known.covering) == [False, False]
+    known.event("MODIFIED", longer)
+    known.event("DELETED", longer)
+    assert violations(both, known.covering) == [False, False]
+
+
+def test_a_pod_with_more_budgets_or_labels_than_are_compared_has_no_allowance() -> None:
+    alike = [budget(1, name=f"b{n}", **ALIKE) for n in range(MOST_BUDGETS + 1)]
+    assert counted(pods("a", "b"), *alike[1:]) == [False, False]
+    assert counted(pods("a", "b"), *alike) == [True, False]
+    assert Budgets(map(read_budget, alike)).covering(pods("a")[0]) is None
+    plain = pods("a")[0]
+    for labels, expected in ((63, False), (64, True)):
+        many = replace(plain, labels=(("app", "a"), *((f"z{n}", "") for n in range(labels))))
+        assert counted([many], alike[0]) == [expected]
+        assert counted([many]) == [False], "where there is none"

@@ -15,8 +15,9 @@ from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
+from gpushare_runtime.core.placement.budgets import Budgets, read_budget
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.core.placement.preemption import Preemption, Victims, read_budget
+from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 from unit.runtime.core.placement.test_budgets import budget
@@ -41,7 +42,7 @@ def preemptor(request: Request, priority: int) -> PendingPod:
 def evicted(
     ledger: Ledger, request: Request, *proposed: str, priority: int = 10, budgets: tuple[dict[str, object], ...] = ()
 ) -> Victims | None:
-    preemption = Preemption(ledger, Placement(), [read_budget(raw) for raw in budgets])
+    preemption = Preemption(ledger, Placement(), Budgets(map(read_budget, budgets)))
     return preemption.victims(preemptor(request, priority), {"n": Victims(proposed, 0)}).get("n")
 
 
@@ -95,6 +96,21 @@ def test_those_whose_budget_is_used_up_are_spared_where_that_is_possible() -> No
     assert evicted(ledger, memory(16), "a", "b", budgets=(both,)) == Victims(("a", "b", "c"), 1)
 
 
+def test_those_with_more_budgets_than_are_counted_are_spared_too_and_their_namespaces_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
+    many = [budget(9, name=f"b{n}", matchLabels={"app": "c"}) for n in range(17)]
+    asked: list[str] = []
+    covering = Budgets.covering
+    monkeypatch.setattr(Budgets, "covering", lambda self, pod: (asked.append(pod.uid), covering(self, pod))[1])
+    for raws, expected, uncounted in ((many[1:], "abc", set()), (many, "abd", {"default"})):
+        asked.clear()
+        preemption = Preemption(ledger, Placement(), Budgets(map(read_budget, raws)))
+        found = preemption.victims(preemptor(memory(16), 10), {"n": Victims(("a", "b"))})
+        assert found == {"n": Victims(tuple(expected))}
+        assert preemption.uncounted == uncounted
+        assert sorted(asked) == ["a", "b", "c", "d"], "each once"
+
+
 def test_the_room_of_a_nominated_pod_that_is_not_less_is_not_given_away() -> None:
     ledger = world(("a", 0, 16, 0), ("b", 1, 16, 5))
     ledger.nominate("first", PendingPod("first", "default", "first", memory(16), (), 10, nominated="n"))
@@ -111,8 +127,8 @@ def test_what_is_only_reserved_cannot_be_evicted() -> None:
 
 def test_violations_are_those_that_the_scheduler_counted_and_those_of_who_is_added() -> None:
     ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
-    budgets = [read_budget(budget(1, matchExpressions=[{"key": "app", "operator": "In", "values": ["a", "c"]}]))]
-    preemption = Preemption(ledger, Placement(), budgets)
+    of_two = read_budget(budget(1, matchExpressions=[{"key": "app", "operator": "In", "values": ["a", "c"]}]))
+    preemption = Preemption(ledger, Placement(), Budgets([of_two]))
     found = preemption.victims(preemptor(memory(16), 10), {"n": Victims(("a", "b"), 3)})
     assert found == {"n": Victims(("a", "b", "c"), 4)}, "the first eviction has used it up"
 
