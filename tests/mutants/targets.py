@@ -94,6 +94,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "extender/evictor.py": ("extender/test_evictor.py",),
     "extender/inspect_api.py": ("extender/test_inspect_api.py",),
     "extender/leadership.py": ("extender/test_leadership.py",),
+    "extender/node_states.py": ("extender/test_node_states.py", "extender/test_cache.py"),
     "extender/requeue.py": ("extender/test_requeue.py", _RESERVED),
     "dashboard/access.py": ("dashboard/test_access.py",),
     "dashboard/history.py": ("dashboard/test_history.py",),

@@ -276,6 +276,8 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             ("annotation | {} entries, {} characters |", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
             ("that request GPU resources | {} |", (bounds.MOST_CONTAINERS,)),
             ("| cards of a node | {} |", (bounds.MOST_CARDS,)),
+            ("| `gpushare/cards` | {:.0f} KiB |", (bounds.MOST_CARDS_BYTES / 1024,)),
+            ("| `gpushare/held` as a whole | {:.0f} KiB |", (bounds.MOST_REPORT_BYTES / 1024,)),
             ("| `gpushare/held` | {} entries and {} rejections |", (bounds.MOST_HELD, bounds.MOST_HELD)),
             ("| disruption budgets that may cover one pod | {} |", (budgets.MOST_BUDGETS,)),
             ("| {} labels and expressions, {} values |", (budgets.MOST_REQUIREMENTS, budgets.MOST_VALUES)),

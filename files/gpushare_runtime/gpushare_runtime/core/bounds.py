@@ -28,6 +28,10 @@ MOST_ALLOCATION_BYTES: Final = 64 * 1024
 """Characters of an allocation; one of so many containers on so many cards is shorter."""
 MOST_HELD: Final = 1024
 """Entries of `gpushare/held`, and rejections in it."""
+MOST_CARDS_BYTES: Final = 32 * 1024
+"""Characters of `gpushare/cards`; 16 cards are 4 KiB."""
+MOST_REPORT_BYTES: Final = 64 * 1024
+"""Characters of anything else that a node says at once, such as `gpushare/held`; a pod there has about 150."""
 MOST_TEXT: Final = 512
 """Characters of one text of a node, such as a card's health."""
 
@@ -72,8 +76,10 @@ def as_text(value: str, most: int = MOST_TEXT) -> str:
     return "".join(one if one.isprintable() else " " for one in value[:most])
 
 
-def read_versioned(text: str, version: int, error: type[ValueError]) -> dict[str, Any]:
+def read_versioned(text: str, version: int, error: type[ValueError], most: int = MOST_REPORT_BYTES) -> dict[str, Any]:
     """The JSON object of a node's annotation, with `v` as its version; `error` says what was found and expected."""
+    if len(text) > most:
+        raise error(f"{len(text)} characters are more than a node has to say; expected at most {most}")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as found:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, as_text, is_text, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_CARDS, MOST_CARDS_BYTES, MOST_UNITS, as_text, is_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
@@ -109,7 +109,7 @@ class Inventory:
     @classmethod
     def from_json(cls, text: str) -> Inventory:
         """Parse the annotation; InventoryError says which field is wrong. Unknown fields are ignored."""
-        data = read_versioned(text, VERSION, InventoryError)
+        data = read_versioned(text, VERSION, InventoryError, MOST_CARDS_BYTES)
         try:
             unit = parse_unit(_typed(data, "unit", str))
         except ValueError as error:

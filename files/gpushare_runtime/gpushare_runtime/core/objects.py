@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
@@ -234,22 +234,51 @@ def _priority_of(spec: Mapping[str, Any]) -> int:
     return priority if isinstance(priority, int) and abs(priority) <= _MOST_PRIORITY else 0
 
 
+@dataclass(frozen=True)
+class NodeTexts:
+    """What is of ours in a node's metadata, before it is read: that takes longer than all else that is done for an event.
+
+    cards, held: the annotations, None without; error: why it cannot be read, "" if it may be.
+    """
+
+    name: str
+    cards: str | None = None
+    held: str | None = None
+    model: str = ""
+    placement: str = ""
+    error: str = ""
+
+    def read(self) -> NodeRecord:
+        """What the node reports; of annotations that cannot be used the reason."""
+        inventory, held, error = None, NOTHING_HELD, self.error
+        try:
+            if self.cards is not None:
+                inventory = Inventory.from_json(self.cards)
+                held = Held.from_json(self.held) if self.held else NOTHING_HELD
+        except InventoryError as found:
+            error = f"annotation {protocol.ANNOTATION_CARDS} cannot be used: {found}"
+        except HeldError as found:
+            # Some of its cards are in use, and nobody knows how much.
+            inventory, error = None, f"annotation {protocol.ANNOTATION_HELD} cannot be used: {found}"
+        return NodeRecord(self.name, inventory, error, held, self.model, self.placement)
+
+
+def node_texts(node: Mapping[str, Any]) -> NodeTexts:
+    """Of a v1.Node as JSON, or of its metadata alone."""
+    metadata = node["metadata"]
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    return NodeTexts(
+        metadata["name"],
+        annotations.get(protocol.ANNOTATION_CARDS),
+        annotations.get(protocol.ANNOTATION_HELD),
+        labels.get(protocol.LABEL_MODEL, ""),
+        labels.get(protocol.LABEL_PLACEMENT, ""),
+    )
+
+
 def read_node(node: Mapping[str, Any]) -> NodeRecord:
     """A v1.Node as JSON, or its metadata alone."""
-    metadata = node["metadata"]
-    name, annotations, labels = metadata["name"], metadata.get("annotations") or {}, metadata.get("labels") or {}
-    text = annotations.get(protocol.ANNOTATION_CARDS)
-    inventory, held, error = None, NOTHING_HELD, ""
-    try:
-        if text is not None:
-            inventory = Inventory.from_json(text)
-            held = _held(annotations)
-    except InventoryError as found:
-        error = f"annotation {protocol.ANNOTATION_CARDS} cannot be used: {found}"
-    except HeldError as found:
-        # Some of its cards are in use, and nobody knows how much.
-        inventory, error = None, f"annotation {protocol.ANNOTATION_HELD} cannot be used: {found}"
-    return NodeRecord(name, inventory, error, held, labels.get(protocol.LABEL_MODEL, ""), labels.get(protocol.LABEL_PLACEMENT, ""))
+    return node_texts(node).read()
 
 
 def unreadable_pod(pod: Mapping[str, Any]) -> PodRecord | None:
@@ -257,11 +286,11 @@ def unreadable_pod(pod: Mapping[str, Any]) -> PodRecord | None:
     return FinishedPod(str(pod["metadata"]["uid"]), alive=True)
 
 
-def unreadable_node(node: Mapping[str, Any]) -> NodeRecord | None:
-    """For a node that read_node cannot bear: nothing can be placed there."""
-    return NodeRecord(str(node["metadata"]["name"]), None, "metadata cannot be read; the log of gpushare-extender has the error")
+def unreadable_node(node: Mapping[str, Any]) -> NodeTexts:
+    """For a node on which `node_texts` fails: nothing can be placed there."""
+    return unreadable_texts(str(node["metadata"]["name"]))
 
 
-def _held(annotations: Mapping[str, str]) -> Held:
-    text = annotations.get(protocol.ANNOTATION_HELD)
-    return Held.from_json(text) if text else NOTHING_HELD
+def unreadable_texts(name: str) -> NodeTexts:
+    """For the node of that name, if its texts cannot be read."""
+    return NodeTexts(name, error="metadata cannot be read; the log of gpushare-extender has the error")

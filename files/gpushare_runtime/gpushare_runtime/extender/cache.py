@@ -14,10 +14,11 @@ from typing import Any, Final, NoReturn
 
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
+from gpushare_runtime.core.objects import NodeTexts, PodReader, node_texts, unreadable_node, unreadable_pod
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
+from gpushare_runtime.extender.node_states import NodeStates
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
 
@@ -70,6 +71,7 @@ class Cluster:
         self.ledger: Final = Ledger(self._capacity_freed)
         self.workload: Final = Workload()
         self.budgets: Final = Budgets()
+        self.node_states: Final = NodeStates(self.node_event)
         self.changed: Final = asyncio.Event()
         self.on_capacity_freed: Callable[[], None] = lambda: None
         self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda pod: None
@@ -201,10 +203,18 @@ class Cluster:
         """`expire` whatever else is waiting or busy. Never returns; cancel it."""
         while True:
             await asyncio.sleep(EXPIRY_SECONDS)
+            for _ in self.node_states.end_of_second():
+                # The scheduler does not wait for all of them.
+                await asyncio.sleep(0)
             self.expire()
 
     def expire(self) -> None:
         """Remove what has expired: rejections, reservations, pods of unknown card."""
+        for uid in list(self.ledger.held_until):
+            # Such a pod waits for its node's word, which may have come.
+            pod = self.ledger.pod(uid)
+            if pod is not None:
+                self.node_states.take_waiting(pod.node)
         clock = self._clock()
         self.ledger.expire(clock)
         over = [uid for uid, (_, until) in self._sent.items() if until <= clock and not self.ledger.is_assumed(uid)]
@@ -230,14 +240,14 @@ class Cluster:
         else:
             log.warning("node %s: its cards are not known: %s", record.name, record.error or "the annotation is gone")
 
-    def watches(self, client: KubeClient) -> tuple[Reflector[NodeRecord], Reflector[PodRecord]]:
+    def watches(self, client: KubeClient) -> tuple[Reflector[NodeTexts], Reflector[PodRecord]]:
         """The watches that keep this up to date; run them."""
         nodes = Reflector(
             client,
             _NODES,
-            on_replace=self.replace_nodes,
-            on_event=self.node_event,
-            transform=read_node,
+            on_replace=lambda listed: self.replace_nodes(self.node_states.replace(listed)),
+            on_event=self.node_states.event,
+            transform=node_texts,
             unreadable=unreadable_node,
             metadata_only=True,
         )

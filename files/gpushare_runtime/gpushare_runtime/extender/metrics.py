@@ -102,6 +102,9 @@ def families(cluster: Cluster) -> Iterator[Metric]:
     )
     rejected = sum(len(node.rejections) for node in nodes)
     yield _gauge("admission_rejections", "Rejections by kubelets for which cards are reserved now.", [(rejected, {})])
+    skipped = [(cluster.node_states.skipped[node.name], {"node": node.name}) for node in nodes]
+    text = "States of the node that were not read, because a newer one came within the same second."
+    yield family("gpushare_extender_node_states_skipped_total", "counter", text, skipped)
     yield _per_node(
         "ledger_inconsistencies", "Inconsistencies of the ledger; GET /ledger describes them.", nodes, lambda node: len(node.problems())
     )

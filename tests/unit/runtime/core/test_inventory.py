@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -107,8 +108,17 @@ def test_a_node_has_at_most_so_many_cards() -> None:
         Inventory.from_json(json.dumps(data))
 
 
+def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed() -> None:
+    entry = card(0, 80, model="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", health="XID 79: " + "x" * 150)
+    largest = Inventory(UNITS["GiB"], tuple(replace(entry, index=n, uuid=f"{entry.uuid}-{n}") for n in range(64))).to_json()
+    padded = largest + " " * (32 * 1024 - len(largest))
+    assert len(Inventory.from_json(padded).cards) == 64
+    with pytest.raises(InventoryError, match=r"^32769 characters are more than a node has to say; expected at most 32768$"):
+        Inventory.from_json(f"{padded} ")
+
+
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"v":' + "9" * 5000 + "}", '{"v":' + "[" * 900 + "]" * 900 + "}", '{"v":1,"unit":"' + "x" * 200_000 + '"}']
+    "text", ["[" * 30_000, '{"v":' + "9" * 5000 + "}", '{"v":' + "[" * 900 + "]" * 900 + "}", '{"v":1,"unit":"' + "x" * 30_000 + '"}']
 )
 def test_what_is_too_deep_too_long_or_too_large_is_said_in_few_words(text: str) -> None:
     with pytest.raises(InventoryError) as error:

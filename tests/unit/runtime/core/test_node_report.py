@@ -96,24 +96,34 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
 
 
 def test_a_node_says_so_much_and_no_more() -> None:
-    entry = {"pod": "a/b", "uid": "u", "units": 2**31 - 1, "why": "orphaned"}
-    rejection = {"uid": "u", "card": "c", "units": 2**31 - 1, "until": "2026-11-21T10:01:00Z"}
-    text = json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}, "rejected": [rejection] * 1024})
-    held = Held.from_json(text)
-    assert (len(held.entries), len(held.rejected)) == (1024, 1024)
+    entry = {"pod": "", "uid": "u", "units": 2**31 - 1, "why": ""}
+    rejection = {"uid": "", "card": "", "units": 2**31 - 1, "until": "20261121"}
+    entries = Held.from_json(json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}}, separators=(",", ":"))).entries
+    assert (len(entries), entries[0].units) == (1024, 2**31 - 1)
+    assert len(Held.from_json(json.dumps({"v": 1, "rejected": [rejection] * 1024}, separators=(",", ":"))).rejected) == 1024
     for more in (
         {"cards": {"c": [entry] * 512, "d": [entry] * 513}},
         {"cards": {f"GPU-{n}": [] for n in range(1025)}},
         {"rejected": [rejection] * 1025},
     ):
         with pytest.raises(HeldError, match=r"^more than 1024 entries, or rejections: no node has so many"):
-            Held.from_json(json.dumps({"v": 1} | more))
+            Held.from_json(json.dumps({"v": 1} | more, separators=(",", ":")))
     for units in (-1, 2**31, 10**4000):
         with pytest.raises(
             HeldError, match=r"^cards\['c'\]\[0\]\.units must (not be negative|be at most 2147483647), found -?\d+"
         ) as error:
             Held.from_json(json.dumps({"v": 1, "cards": {"c": {**entry, "units": units}}}))
         assert len(str(error.value)) < 200
+
+
+def test_what_is_said_of_all_pods_of_a_full_node_fits_and_no_more_is_parsed() -> None:
+    name, uid = f"{'n' * 20}/{'p' * 40}", "12345678-1234-1234-1234-123456789012"
+    full = Held(tuple(HeldEntry(f"GPU-{uid}", uid, name, 16, "unmanaged") for _ in range(250))).to_json()
+    assert len(Held.from_json(full).entries) == 250
+    padded = full + " " * (64 * 1024 - len(full))
+    assert len(Held.from_json(padded).entries) == 250
+    with pytest.raises(HeldError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
+        Held.from_json(f"{padded} ")
 
 
 def test_what_a_pod_has_is_added_up_by_card() -> None:
@@ -168,7 +178,7 @@ def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object)
     ("text", "says"),
     [
         ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 50_000, "not JSON"),
         ('{"v":1,"rejected":{"a":1}}', "rejected a list"),
         ('{"v":1,"rejected":[1]}', r"rejected\[0\] must be an object, found int"),
         ("{}", "version None is not known"),

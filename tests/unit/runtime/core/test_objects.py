@@ -215,8 +215,7 @@ def test_pods_that_came_and_went_leave_little_behind() -> None:
 
 def test_what_cannot_be_read_at_all_stands_for_what_was_known() -> None:
     assert unreadable_pod({"metadata": {"uid": "u"}, "spec": 1}) == FinishedPod("u", alive=True)
-    record = unreadable_node({"metadata": {"name": "n", "annotations": 1}})
-    assert record is not None
+    record = unreadable_node({"metadata": {"name": "n", "annotations": 1}}).read()
     assert (record.name, record.inventory, bool(record.error)) == ("n", None, True)
 
 
