@@ -24,6 +24,8 @@ _TIMEOUT_SECONDS: Final = 5.0
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _KEPT_SECONDS: Final = 30.0
 _POINTS: Final = 360
+_MOST: Final = 2**53
+"""Units, pods and seconds: more is none of ours, JSON may not have it, and a page could not count it."""
 # Every extender exports every node: the largest of them counts once.
 QUERIES: Final[Mapping[str, str]] = {
     "total": "sum(max by (node) (gpushare_extender_node_units))",
@@ -125,9 +127,12 @@ def read_series(data: bytes) -> dict[int, float]:
         result = body["data"]["result"]
         values = result[0]["values"] if result else []
         points = {int(at): float(value) for at, value in values}
-    except (KeyError, IndexError, TypeError, ValueError):
+        points = {at: value for at, value in points.items() if math.isfinite(value)}
+        if any(max(abs(at), abs(value)) > _MOST for at, value in points.items()):
+            raise ValueError
+    except (KeyError, IndexError, OverflowError, TypeError, ValueError):
         raise HistoryError(f"Prometheus sent {quote(body)}; expected the matrix of a range query") from None
-    return {at: value for at, value in points.items() if math.isfinite(value)}
+    return points
 
 
 def merged(series: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:

@@ -7,9 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+import orjson
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare_runtime.dashboard import history
 from gpushare_runtime.dashboard.history import HistoryError, Prometheus, Samples, merged, read_series
@@ -57,6 +61,11 @@ def test_a_series_is_read() -> None:
         (b'{"status": "success"}', "expected the matrix"),
         (b'{"status": "success", "data": {"result": [{"values": [1]}]}}', "expected the matrix"),
         (b'{"status": "success", "data": {"result": [{"values": [["a", "b"]]}]}}', "expected the matrix"),
+        *(
+            (answer([{"values": [[1, "1"], point]}]), "expected the matrix")
+            for point in ([1, "1e19"], [1, "-1e300"], [1e19, "1"], [-1e300, "1"])
+        ),
+        (b'{"status": "success", "data": {"result": [{"values": [[1e999, "1"]]}]}}', "expected"),
     ],
 )
 def test_another_answer_is_an_error_that_quotes_little_of_it(data: bytes, message: str) -> None:
@@ -70,6 +79,25 @@ def test_only_times_with_all_and_free_memory_count() -> None:
     assert (made["time"], made["total"], made["allocated"], made["pending"], made["unit"]) == ([2], [20], [5], [0], "units")
     with pytest.raises(HistoryError, match="no samples of gpushare_extender_node_units"):
         merged({"total": {1: 1}, "allocated": {}, "pending": {}})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.sampled_from(["1", "1e19", "NaN", "9" * 400, "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["data", "result", "values"]), inner, max_size=2),
+    max_leaves=10,
+)
+
+
+TIMES = st.sampled_from([1, 2.5, -1, 2**53, 2**64, 1e19, -1e300, "3", True])
+NUMBERS = st.sampled_from(["1", "-1", "2.5", "9007199254740993", "1e19", "-1e300", "NaN", "9" * 400, 7, 2**64])
+
+
+@given(st.lists(st.tuples(TIMES, NUMBERS) | VALUES, max_size=3), VALUES)
+def test_whatever_it_sends_is_an_error_or_can_be_sent_on(points: list[object], other: object) -> None:
+    for data in (answer([{"values": points}]), answer(other), json.dumps(other).encode()):
+        with suppress(HistoryError):
+            series = read_series(data)
+            orjson.dumps(merged({"total": series, "allocated": series, "pending": series}))
 
 
 @pytest.mark.parametrize("url", ["", "prometheus:9090", "ftp://p", "http://", "http://p/?a=b", "http://p#x"])
