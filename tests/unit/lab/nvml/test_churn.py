@@ -110,7 +110,7 @@ class LimitedChurn(Churn):
     def __init__(self, cards: Inventory, make: Callable[[Any, Any], Any], seed: int, machine: Any, driver: Nvml) -> None:
         self.machine = machine
         self.driver = driver
-        self.host = HostProcesses(machine.root / "proc")
+        self.host = HostProcesses(machine.root / "proc", lambda folder: 0)
         self.loop = asyncio.new_event_loop()
         self.groups: Path = machine.groups / "kubepods"
         self.stored: tuple[set[Any], ...] = (set(), set(), set())

@@ -97,19 +97,26 @@ class Proc:
         self.owners: dict[int, tuple[int, str]] = {}
         self._groups: dict[int, str] = {}
         self._started = 0
+        self._systemd = self.random.random() < 0.5
+        (root / "self").mkdir(parents=True)
+        (root / "self/mountinfo").write_text(f"30 23 0:26 / {root}/groups rw - cgroup2 cgroup2 rw\n")
+        for uid in self.UIDS:
+            for pod in self.pods(uid):
+                (root / f"groups{pod}").mkdir(parents=True)
+
+    def pods(self, uid: str) -> tuple[str, ...]:
+        """Where the pod's group may be with the driver of this kubelet."""
+        slice_ = uid.replace("-", "_")
+        if self._systemd:
+            return (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice_}.slice",)
+        return f"/kubepods/besteffort/pod{uid}", f"/kubepods/pod{uid}"
 
     def group(self, uid: str) -> str:
         if not uid:
-            return self.random.choice(("/", "/system.slice/sshd.service", "/user.slice/pod.slice"))
-        slice_ = uid.replace("-", "_")
-        made = self.random.choice(("b1", "c2"))
-        return self.random.choice(
-            (
-                f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice_}.slice/cri-containerd-{made}.scope",
-                f"/kubepods/besteffort/pod{uid}/{made}",
-                f"/kubepods/pod{uid}/{made}/init.scope",
-            )
-        )
+            spoofed = "/".join(["/user.slice", *self.pods(self.random.choice(self.UIDS))[0].split("/")[1:]])
+            return self.random.choice(("/", "/system.slice/sshd.service", "/user.slice/pod.slice", spoofed))
+        made = self.random.choice(("cri-containerd-b1.scope", "c2", "c2/init.scope", f"c2/pod{self.UIDS[0]}"))
+        return f"{self.random.choice(self.pods(uid))}/{made}"
 
     def live(self) -> None:
         for _ in range(self.random.randint(0, 2)):
@@ -166,7 +173,7 @@ def test_a_thousand_trees_of_processes_with_pids_that_are_given_again(tmp_path: 
             return read(path)
 
         monkeypatch.setattr(pod_processes, "_read", between)
-        found = read_use(ProcDriver(proc), HostProcesses(proc.root), [card(0, 16)]).by_pod
+        found = read_use(ProcDriver(proc), HostProcesses(proc.root, lambda folder: 0), [card(0, 16)]).by_pod
         for (uid, _), size in found.items():
             each = {proc.UIDS[0]: 100, proc.UIDS[1]: 10_000}[uid]
             assert size % each == 0, (seed, found)

@@ -4,11 +4,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
+from gpushare_runtime.device_plugin.host import pod_processes
+from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses, pod_of
 
 UID, OTHER = "0f3a1b2c-4d5e-6f70-8192-a3b4c5d6e7f8", "1f3a1b2c-4d5e-6f70-8192-a3b4c5d6e7f8"
 STATIC = "0123456789abcdef0123456789abcdef"
@@ -16,16 +22,40 @@ SLICE = UID.replace("-", "_")
 
 
 class Host:
-    """/proc and control groups of version 2, or the memory controller's of version 1."""
+    """/proc and control groups of version 2, or the memory controller's of version 1.
 
-    def __init__(self, root: Path, version: int = 2) -> None:
+    top: the group that is mounted; not_root: paths of which the folder, and what is below, is of another user.
+    """
+
+    def __init__(self, root: Path, version: int = 2, top: str = "/", not_root: tuple[str, ...] = ()) -> None:
         self.proc, self.groups = root / "proc", root / "sys fs" / "cgroup"
         self.groups.mkdir(parents=True)
         kind = "cgroup2 cgroup2 rw" if version == 2 else "cgroup cgroup rw,memory"
         mount = str(self.groups).replace(" ", "\\040")
-        mounted = f"30 23 0:26 / {mount} rw,nosuid shared:4 - {kind}\n31 23 0:27 / /tmp rw - tmpfs tmpfs rw\n"
+        mounted = f"30 23 0:26 {top} {mount} rw,nosuid shared:4 - {kind}\n31 23 0:27 / /tmp rw - tmpfs tmpfs rw\n"
+        self._line, self._not_root = ("0::" if version == 2 else "4:memory:"), not_root
         (self.proc / "self").mkdir(parents=True)
         (self.proc / "self" / "mountinfo").write_text(mounted)
+
+    def owner(self, folder: str) -> int:
+        """As whoever runs the tests cannot give folders away."""
+        if not Path(folder).is_dir():
+            return -1
+        return 1000 if any(f"{folder}/".startswith(f"{self.groups}/{path}/") for path in self._not_root) else 0
+
+    def reader(self) -> HostProcesses:
+        return HostProcesses(self.proc, self.owner)
+
+    def identify(self, group: str, pid: int = 7) -> str:
+        """The UID of the pod of a process with this line in /proc/PID/cgroup."""
+        place = self.proc / str(pid)
+        place.mkdir(exist_ok=True)
+        (place / "stat").write_text(f"{pid} (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 2 3 0 0 20 0 1 0 4711 1000 10 18446744073709551615")
+        (place / "cgroup").write_text(f"{self._line}{group}\n")
+        found = self.reader().identify(pid)
+        assert found is not None
+        assert found[0] == 4711
+        return found[1]
 
     def group(self, path: str, *pids: int) -> None:
         (self.groups / path).mkdir(parents=True, exist_ok=True)
@@ -45,51 +75,248 @@ class Host:
         (place / "mountinfo").write_text("\n".join(mounts) + "\n")
 
     def pods(self, *uids: str) -> set[str]:
-        return set(HostProcesses(self.proc).pods(frozenset(uids)))
+        return set(self.reader().pods(frozenset(uids)))
 
     def containers(self, uid: str = UID) -> set[str] | None:
-        found = HostProcesses(self.proc).containers(uid)
+        found = self.reader().containers(uid)
         return None if found is None else set(found)
 
 
+# By driver, QoS class and --cgroup-root: the pod's group, kubelet's above it, the pod's UID.
+PLACES = {
+    "systemd": (f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice", "kubepods.slice", UID),
+    "systemd, best effort": (f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{SLICE}.slice", "kubepods.slice", UID),
+    "systemd, guaranteed": (f"kubepods.slice/kubepods-pod{SLICE}.slice", "kubepods.slice", UID),
+    "systemd, static": (f"kubepods.slice/kubepods-pod{STATIC}.slice", "kubepods.slice", STATIC),
+    "systemd, --cgroup-root": (
+        f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SLICE}.slice", "kubelet.slice/kubelet-kubepods.slice", UID,
+    ),
+    "systemd, two parts": (
+        f"a.slice/a-b_c.slice/a-b_c-kubepods.slice/a-b_c-kubepods-pod{SLICE}.slice", "a.slice/a-b_c.slice/a-b_c-kubepods.slice", UID,
+    ),
+    "cgroupfs": (f"kubepods/burstable/pod{UID}", "kubepods", UID),
+    "cgroupfs, guaranteed": (f"kubepods/pod{UID}", "kubepods", UID),
+    "cgroupfs, static": (f"kubepods/besteffort/pod{STATIC}", "kubepods", STATIC),
+    "cgroupfs, --cgroup-root": (f"deep/below.slice/kubepods/besteffort/pod{UID}", "deep/below.slice/kubepods", UID),
+}  # fmt: skip
+BELOW = ("", "/cri-containerd-ab.scope", "/0123abc", "/crio-ab.scope/sub", f"/x/pod{OTHER}", f"/kubepods/burstable/pod{OTHER}/y")
+"""What a pod's containers have, or make."""
+
+
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize(
-    ("group", "uid"),
-    [
-        (f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-ab.scope", UID),
-        (f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SLICE}.slice/crio-ab.scope/sub", UID),
-        (f"kubepods/besteffort/pod{UID}/0123abc", UID),
-        (f"kubepods/pod{UID}", UID),
-        (f"kubepods.slice/kubepods-pod{STATIC}.slice/cri-containerd-ab.scope", STATIC),
-    ],
-    ids=["systemd", "crio", "cgroupfs", "in the pod's own", "static"],
-)
-def test_a_pod_with_a_process_in_any_of_its_groups_lives(tmp_path: Path, group: str, uid: str, version: int) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_a_pod_with_a_process_in_any_of_its_groups_lives_and_the_process_is_its_own(tmp_path: Path, place: str, version: int) -> None:
+    group, above, uid = PLACES[place]
     host = Host(tmp_path, version)
+    assert (host.reader().groups_of(uid), host.reader().group_of_pods()) == ([], None)
     host.group(group)
     assert host.pods(uid, OTHER) == set()
-    host.group(group, 7)
-    assert host.pods(uid, OTHER) == {uid}
-    assert host.pods(OTHER) == set()
+    for below in BELOW:
+        host.group(f"{group}{below}", 7)
+        # Also the group with another pod's name in it, which the pod has made.
+        assert host.pods(uid, OTHER) == {uid}, below
+        assert host.identify(f"/{group}{below}") == uid, below
+        host.group(f"{group}{below}")
+    assert host.pods(uid, OTHER) == set()
+    assert (host.reader().groups_of(uid), host.reader().groups_of(OTHER)) == ([str(host.groups / group)], [])
+    assert host.reader().group_of_pods() == str(host.groups / above)
+
+
+USERS = "user.slice/user-1000.slice/user@1000.service"
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
-    ("group", "above"),
+    "spoofed",
     [
-        (f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice", "kubepods.slice"),
-        (f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SLICE}.slice", "kubelet.slice/kubelet-kubepods.slice"),
-        (f"deep/below/kubepods/besteffort/pod{UID}", "deep/below/kubepods"),
+        f"{USERS}/kubepods.slice/kubepods-pod{SLICE}.slice",
+        f"{USERS}/app.slice/pod{UID}",
+        f"home/x/kubepods/burstable/pod{UID}",
+        f"home/pod{UID}",
+        f"system.slice/x.slice/kubepods.slice/kubepods-pod{SLICE}.slice",
+        f"machine.slice/libpod-{'ab' * 32}.scope/kubepods/pod{UID}",
+        f"docker/{'ab' * 32}/kubelet/kubepods/pod{UID}",
+        f"kubepods/given/pod{UID}",
+        f"kubepods/one/two/pod{UID}",
+        f"notkubepods/pod{UID}",
     ],
-    ids=["systemd", "crio", "cgroupfs"],
 )
-def test_where_the_limits_of_a_pod_and_of_all_pods_belong(tmp_path: Path, group: str, above: str, version: int) -> None:
-    host = Host(tmp_path, version)
-    groups = HostProcesses(host.proc)
-    assert (groups.groups_of(UID), groups.group_of_pods()) == ([], None)
-    host.group(f"{group}/cri-containerd-ab.scope", 7)
-    assert (groups.groups_of(UID), groups.groups_of(OTHER)) == ([str(host.groups / group)], [])
-    assert groups.group_of_pods() == str(host.groups / above)
+def test_who_makes_a_group_with_the_name_of_a_pod_is_nobody(tmp_path: Path, spoofed: str, version: int) -> None:
+    """The groups of users, of a node in a container, and of whatever else is not kubelet's."""
+    host = Host(tmp_path, version, not_root=(USERS, "home/x", "kubepods/given"))
+    host.group(f"kubepods/burstable/pod{OTHER}", 1)
+    host.group(spoofed, 7)
+    assert host.identify(f"/{spoofed}") == ""
+    assert host.pods(UID, OTHER) == {OTHER}
+    assert (host.reader().groups_of(UID), host.reader().group_of_pods()) == ([], str(host.groups / "kubepods"))
+    assert host.containers() == set()
+
+
+def test_a_line_ends_where_the_kernel_ends_it(tmp_path: Path) -> None:
+    """Every character but a newline may be part of a group's name."""
+    host = Host(tmp_path)
+    host.group(f"kubepods/pod{UID}", 1)
+    for end in ("\v", "\f", "\r", "\x1c", "\u2028", "\x85"):
+        assert host.identify(f"/user.slice/x{end}0::/kubepods/pod{UID}") == ""
+    assert host.identify(f"/kubepods/pod{UID}/a:0::/b") == UID
+
+
+@pytest.mark.parametrize(
+    ("top", "group", "uid"),
+    [
+        ("/", f"/kubepods/pod{UID}/a", UID),
+        # A node in a container, or in a pod: what its own mount shows counts.
+        ("/docker/ab", f"/docker/ab/kubepods/pod{UID}/a", UID),
+        (f"/kubepods/pod{OTHER}/c", f"/kubepods/pod{OTHER}/c/kubepods/pod{UID}/a", UID),
+        ("/docker/ab", f"/docker/abc/kubepods/pod{UID}/a", ""),
+        ("/docker/ab", f"/kubepods/pod{UID}/a", ""),
+        ("/docker/ab", "/docker/ab", ""),
+        # The process that reads is in a namespace of control groups below the mount, or the other one is outside of its own.
+        ("/../..", f"/../../kubepods/pod{UID}/a", UID),
+        ("/../..", f"/../kubepods/pod{UID}/a", ""),
+        ("/", f"/../kubepods/pod{UID}/a", ""),
+        ("/", f"/kubepods/../pod{UID}/a", ""),
+        # It has ended, or its group has.
+        ("/", f"/kubepods/pod{UID} (deleted)", ""),
+        ("/", f"/kubepods/pod{UID}/a (deleted)", UID),
+        ("/", f"/kubepods/pod{OTHER}/a", ""),
+        ("/", "", ""),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_path_counts_from_the_mounted_group(tmp_path: Path, top: str, group: str, uid: str, version: int) -> None:
+    host = Host(tmp_path, version, top)
+    host.group(f"kubepods/pod{UID}", 7)
+    assert host.identify(group) == uid
+
+
+def test_the_groups_of_two_settings_of_kubelet_count_until_the_host_starts_anew(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.group(f"kubelet/kubepods/pod{OTHER}", 8)
+    host.group(f"kubepods.slice/kubepods-pod{SLICE}.slice", 7)
+    assert host.pods(UID, OTHER) == {UID, OTHER}
+    assert host.reader().group_of_pods() == str(host.groups / "kubepods.slice")
+    assert host.identify(f"/kubelet/kubepods/pod{OTHER}/a") == OTHER
+
+
+def test_kubelet_s_group_is_found_again_after_a_change(tmp_path: Path) -> None:
+    host, now = Host(tmp_path), 100.0
+    reader = HostProcesses(host.proc, host.owner, lambda: now)
+    host.identify(f"/kubepods/pod{UID}/a")
+    assert reader.identify(7) == (4711, "")
+    host.group(f"kubepods/pod{UID}", 7)
+    assert reader.identify(7) == (4711, "")
+    now += pod_processes._KNOWN_SECONDS + 0.1
+    assert reader.identify(7) == (4711, UID)
+
+
+def test_a_pod_with_more_groups_than_anything_has_lives_and_its_containers_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deep or many: a container may make them on purpose."""
+    monkeypatch.setattr(pod_processes, "_MOST_GROUPS", 100)
+    for name, made in (("deep", "/".join(["d"] * 120)), ("many", "")):
+        host = Host(tmp_path / name)
+        host.group(f"kubepods/pod{UID}/a")
+        host.group(f"kubepods/pod{UID}/a/{made}")
+        for number in range(0 if made else 120):
+            host.group(f"kubepods/pod{UID}/a/{number}")
+        assert (host.pods(UID), host.containers()) == ({UID}, None), name
+    host = Host(tmp_path / "containers")
+    for number in range(101):
+        host.group(f"kubepods/pod{UID}/{number}")
+    assert host.containers() is None
+
+
+@given(st.text(max_size=300), st.text(max_size=100))
+def test_any_text_of_the_kernel_gives_a_pod_below_kubelet_s_group_or_nobody(lines: str, top: str) -> None:
+    folder = pod_processes._Hierarchy("", "/sys/fs/cgroup", top).folder(lines)
+    assert folder is None or folder.startswith("/sys/fs/cgroup/")
+    assert pod_of(lines, "/sys/fs/cgroup/kubepods") is None
+
+
+NAMES = st.sampled_from(
+    [
+        "kubepods",
+        "kubepods.slice",
+        "burstable",
+        "..",
+        "",
+        "a",
+        f"pod{UID}",
+        f"pod{OTHER}",
+        f"kubepods-pod{SLICE}.slice",
+        "pod1",
+        f"xpod{UID}",
+    ]
+)
+
+
+@given(st.lists(NAMES, max_size=7))
+def test_the_first_pod_below_kubelet_s_group_counts_and_no_other(names: list[str]) -> None:
+    place, root = "/".join(["", *names]), "/kubepods"
+    known = {f"pod{UID}": UID, f"pod{OTHER}": OTHER, f"kubepods-pod{SLICE}.slice": UID}
+    expected = ""
+    if names[:1] == ["kubepods"]:
+        expected = next((known[name] for name in names[1:3] if name in known), "")
+    found = pod_of(place, root)
+    assert (found[1] if found else "") == expected
+    assert found is None or f"{place}/".startswith(f"{found[0]}/")
+
+
+@pytest.fixture
+def delegated(tmp_path: Path) -> Iterator[Path]:
+    """A real group that user nobody may divide, as systemd gives one to every user."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    unified = next((Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"), None)
+    made = unified / f"gpushare-test-{os.getpid()}" if unified else None
+    if os.geteuid() != 0 or made is None or not os.access(made.parent, os.W_OK):
+        pytest.skip("only root gives groups away")
+    try:
+        made.mkdir()
+    except OSError as error:
+        pytest.skip(f"this machine has no control groups to make: {error}")
+    os.chown(made, NOBODY, NOBODY)
+    os.chown(made / "cgroup.procs", NOBODY, NOBODY)
+    yield made
+    for folder in sorted(made.rglob("*"), reverse=True):
+        if folder.is_dir():
+            folder.rmdir()
+    made.rmdir()
+
+
+NOBODY = 65534
+
+
+def test_a_real_group_of_a_user_is_no_pod_s(delegated: Path, tmp_path: Path) -> None:
+    """With the kernel's own groups and owners: a user makes kubelet's group and the pod's in his own, and enters it."""
+    spoofed = delegated / f"kubepods/burstable/pod{UID}"
+    ours = delegated.parent / f"gpushare-test-{os.getpid()}-kubelet"
+    command = ["sh", "-c", f"mkdir -p {spoofed} && echo made && read end"]
+    with subprocess.Popen(command, user=NOBODY, group=NOBODY, extra_groups=[], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"made\n"
+        (spoofed / "cgroup.procs").write_text(str(process.pid))
+        try:
+            (ours / f"kubepods/pod{OTHER}").mkdir(parents=True)
+            proc = tmp_path / "proc"
+            proc.mkdir()
+            (proc / str(process.pid)).symlink_to(f"/proc/{process.pid}")
+            (proc / "self").mkdir()
+            (proc / "self/mountinfo").write_text(f"30 23 0:26 / {delegated.parent} rw - cgroup2 cgroup2 rw\n")
+            reader = HostProcesses(proc)
+            assert Path(f"/proc/{process.pid}/cgroup").read_text().rstrip().endswith(f"{delegated.name}/kubepods/burstable/pod{UID}")
+            found = reader.identify(process.pid)
+            assert found is not None
+            assert found[1] == ""
+            assert reader.pods(frozenset({UID})) == set()
+            assert reader.groups_of(UID) == []
+            assert len(reader.groups_of(OTHER)) == 1
+        finally:
+            process.communicate(b"\n", timeout=60)
+            for folder in (ours / f"kubepods/pod{OTHER}", ours / "kubepods", ours):
+                folder.rmdir()
 
 
 def test_other_groups_and_pods_that_nobody_asked_about_say_nothing(tmp_path: Path) -> None:
@@ -104,7 +331,7 @@ def test_other_groups_and_pods_that_nobody_asked_about_say_nothing(tmp_path: Pat
 def test_a_host_whose_pods_have_no_groups_to_be_seen_frees_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     host = Host(tmp_path)
     host.group("system.slice/docker-ab.scope", 7)
-    processes = HostProcesses(host.proc)
+    processes = host.reader()
     for _ in range(2):
         assert processes.pods(frozenset({UID})) == {UID}
         assert processes.containers(UID) is None
@@ -176,19 +403,24 @@ def test_this_machine_can_be_looked_at() -> None:
 @pytest.mark.parametrize(
     ("groups", "uid"),
     [
-        (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-ab.scope\n", UID),
         (f"4:memory:/kubepods/pod{UID}/0123abc\n3:pids:/kubepods/pod{UID}/0123abc\n0::/init.scope\n", UID),
-        ("0::/system.slice/xorg.service\n", ""),
-        (f"4:memory:/kubepods/pod{UID}/a\n3:pids:/kubepods/pod{OTHER}/a\n", ""),
+        ("4:memory:/system.slice/xorg.service\n", ""),
+        # The hierarchy that has the pods' groups decides: of systemd's own, users have parts.
+        (f"4:memory:/kubepods/pod{UID}/a\n1:name=systemd:/kubepods/pod{OTHER}/a\n0::/kubepods/pod{OTHER}\n", UID),
+        (f"4:memory:/user.slice\n1:name=memory:/kubepods/pod{UID}/a\n0::/kubepods/pod{UID}\n", ""),
+        (f"5:cpu,memory:/kubepods/pod{UID}/a\n", UID),
+        ("garbage\n::\n4:memory\n", ""),
     ],
-    ids=["version 2", "version 1", "no pod", "two pods"],
+    ids=["pod", "no pod", "two pods", "another hierarchy", "two controllers", "garbage"],
 )
 def test_a_process_is_known_by_its_start_and_belongs_to_one_pod(tmp_path: Path, groups: str, uid: str) -> None:
-    host, process = Host(tmp_path), tmp_path / "proc/7"
-    assert HostProcesses(host.proc).identify(7) is None
-    process.mkdir()
+    host, process = Host(tmp_path, version=1), tmp_path / "proc/7"
+    for each in (UID, OTHER):
+        host.group(f"kubepods/pod{each}", 1)
+    assert host.reader().identify(7) is None
+    host.identify("/")
     (process / "cgroup").write_text(groups)
-    (process / "stat").write_text("7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 2 3 0 0 20 0 1 0 4711 1000 10 18446744073709551615")
-    assert HostProcesses(host.proc).identify(7) == (4711, uid)
-    (process / "stat").write_text("7 (a")
-    assert HostProcesses(host.proc).identify(7) is None
+    assert host.reader().identify(7) == (4711, uid)
+    for broken in ("7 (a", "7 (a) " + "x " * 40, "7 (a) " + "\u00b2 " * 40, ""):
+        (process / "stat").write_text(broken)
+        assert host.reader().identify(7) is None

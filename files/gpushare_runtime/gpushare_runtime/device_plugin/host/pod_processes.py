@@ -5,14 +5,21 @@
 It reads the pods' control groups, not the processes: some processes no longer name their group, but remain in its `cgroup.procs`.
 These are processes with a dead leader and a live thread, and every exiting process on control groups v1. It does not query the
 container runtime: a process uses a card's memory even if the runtime has lost its container.
+
+A name proves nothing: any user of the host may create groups below his own, and a container below its own. So a pod's group is one of
+root, directly in kubelet's group for all pods or in a QoS class there. What a pod's containers create below it is the pod's.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
-from collections.abc import Iterator, Set
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -22,22 +29,82 @@ PROC: Final = Path("/proc")
 
 # The pod's UID in the name of its control group: `pod<uid>` (cgroupfs), `…-pod<uid with _ for ->.slice` (systemd), a static
 # pod's UID without dashes.
-_POD: Final = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$")
-# kubelet's group above all pods, maybe in one of its own: `kubepods`, `kubepods.slice`, `kubelet-kubepods.slice`.
-_KUBEPODS: Final = re.compile(r"(?:^|-)kubepods(?:\.slice)?$")
+_POD: Final = re.compile(r"(?:.+-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?", re.DOTALL)
+# kubelet's group above all pods: `kubepods` in the group of its --cgroup-root (cgroupfs), or a slice of systemd.
+_KUBEPODS: Final = "kubepods"
+_KUBEPODS_SLICE: Final = re.compile(r"(?:(.+)-)?kubepods\.slice", re.DOTALL)
+# Groups of a service, of a session or of a container: no kubelet has its --cgroup-root below, unless in a container of its own.
+_OF_OTHERS: Final = re.compile(r"\.(?:scope|service)$|[0-9a-f]{64}")
 # kubelet mounts a termination log into every container; the path has the pod's UID and the container's name.
 _CONTAINER: Final = re.compile(rb"/pods/([0-9a-f-]{32,36})/containers/([a-z0-9.-]{1,253})/[0-9a-f]{1,16}(?://deleted)? ")
-# The pods' groups are below kubelet's, which may be below others; containers may create more.
+_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
+# kubelet's group may be below others.
 _DEEPEST: Final = 12
+# More groups than anything has below it, unless somebody makes them on purpose.
+_MOST_GROUPS: Final = 4096
+_UNSEEN: Final = ""
+"""In the place of the processes of further groups."""
 _LARGEST: Final = 4 * 1024 * 1024
+# kubelet's group changes only with its configuration.
+_KNOWN_SECONDS: Final = 10.0
+_ROOT: Final = 0
+
+
+def owner_of(folder: str) -> int:
+    """The user that created it; -1 if it does not exist."""
+    try:
+        return os.lstat(folder).st_uid
+    except OSError:
+        return -1
+
+
+@dataclass(frozen=True)
+class _Hierarchy:
+    """A mount of control groups. name: a controller of version 1, "" for version 2; top: the group that is mounted at `mount`."""
+
+    name: str
+    mount: str
+    top: str
+
+    def folder(self, lines: str) -> str | None:
+        """The folder of a process by its /proc/PID/cgroup; None if it is outside of the mount."""
+        # Only a newline ends a line: every other character may be part of a group's name.
+        for line in lines.split("\n"):
+            number, _, rest = line.partition(":")
+            names, _, group = rest.partition(":")
+            if (self.name in names.split(",")) if self.name else (number, names) == ("0", ""):
+                below = group.removeprefix(self.top.rstrip("/"))
+                inside = len(below) < len(group) or self.top == "/"
+                return f"{self.mount}{below}" if inside and below.startswith("/") and ".." not in below.split("/") else None
+        return None
+
+
+def pod_of(folder: str, kubepods: str) -> tuple[str, str] | None:
+    """The pod's own folder and its UID, for a folder below kubelet's; None for any other folder."""
+    if not folder.startswith(f"{kubepods}/"):
+        return None
+    place = kubepods
+    # In a QoS class or beside them.
+    for name in folder[len(kubepods) + 1 :].split("/")[:2]:
+        place = f"{place}/{name}"
+        if uid := _uid(name):
+            return place, uid
+    return None
 
 
 class HostProcesses:
-    """As the kernel reports them. Needs the host's control groups and process namespace."""
+    """As the kernel reports them. Needs the host's control groups and process namespace.
 
-    def __init__(self, proc: Path = PROC) -> None:
+    owner: the user of a folder; clock: monotonic seconds.
+    """
+
+    def __init__(self, proc: Path = PROC, owner: Callable[[str], int] = owner_of, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
+        self._owner = owner
+        self._clock = clock
         self._blind = False
+        self._known: tuple[_Hierarchy, Sequence[str]] | None = None
+        self._known_at = -math.inf
 
     def pods(self, uids: Set[str]) -> Set[str]:
         groups = self._groups(uids)
@@ -52,9 +119,10 @@ class HostProcesses:
         found: set[str] = set()
         for group in groups.get(uid, ()):
             # Each container and the pod itself have one group: all processes of a group are of one container.
-            for part in [group, *_below(group)]:
+            parts = [group, *islice(_below(group), _MOST_GROUPS)]
+            for part in parts:
                 names = self._names(uid, part, deep=part != group)
-                if names is None:
+                if names is None or len(parts) > _MOST_GROUPS:
                     return None
                 found |= names
         return found
@@ -62,12 +130,22 @@ class HostProcesses:
     def identify(self, pid: int) -> tuple[int, str] | None:
         """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
         # The name in it may have spaces and brackets. Field 22 is the start.
-        stat, groups = _read(f"{self._proc}/{pid}/stat"), _read(f"{self._proc}/{pid}/cgroup").decode(errors="replace")
+        stat, groups = _read(f"{self._proc}/{pid}/stat"), os.fsdecode(_read(f"{self._proc}/{pid}/cgroup"))
         fields = stat.rpartition(b")")[2].split()
-        if len(fields) < 20 or not groups:
+        if len(fields) < 20 or not fields[19].isdigit() or not groups:
             return None
-        uids = {match.group(1).replace("_", "-") for line in groups.splitlines() for match in map(_POD.search, line.split("/")) if match}
-        return int(fields[19]), uids.pop() if len(uids) == 1 else ""
+        return int(fields[19]), self._pod(groups)
+
+    def _pod(self, groups: str) -> str:
+        """The UID of the pod of a process with these groups, "" without one."""
+        if self._clock() - self._known_at > _KNOWN_SECONDS:
+            self._find()
+        if self._known is None:
+            return ""
+        hierarchy, roots = self._known
+        folder = hierarchy.folder(groups)
+        found = next(filter(None, (pod_of(folder, root) for root in roots)), None) if folder else None
+        return found[1] if found and self._owner(found[0]) == _ROOT else ""
 
     def groups_of(self, uid: str) -> list[str]:
         """The folders of this pod's control groups; none if it has none, or if this process cannot see them."""
@@ -75,11 +153,8 @@ class HostProcesses:
 
     def group_of_pods(self) -> str | None:
         """kubelet's folder above those of all pods; None if this process cannot see it."""
-        for root in self._hierarchies():
-            found = _kubepods(root, _DEEPEST)
-            if found:
-                return found
-        return None
+        found = self._find()
+        return found[0] if found else None
 
     def _names(self, uid: str, group: str, *, deep: bool) -> set[str] | None:
         """The containers of the group's processes, none for the pod's own processes; None if one cannot be attributed."""
@@ -103,79 +178,106 @@ class HostProcesses:
         return b""
 
     def _groups(self, uids: Set[str]) -> dict[str, list[str]] | None:
-        """Pod UID → its control groups; None if this process cannot see any pod's groups."""
-        for root in self._hierarchies():
-            found: dict[str, list[str]] = {}
-            if _collect(root, uids, found, _DEEPEST):
-                self._blind = False
-                return found
-        if not self._blind:
-            self._blind = True
-            log.error(
-                "this process sees no control groups of pods: it cannot release the units of orphaned pods. kubelet creates these "
-                "groups unless it runs with --cgroups-per-qos=false; this process needs to see the host's"
-            )
-        return None
+        """Pod UID → its control groups; None if this process cannot see kubelet's group for pods."""
+        roots = self._find()
+        if not roots:
+            if not self._blind:
+                self._blind = True
+                log.error(
+                    "this process sees no control groups of pods: it cannot release the units of orphaned pods. kubelet creates these "
+                    "groups unless it runs with --cgroups-per-qos=false; this process needs to see the host's"
+                )
+            return None
+        self._blind = False
+        found: dict[str, list[str]] = {}
+        for root in roots:
+            for name, path in self._of_root(root):
+                # In a QoS class or beside them.
+                for inner, group in [(name, path)] if _uid(name) else self._of_root(path):
+                    if (uid := _uid(inner)) in uids:
+                        found.setdefault(uid, []).append(group)
+        return found
 
-    def _hierarchies(self) -> Iterator[str]:
-        """Mount points of control groups: version 2, or the controllers of version 1."""
-        mounted: dict[str, str] = {}
-        for line in _read(f"{self._proc}/self/mountinfo").decode(errors="replace").splitlines():
-            left, _, right = line.partition(" - ")
+    def _find(self) -> Sequence[str]:
+        """kubelet's groups for all pods, the highest first. Two, where its settings have changed since the host has started."""
+        found = ((hierarchy, self._kubepods(hierarchy.mount)) for hierarchy in self._hierarchies())
+        self._known = next((one for one in found if one[1]), None)
+        self._known_at = self._clock()
+        return self._known[1] if self._known else ()
+
+    def _kubepods(self, mount: str) -> list[str]:
+        found: list[str] = []
+        level = [mount]
+        for _ in range(_DEEPEST):
+            below: list[str] = []
+            for name, path in (one for folder in level[:_MOST_GROUPS] for one in sorted(islice(self._of_root(folder), _MOST_GROUPS))):
+                if name == _KUBEPODS or _slice(name) == path[len(mount) :]:
+                    found.append(path)
+                elif not _OF_OTHERS.search(name):
+                    below.append(path)
+            level = below
+        return found
+
+    def _of_root(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Name and path of each folder in it that root has created."""
+        return ((name, path) for name, path in _entries(folder) if self._owner(path) == _ROOT)
+
+    def _hierarchies(self) -> Iterator[_Hierarchy]:
+        """The mounts of control groups: version 2, or the controllers of version 1."""
+        mounted: dict[str, _Hierarchy] = {}
+        for line in _read(f"{self._proc}/self/mountinfo").split(b"\n"):
+            left, _, right = line.partition(b" - ")
             before, kind = left.split(), right.split()
-            if len(before) > 4 and kind and kind[0] in ("cgroup", "cgroup2"):
-                names = ["2"] if kind[0] == "cgroup2" else kind[-1].split(",")
-                for name in names:
-                    mounted.setdefault(name, before[4].encode().decode("unicode_escape"))
+            if len(before) > 4 and kind and kind[0] in (b"cgroup", b"cgroup2"):
+                top, mount = (os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8) & 0xFF]), text)) for text in before[3:5])
+                for name in [""] if kind[0] == b"cgroup2" else os.fsdecode(kind[-1]).split(","):
+                    mounted.setdefault(name, _Hierarchy(name, mount, top))
         # If both are mounted, kubelet uses version 1, whose controllers have all pods each.
-        for name in ("memory", "pids", "devices", "cpu", "2"):
+        for name in ("memory", "pids", "devices", "cpu", ""):
             if name in mounted:
                 yield mounted[name]
 
 
-def _collect(folder: str, uids: Set[str], found: dict[str, list[str]], deep: int) -> bool:
-    """Collect the groups of these pods. Returns whether a pod's group, or kubelet's group for pods, is below this one."""
-    seen = False
-    for name, path in _entries(folder):
-        match = _POD.search(name)
-        if match is not None:
-            seen = True
-            uid = match.group(1).replace("_", "-")
-            if uid in uids:
-                found.setdefault(uid, []).append(path)
-        elif deep:
-            seen = _collect(path, uids, found, deep - 1) or seen or "kubepods" in name
-    return seen
+def _uid(name: str) -> str:
+    """The UID of the pod whose group has this name, "" for any other."""
+    match = _POD.fullmatch(name)
+    return match.group(1).replace("_", "-") if match else ""
 
 
-def _kubepods(folder: str, deep: int) -> str | None:
-    """The first folder of kubelet for pods, whatever is above it."""
-    entries = _entries(folder)
-    for name, path in entries:
-        if _KUBEPODS.search(name):
-            return path
-    return next(filter(None, (_kubepods(path, deep - 1) for _, path in entries)), None) if deep else None
+def _slice(name: str) -> str | None:
+    """Where systemd has the slice for all pods of this name, below the top: `a-b.slice` is in `a.slice`. None for any other name."""
+    match = _KUBEPODS_SLICE.fullmatch(name)
+    if match is None:
+        return None
+    parts = match.group(1).split("-") if match.group(1) else []
+    above = ["-".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return "".join(f"/{part}.slice" for part in above) + f"/{name}"
 
 
 def _members(group: str, *, deep: bool = True) -> Iterator[str]:
-    """The processes in a control group; deep: and in the groups below it."""
-    yield from _read(f"{group}/cgroup.procs").decode().split()
-    if deep:
-        for path in _below(group):
-            yield from _members(path)
+    """The processes in a control group; deep: and in the groups below it, then _UNSEEN where these are too many."""
+    groups, seen = [group], 0
+    while groups and seen < _MOST_GROUPS:
+        seen += 1
+        at = groups.pop()
+        yield from _read(f"{at}/cgroup.procs").decode(errors="replace").split()
+        if deep:
+            groups += islice(_below(at), _MOST_GROUPS - len(groups))
+    if groups:
+        yield _UNSEEN
 
 
-def _below(group: str) -> list[str]:
-    return [path for _, path in _entries(group)]
+def _below(group: str) -> Iterator[str]:
+    return (path for _, path in _entries(group))
 
 
-def _entries(folder: str) -> list[tuple[str, str]]:
+def _entries(folder: str) -> Iterator[tuple[str, str]]:
     """Name and path of each folder in it; none if it does not exist."""
     try:
         with os.scandir(folder) as entries:
-            return [(entry.name, entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            yield from ((entry.name, entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
-        return []
+        return
 
 
 def _threads(folder: str) -> Iterator[str]:
