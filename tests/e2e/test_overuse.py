@@ -5,18 +5,21 @@ whose token is stolen from a node."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from e2e.api import Api, ApiError, Json
 from e2e.clients import DRY, forbidden, own_token, somebody, with_token
-from e2e.cluster import Cluster, allocation
+from e2e.cluster import CONTROL_PLANE, Cluster, allocation, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE
 from e2e.test_card_health import card
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+EVICTIONS = "gpushare/evictions"
 EVICTION = "/api/v1/namespaces/default/pods/{}/eviction"
 
 
@@ -91,9 +94,14 @@ def test_the_pod_that_exceeds_is_evicted_as_soon_as_its_budget_allows(evicting: 
 
     evicting.until("the pod is evicted", gone, 180)
     assert evicting.pod("modest")["metadata"]["uid"] == uid
-    assert "gpushare/evict" not in evicting.pod("modest")["metadata"]["annotations"]
     assert reasons(evicting, "modest").isdisjoint({"GPUShareEvicted", "GPUShareNotEvicted", "GPUShareMemoryExceeded"})
     evicting.clear()
+
+
+def requesting(*uids: str) -> Json:
+    """The node's annotation with requests for these pods, on its first card, for as long as requests count."""
+    pods = [{"uid": uid, "card": 0, "used": 5000, "requested": 1024, "seconds": 60} for uid in uids]
+    return {"metadata": {"annotations": {EVICTIONS: json.dumps({"v": 1, "until": int(time.time()) + 90, "pods": pods})}}}
 
 
 def test_the_token_of_a_node_evicts_nobody_and_asks_for_its_own_pods_only(evicting: Cluster, token_of_node: Api) -> None:
@@ -105,31 +113,29 @@ def test_the_token_of_a_node_evicts_nobody_and_asks_for_its_own_pods_only(evicti
         with pytest.raises(ApiError) as rejected:
             token_of_node.create(EVICTION.format(name), eviction(name))
         assert rejected.value.status == 403
-    request = {"metadata": {"annotations": {"gpushare/evict": "{}"}}}
-    token_of_node.patch("/api/v1/namespaces/default/pods/here/status", request)
-    with pytest.raises(ApiError, match="only its own node and the pods that are bound to it"):
-        token_of_node.patch("/api/v1/namespaces/default/pods/there/status", request)
+    assert "cannot patch" in forbidden(lambda: token_of_node.patch(f"/api/v1/nodes/{other}/status", requesting(), **DRY))
+    since = evicting.on(CONTROL_PLANE, "date", "+@%s").strip()
+    wanted = requesting(evicting.pod("there")["metadata"]["uid"])
+
+    def rejected_by_the_extender() -> bool:
+        # The device plugin withdraws within seconds what it has not asked for itself.
+        token_of_node.patch(f"/api/v1/nodes/{NODE}/status", wanted)
+        log = evicting.on(CONTROL_PLANE, "journalctl", "-o", "cat", "-u", "gpushare-extender", "--since", since)
+        return f"pod default/there on node {other} is not evicted: it is on node {other}, and node {NODE} requests it" in log
+
+    evicting.until("the extender says that it does not follow", rejected_by_the_extender, 60)
+    assert "deletionTimestamp" not in evicting.pod("there")["metadata"]
     evicting.clear()
 
 
 def test_a_request_of_a_node_that_keeps_it_no_longer_ends(evicting: Cluster, token_of_node: Api) -> None:
-    evicting.create(pod("here", memory=1, node=NODE))
-    evicting.until_running("here")
-    token_of_node.patch("/api/v1/namespaces/default/pods/here/status", {"metadata": {"annotations": {"gpushare/evict": "{}"}}})
-    evicting.until(
-        "the device plugin withdraws what is not due", lambda: "gpushare/evict" not in evicting.pod("here")["metadata"]["annotations"], 60
-    )
-    evicting.clear()
+    token_of_node.patch(f"/api/v1/nodes/{NODE}/status", {"metadata": {"annotations": {EVICTIONS: "{}"}}})
+    evicting.until("the device plugin withdraws what is not due", lambda: EVICTIONS not in annotations_of(evicting.node(NODE)), 60)
 
 
 def test_tenants_neither_request_nor_withdraw_an_eviction(evicting: Cluster) -> None:
-    evicting.create(pod("here", memory=1, node=NODE))
+    path, request = f"/api/v1/nodes/{NODE}", requesting("u")
     administrator = somebody(evicting, "admin", "system:masters")
-    path = "/api/v1/namespaces/default/pods/here"
-    assert "only gpushare sets" in forbidden(
-        lambda: somebody(evicting, "system:serviceaccount:kube-system:anybody", "system:masters").patch(
-            path, {"metadata": {"annotations": {"gpushare/evict": "{}"}}}, **DRY
-        )
-    )
-    administrator.patch(path, {"metadata": {"annotations": {"gpushare/evict": "{}"}}}, **DRY)
-    evicting.clear()
+    anybody = somebody(evicting, "system:serviceaccount:kube-system:anybody", "system:masters")
+    assert "only gpushare sets" in forbidden(lambda: anybody.patch(path, request, **DRY))
+    administrator.patch(path, request, **DRY)

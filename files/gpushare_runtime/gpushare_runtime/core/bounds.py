@@ -32,6 +32,8 @@ MOST_CARDS_BYTES: Final = 32 * 1024
 """Characters of `gpushare/cards`; 16 cards are 4 KiB."""
 MOST_REPORT_BYTES: Final = 64 * 1024
 """Characters of anything else that a node says at once, such as `gpushare/held`; a pod there has about 150."""
+MOST_EVICTIONS: Final = 64
+"""Pods in `gpushare/evictions`; if more exceed their units, they follow when these are gone."""
 MOST_TEXT: Final = 512
 """Characters of one text of a node, such as a card's health."""
 

@@ -14,6 +14,7 @@ from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.constraints import NO_CONTEXT, selects
 from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Share
+from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
 
@@ -42,6 +43,7 @@ class NodeRecord:
     """What a node reports of itself, in its metadata.
 
     inventory: None with error "" when no device plugin has published any cards; model, placement: its labels, "" without.
+    evictions: makes no difference to the ledger.
     """
 
     name: str
@@ -50,6 +52,7 @@ class NodeRecord:
     held: Held = NOTHING_HELD
     model: str = ""
     placement: str = ""
+    evictions: Evictions = field(default=NO_EVICTIONS, compare=False)
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
-from gpushare_runtime.core.bounds import MOST_TEXT
 from gpushare_runtime.core.constraints import RULES_PREFIX, Labels, labels_of
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldError
+from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions, EvictionsError
 from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.core.request import Request, RequestError, parse_request
 
@@ -94,10 +94,8 @@ class PodReader:
         mirror = protocol.ANNOTATION_MIRROR in annotations
         allocation = None if mirror else self._allocation(metadata, annotations, node, request, asked)
         terminating = bool(metadata.get("deletionTimestamp"))
-        # Anybody may write it into a pod of his own; a request is shorter.
-        evict = str(annotations.get(protocol.ANNOTATION_EVICT, ""))[:MOST_TEXT]
         priority, alive = _priority_of(spec), _alive(metadata, status)
-        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror, evict)
+        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror)
 
     def _request(self, pod: Mapping[str, Any], asked: str) -> Request | None:
         """Of a pod on a node, read once for all pods that ask in the same words. RequestError."""
@@ -238,7 +236,7 @@ def _priority_of(spec: Mapping[str, Any]) -> int:
 class NodeTexts:
     """What is of ours in a node's metadata, before it is read: that takes longer than all else that is done for an event.
 
-    cards, held: the annotations, None without; error: why it cannot be read, "" if it may be.
+    cards, held, evictions: the annotations, None without; error: why it cannot be read, "" if it may be.
     """
 
     name: str
@@ -246,6 +244,7 @@ class NodeTexts:
     held: str | None = None
     model: str = ""
     placement: str = ""
+    evictions: str | None = None
     error: str = ""
 
     def read(self) -> NodeRecord:
@@ -260,7 +259,7 @@ class NodeTexts:
         except HeldError as found:
             # Some of its cards are in use, and nobody knows how much.
             inventory, error = None, f"annotation {protocol.ANNOTATION_HELD} cannot be used: {found}"
-        return NodeRecord(self.name, inventory, error, held, self.model, self.placement)
+        return NodeRecord(self.name, inventory, error, held, self.model, self.placement, _evictions(self.evictions))
 
 
 def node_texts(node: Mapping[str, Any]) -> NodeTexts:
@@ -273,6 +272,7 @@ def node_texts(node: Mapping[str, Any]) -> NodeTexts:
         annotations.get(protocol.ANNOTATION_HELD),
         labels.get(protocol.LABEL_MODEL, ""),
         labels.get(protocol.LABEL_PLACEMENT, ""),
+        annotations.get(protocol.ANNOTATION_EVICTIONS),
     )
 
 
@@ -294,3 +294,11 @@ def unreadable_node(node: Mapping[str, Any]) -> NodeTexts:
 def unreadable_texts(name: str) -> NodeTexts:
     """For the node of that name, if its texts cannot be read."""
     return NodeTexts(name, error="metadata cannot be read; the log of gpushare-extender has the error")
+
+
+def _evictions(text: str | None) -> Evictions:
+    """An error here is no reason to place no pods on the node."""
+    try:
+        return Evictions.from_json(text) if text else NO_EVICTIONS
+    except EvictionsError as error:
+        return Evictions(error=f"annotation {protocol.ANNOTATION_EVICTIONS} cannot be used: {error}")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which pods use more of a card than their units and for how long, and the request for the eviction of such a pod. Pure.
+"""Which pods use more of a card than their units and for how long, and the requests for the eviction of such pods. Pure.
 
 A node cannot be trusted with the right to evict pods: RBAC knows no nodes, and an Eviction does not carry its pod's node. So the device
-plugin writes a request into an annotation of the pod, which a policy allows on pods of its own node only, and the extender evicts.
+plugin writes its requests into an annotation of its node, which a policy allows to nobody else, and the extender evicts pods of that node
+only. They are not on the pods: whoever owns a pod could fill its annotations, so that no request has room.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import json
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from gpushare_runtime.core.bounds import natural, read_versioned
+from gpushare_runtime.core.bounds import MOST_EVICTIONS, natural, read_versioned, typed
 
 VERSION: Final = 1
 READINGS: Final = 2
@@ -23,7 +23,7 @@ READINGS: Final = 2
 ENDS_BELOW: Final = 0.95
 """It ends below this part of the units."""
 REQUEST_SECONDS: Final = 90.0
-"""How long a request counts, unless it is renewed: the device plugin that wrote it may be gone."""
+"""How long requests count, unless they are renewed: the device plugin that wrote them may be gone."""
 # Two hosts' clocks differ by less.
 _CLOCKS_DIFFER: Final = 30.0
 _LATEST: Final = 2**40
@@ -79,23 +79,19 @@ class Overuse:
         return {key: excess for key, excess in self.reported().items() if now - excess.since >= seconds}
 
 
-class EvictionRequestError(ValueError):
-    """A `gpushare/evict` annotation that cannot be used; the message says what was found and expected."""
+class EvictionsError(ValueError):
+    """A `gpushare/evictions` annotation that cannot be used; the message says what was found and expected."""
 
 
 @dataclass(frozen=True)
 class EvictionRequest:
-    """card: NVML's index; used, requested: MiB there; seconds: for how long; until: Unix time at which it ends unless it is renewed."""
+    """uid: the pod's; card: NVML's index; used, requested: MiB there; seconds: for how long."""
 
+    uid: str
     card: int
     used: int
     requested: int
     seconds: int
-    until: int
-
-    def in_force(self, now: float) -> bool:
-        """Whether it counts at this Unix time. What ends too late was written by a clock that cannot be trusted."""
-        return now < self.until <= now + REQUEST_SECONDS + _CLOCKS_DIFFER
 
     @property
     def cause(self) -> str:
@@ -105,14 +101,40 @@ class EvictionRequest:
     def __str__(self) -> str:
         return f"{self.cause}, for {self.seconds} s; now {self.used} MiB"
 
+
+_NUMBERS: Final = ("card", "used", "requested", "seconds")
+
+
+@dataclass(frozen=True)
+class Evictions:
+    """The annotation's content. until: Unix time at which it ends unless it is renewed; error: why it cannot be used, "" if it can."""
+
+    requests: tuple[EvictionRequest, ...] = ()
+    until: int = 0
+    error: str = ""
+
+    def in_force(self, now: float) -> bool:
+        """Whether it counts at this Unix time. What ends too late was written by a clock that cannot be trusted."""
+        return now < self.until <= now + REQUEST_SECONDS + _CLOCKS_DIFFER
+
     def to_json(self) -> str:
         """The annotation's value."""
-        fields = {name: getattr(self, name) for name in ("card", "used", "requested", "seconds", "until")}
-        return json.dumps({"v": VERSION, **fields}, separators=(",", ":"))
+        pods = [{"uid": one.uid, **{name: getattr(one, name) for name in _NUMBERS}} for one in self.requests]
+        return json.dumps({"v": VERSION, "until": self.until, "pods": pods}, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> EvictionRequest:
-        """Parse the annotation. EvictionRequestError."""
-        data = read_versioned(text, VERSION, EvictionRequestError)
-        number = partial(natural, data, where="", error=EvictionRequestError)
-        return cls(number("card"), number("used"), number("requested"), number("seconds"), number("until", most=_LATEST))
+    def from_json(cls, text: str) -> Evictions:
+        """Parse the annotation. EvictionsError. Unknown fields are ignored; of two requests for a pod the last one counts."""
+        data = read_versioned(text, VERSION, EvictionsError)
+        pods: list[object] = typed(data, "pods", list, error=EvictionsError)
+        if len(pods) > MOST_EVICTIONS:
+            raise EvictionsError(f"it lists {len(pods)} pods; expected at most {MOST_EVICTIONS}")
+        found: dict[str, EvictionRequest] = {}
+        for place, entry in enumerate(pods):
+            where = f"pods[{place}]"
+            uid: str = typed(entry, "uid", str, where, error=EvictionsError)
+            found[uid] = EvictionRequest(uid, *(natural(entry, name, where, error=EvictionsError) for name in _NUMBERS))
+        return cls(tuple(found.values()), natural(data, "until", most=_LATEST, error=EvictionsError))
+
+
+NO_EVICTIONS: Final = Evictions()

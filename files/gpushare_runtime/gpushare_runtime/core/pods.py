@@ -72,7 +72,6 @@ class AllocatedPod:
     terminating: it has a deletionTimestamp.
     alive: by its last state it may have processes: it is not ended by kubelet, or not all its containers have ended.
     mirror: it is the API's copy of a static pod, which anybody may create; only its node can report what it has.
-    evict: the annotation by which its node requests its eviction, "" without; see overuse.py.
     """
 
     uid: str
@@ -86,7 +85,6 @@ class AllocatedPod:
     terminating: bool = False
     alive: bool = False
     mirror: bool = False
-    evict: str = ""
 
     @property
     def whole(self) -> bool:

@@ -26,9 +26,6 @@ ANNOTATION_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 # Pod annotation, written by the extender on a pending pod so that kube-scheduler retries it; value: when.
 ANNOTATION_REQUEUED: Final = "gpushare/requeued"
 
-# Pod annotation, written by the device plugin of the pod's node: the extender should evict it. See overuse.py.
-ANNOTATION_EVICT: Final = "gpushare/evict"
-
 # Pod annotation of the API's copy of a static pod: by it kubelet knows the pod. Anybody may write it who may set spec.nodeName.
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
 
@@ -61,6 +58,8 @@ LABEL_MODEL: Final = "aliyun.accelerator/nvidia_name"
 # Node annotations, written by the device plugin.
 ANNOTATION_CARDS: Final = "gpushare/cards"
 ANNOTATION_HELD: Final = "gpushare/held"
+# The pods of this node that the extender should evict. See overuse.py.
+ANNOTATION_EVICTIONS: Final = "gpushare/evictions"
 # Node annotation, written by an administrator: cards (NVML index or UUID, with commas; "all") that take no new pods.
 ASK_CORDON: Final = "gpushare/cordon"
 

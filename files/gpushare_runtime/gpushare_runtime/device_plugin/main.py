@@ -132,7 +132,7 @@ class DevicePlugin:
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         specs = self._cdi(self._events)
         assigner = Assigner(self.node, self._client, self.counters, self._events, time.time_ns)
-        evictions = EvictionRequests(self.node, self._client, self._memory, self._settings.overuse, self._settings.overuse_grace)
+        evictions = EvictionRequests(self.node, publisher, self._memory, self._settings.overuse, self._settings.overuse_grace)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import NodeTexts, PodReader, node_texts, unreadable_node, unreadable_pod
+from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
@@ -76,7 +77,7 @@ class Cluster:
         self.on_capacity_freed: Callable[[], None] = lambda: None
         self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda pod: None
         self._pending: dict[str, PendingPod | InvalidPod] = {}
-        self._to_evict: dict[str, AllocatedPod] = {}
+        self._evictions: dict[str, Evictions] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
 
     def _capacity_freed(self) -> None:
@@ -89,9 +90,14 @@ class Cluster:
         return self._pending
 
     @property
-    def to_evict(self) -> Mapping[str, AllocatedPod]:
-        """The pods of which a node requests the eviction, by UID."""
-        return self._to_evict
+    def evictions(self) -> Mapping[str, Evictions]:
+        """What nodes request, by node."""
+        return self._evictions
+
+    def bound(self, uid: str) -> AllocatedPod | None:
+        """The pod that the watch has shown on a node with cards, and not its end."""
+        unseen = uid in self.ledger.in_flight or self.ledger.is_held_until(uid)
+        return None if unseen else self.ledger.pod(uid)
 
     def replace_pods(self, records: list[PodRecord]) -> None:
         """All pods, from a fresh list."""
@@ -102,7 +108,6 @@ class Cluster:
         self._pending.clear()
         self._pending.update((record.uid, record) for record in records if isinstance(record, (PendingPod, InvalidPod)))
         allocated = [record for record in records if isinstance(record, AllocatedPod)]
-        self._to_evict = {record.uid: record for record in allocated if record.evict}
         existing = {record.uid for record in records if not isinstance(record, FinishedPod)}
         # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
         younger = self.ledger.in_flight - seen - existing
@@ -124,9 +129,6 @@ class Cluster:
         """One pod was "ADDED", "MODIFIED" or "DELETED"."""
         if kind == "ADDED":
             self._observe_requests([record])
-        self._to_evict.pop(record.uid, None)
-        if kind != "DELETED" and isinstance(record, AllocatedPod) and record.evict:
-            self._to_evict[record.uid] = record
         known = self._pending.get(record.uid)
         if (isinstance(known, PendingPod) and known.nominated) or (isinstance(record, PendingPod) and record.nominated):
             self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)
@@ -189,6 +191,7 @@ class Cluster:
     def replace_nodes(self, records: list[NodeRecord]) -> None:
         """All nodes, from a fresh list."""
         names = {record.name for record in records}
+        self._evictions.clear()
         for name in [name for name in self.ledger.nodes if name not in names]:
             self.ledger.set_node(NodeRecord(name, None))
         for record in records:
@@ -222,6 +225,9 @@ class Cluster:
             del self._sent[uid]
 
     def _set(self, record: NodeRecord) -> None:
+        self._evictions.pop(record.name, None)
+        if record.evictions != NO_EVICTIONS:
+            self._evictions[record.name] = record.evictions
         node = self.ledger.node(record.name)
         before = node.record if node is not None else NodeRecord(record.name, None)
         if before == record or (node is None and record.inventory is None and not record.error):

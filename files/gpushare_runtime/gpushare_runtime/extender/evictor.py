@@ -17,14 +17,18 @@ from typing import Final, NoReturn, Protocol
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.overuse import EvictionRequest, EvictionRequestError
+from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
+from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics import family
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
 log = logging.getLogger(__name__)
+# A node may write other requests as often as it likes.
+rejections = logging.getLogger(f"{__name__}.rejections")
+rejections.addFilter(RateLimit(most=20))
 
 INTERVAL_SECONDS: Final = 1.0
 FIRST_WAIT: Final = 5.0
@@ -45,20 +49,16 @@ class Events(Protocol):
     def __call__(self, pod: AllocatedPod, reason: str, message: str) -> None: ...
 
 
-def rejected(pod: AllocatedPod, now: float) -> str:
-    """Why a request is not followed at this Unix time; "" if it is."""
-    try:
-        request = EvictionRequest.from_json(pod.evict)
-    except EvictionRequestError as error:
-        return f"annotation {protocol.ANNOTATION_EVICT} cannot be used: {error}"
+def rejected(pod: AllocatedPod, node: str, request: EvictionRequest) -> str:
+    """Why a node's request is not followed; "" if it is."""
+    if pod.node != node:
+        return f"it is on node {pod.node}, and node {node} requests it"
     if pod.mirror:
         return "it is a static pod, which kubelet would start again"
     if pod.whole:
         return "it has whole cards, which it shares with nobody"
     if pod.allocation is not None and request.card not in pod.allocation.by_card:
         return f"it has nothing of card {request.card}"
-    if not request.in_force(now):
-        return f"the request ends at {request.until} (Unix time), and it is {int(now)}: renew it, and check the clocks of both hosts"
     return ""
 
 
@@ -80,37 +80,50 @@ class Evictor:
         self._now = now
         self._clock = clock
         self._waits: dict[str, tuple[float, Backoff]] = {}
-        self._said: dict[str, str] = {}
+        self._said: set[str] = set()
         self._results: Counter[str] = Counter()
 
     async def run(self, client: KubeClient) -> NoReturn:
         """Never returns; cancel it."""
         while True:
             if self._active():
-                for pod in self.due():
-                    await self._evict(client, pod)
+                for pod, request in self.due():
+                    await self._evict(client, pod, request)
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    def due(self) -> list[AllocatedPod]:
-        """The pods to evict now. A request that is not followed is logged once."""
-        pods = dict(self._cluster.to_evict)
-        self._waits = {uid: wait for uid, wait in self._waits.items() if uid in pods}
-        self._said = {uid: why for uid, why in self._said.items() if uid in pods}
-        found = []
-        for uid, pod in pods.items():
-            if pod.terminating:
+    def due(self) -> list[tuple[AllocatedPod, EvictionRequest]]:
+        """The pods to evict now. What is not followed is logged once."""
+        followed: dict[str, tuple[AllocatedPod, EvictionRequest]] = {}
+        said: set[str] = set()
+        for node, evictions in self._cluster.evictions.items():
+            why = self._unusable(evictions)
+            if why:
+                said.add(f"node {node} requests evictions, and they are not followed: {why}")
                 continue
-            why = rejected(pod, self._now())
-            if why and self._said.get(uid) != why:
-                log.warning("pod %s/%s on node %s is not evicted: %s", pod.namespace, pod.name, pod.node, why)
-            self._said[uid] = why
-            if not why and (uid not in self._waits or self._clock() >= self._waits[uid][0]):
-                found.append(pod)
-        return found
+            for request in evictions.requests:
+                pod = self._cluster.bound(request.uid)
+                if pod is None or pod.terminating:
+                    continue
+                why = rejected(pod, node, request)
+                if why:
+                    said.add(f"pod {pod.namespace}/{pod.name} on node {pod.node} is not evicted: {why}")
+                else:
+                    followed[pod.uid] = pod, request
+        for text in sorted(said - self._said):
+            rejections.warning("%s", text)
+        self._said = said
+        self._waits = {uid: wait for uid, wait in self._waits.items() if uid in followed}
+        return [one for uid, one in followed.items() if uid not in self._waits or self._clock() >= self._waits[uid][0]]
 
-    async def _evict(self, client: KubeClient, pod: AllocatedPod) -> None:
+    def _unusable(self, evictions: Evictions) -> str:
+        now = self._now()
+        if evictions.error or evictions.in_force(now):
+            return evictions.error
+        when = "ended" if evictions.until <= now else "end only"
+        return f"they {when} at {evictions.until} (Unix time); check the device plugin there, and the clocks of both hosts"
+
+    async def _evict(self, client: KubeClient, pod: AllocatedPod, request: EvictionRequest) -> None:
         name = f"{pod.namespace}/{pod.name}"
-        request = EvictionRequest.from_json(pod.evict)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

@@ -92,6 +92,7 @@ def test_a_text_is_as_long_as_it_may_be() -> None:
         ("reference/permissions", "request GPU resources | {MOST_CONTAINERS} |"),
         ("reference/permissions", "cards of a node | {MOST_CARDS} |"),
         ("reference/permissions", "| `gpushare/held` | {MOST_HELD} entries and {MOST_HELD} rejections"),
+        ("reference/permissions", "| `gpushare/evictions` | {MOST_EVICTIONS} pods"),
         ("reference/permissions", "texts of a node | {MOST_TEXT} printable characters"),
         ("reference/permissions", "at most {QUOTED} characters of an invalid input"),
         ("reference/permissions", "for {UNKNOWN_SECONDS:.0f} s with each"),

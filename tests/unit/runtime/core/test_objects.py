@@ -12,10 +12,9 @@ import pytest
 
 from gpushare_runtime.core import objects, protocol
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.bounds import MOST_TEXT
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
-from gpushare_runtime.core.overuse import EvictionRequest
+from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.cache import FORCED_SECONDS, Cluster
 from unit.runtime.pods import container, inventory, pod
@@ -138,12 +137,18 @@ def test_only_its_node_can_say_what_a_static_pod_has() -> None:
     assert not record.mirror
 
 
-def test_a_request_for_eviction_is_kept_and_of_a_long_text_only_its_beginning() -> None:
-    request = EvictionRequest(card=0, used=9000, requested=8192, seconds=60, until=1_700_000_000).to_json()
-    for text, kept in ((request, request), ("x" * 100_000, "x" * MOST_TEXT)):
-        record = PodReader()(bound(container(mem=8), annotations={"gpushare/evict": text, "ALIYUN_COM_GPU_MEM_IDX": "0"}))
-        assert isinstance(record, AllocatedPod)
-        assert record.evict == kept
+def test_requests_for_evictions_are_read_from_the_node_and_their_fault_is_no_fault_of_its_cards() -> None:
+    evictions = Evictions((EvictionRequest("u", 0, 9000, 8192, 60),), 1_700_000_000)
+    cards = inventory(16)
+    for text, read in (
+        (evictions.to_json(), evictions),
+        ("", Evictions()),
+        ('{"v":1,"pods":7}', Evictions(error="annotation gpushare/evictions cannot be used: pods must be list, found 7")),
+    ):
+        annotations = {"gpushare/cards": cards.to_json(), "gpushare/evictions": text}
+        record = read_node({"metadata": {"name": "n", "annotations": annotations}})
+        assert (record.evictions, record.inventory, record.error) == (read, cards, "")
+        assert record == NodeRecord("n", cards), "nothing that the ledger has to take"
 
 
 def test_more_than_any_machine_has_is_counted_as_that() -> None:

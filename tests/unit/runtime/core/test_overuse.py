@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.overuse import ENDS_BELOW, READINGS, EvictionRequest, EvictionRequestError, Overuse
+from gpushare_runtime.core.bounds import MOST_EVICTIONS
+from gpushare_runtime.core.overuse import ENDS_BELOW, NO_EVICTIONS, READINGS, EvictionRequest, Evictions, EvictionsError, Overuse
 
 KEY = ("pod", "card")
 DUE = 1000
@@ -61,10 +65,23 @@ def test_who_has_no_units_any_more_is_forgotten() -> None:
     assert overuse.lasting(0, 3.0) == {}
 
 
-def test_a_request_is_read_as_it_was_written() -> None:
-    request = EvictionRequest(3, 5000, 4096, 60, 1_800_000_000)
-    assert EvictionRequest.from_json(request.to_json()) == request
-    assert str(request) == "it uses more than the 4096 MiB of card 3 that it requested, for 60 s; now 5000 MiB"
+REQUEST = EvictionRequest("u", 3, 5000, 4096, 60)
+ENTRY = '{"uid":"u","card":3,"used":5000,"requested":4096,"seconds":60}'
+
+
+def test_requests_are_read_as_they_were_written() -> None:
+    assert str(REQUEST) == "it uses more than the 4096 MiB of card 3 that it requested, for 60 s; now 5000 MiB"
+    for requests in ((), (REQUEST,), tuple(replace(REQUEST, uid=f"{number:036d}") for number in range(MOST_EVICTIONS))):
+        text = Evictions(requests, 1_800_000_000).to_json()
+        assert Evictions.from_json(text) == Evictions(requests, 1_800_000_000)
+        assert len(text) < 10_000
+    assert Evictions.from_json(f'{{"v":1,"until":7,"pods":[{ENTRY}],"more":1}}') == Evictions((REQUEST,), 7)
+    again = ENTRY.replace("5000", "6000")
+    assert Evictions.from_json(f'{{"v":1,"until":7,"pods":[{ENTRY},{again}]}}') == Evictions((replace(REQUEST, used=6000),), 7)
+
+
+def changed(old: str, new: str) -> str:
+    return f'{{"v":1,"until":7,"pods":[{ENTRY},{ENTRY.replace(old, new)}]}}'
 
 
 @pytest.mark.parametrize(
@@ -72,18 +89,56 @@ def test_a_request_is_read_as_it_was_written() -> None:
     [
         ("", "not JSON"),
         ('{"v":2}', "version 2 is not known"),
-        ('{"v":1,"card":-1,"used":1,"requested":1,"seconds":1,"until":1}', "card must not be negative, found -1"),
-        ('{"v":1,"card":0,"used":"1","requested":1,"seconds":1,"until":1}', "used must be int, found '1'"),
-        ('{"v":1,"card":0,"used":1,"requested":1,"seconds":1,"until":1e9}', "until must be int"),
-        ('{"v":1,"card":0,"used":1,"requested":1,"seconds":1}', "until must be int, found None"),
-        ("[" * 50_000, "not JSON"),
+        ('{"v":1,"until":7}', "pods must be list, found None"),
+        ('{"v":1,"until":7,"pods":{}}', "pods must be list"),
+        ('{"v":1,"until":7,"pods":[[]]}', r"pods\[0\] must be an object"),
+        ('{"v":1,"pods":[]}', "until must be int, found None"),
+        ('{"v":1,"until":1e9,"pods":[]}', "until must be int"),
+        ('{"v":1,"until":1099511627777,"pods":[]}', "until must be at most"),
+        (changed('"card":3', '"card":-1'), r"pods\[1\].card must not be negative, found -1"),
+        (changed("5000", '"1"'), r"pods\[1\].used must be int, found '1'"),
+        (changed(',"seconds":60', ""), r"pods\[1\].seconds must be int, found None"),
+        (changed("4096", "2147483648"), r"pods\[1\].requested must be at most"),
+        (changed('"u"', '"\\u001b"'), r"pods\[1\].uid must be a short text"),
+        (changed('"u"', f'"{"u" * 600}"'), r"pods\[1\].uid must be a short text"),
+        (f'{{"v":1,"until":7,"pods":[{",".join([ENTRY] * 65)}]}}', "it lists 65 pods; expected at most 64"),
+        ("[" * 60_000, "not JSON"),
+        (" " * 65_537, "65537 characters are more than a node has to say; expected at most 65536"),
     ],
 )
-def test_a_request_that_cannot_be_read_is_none(text: str, said: str) -> None:
-    with pytest.raises(EvictionRequestError, match=said):
-        EvictionRequest.from_json(text)
+def test_requests_that_cannot_be_read_are_none(text: str, said: str) -> None:
+    with pytest.raises(EvictionsError, match=said):
+        Evictions.from_json(text)
+
+
+VALUES = st.sampled_from([0, -1, 1, 60, 2**31 - 1, 2**31, 2**70, 1.5, True, None, "", "u", "\x1b", "x" * 600, [], {}])
+ENTRIES = st.fixed_dictionaries({}, optional=dict.fromkeys(("uid", "card", "used", "requested", "seconds", "other"), VALUES)) | VALUES
+ANNOTATIONS = (
+    st.fixed_dictionaries(
+        {"v": st.sampled_from([1, 1, 1, 2, "1", None])},
+        optional={"until": VALUES, "pods": st.lists(ENTRIES | st.just(json.loads(ENTRY)), max_size=70) | VALUES},
+    ).map(json.dumps)
+    | st.text(max_size=200)
+    | st.builds(lambda cut, text: text[:cut], st.integers(0, 200), st.just(changed("u", "v")))
+)
+
+
+@given(ANNOTATIONS)
+def test_whatever_a_node_writes_is_bounded_requests_or_one_error(text: str) -> None:
+    try:
+        found = Evictions.from_json(text)
+    except EvictionsError as error:
+        found, said = NO_EVICTIONS, str(error)
+    else:
+        said = ""
+    assert len(said) < 400
+    assert len({one.uid for one in found.requests}) == len(found.requests) <= MOST_EVICTIONS
+    assert said or Evictions.from_json(found.to_json()) == found
+    for one in found.requests:
+        assert len(one.uid) <= 512
+        assert all(0 <= number < 2**31 for number in (one.card, one.used, one.requested, one.seconds))
 
 
 @pytest.mark.parametrize(("until", "counts"), [(999, False), (1000, False), (1001, True), (1090, True), (1120, True), (1121, False)])
-def test_a_request_ends_and_cannot_last(until: int, counts: bool) -> None:
-    assert EvictionRequest(0, 2, 1, 60, until).in_force(1000.0) is counts
+def test_requests_end_and_cannot_last(until: int, counts: bool) -> None:
+    assert Evictions((), until).in_force(1000.0) is counts

@@ -6,19 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from gpushare_runtime.core.overuse import EvictionRequest
+from gpushare_runtime.core.overuse import EvictionRequest, Evictions, Excess
 from gpushare_runtime.device_plugin.gpu import pod_memory
 from gpushare_runtime.device_plugin.publish import eviction_requests
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import World, path_of, world
+from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
 from unit.runtime.device_plugin.test_plugin import running
 from unit.runtime.device_plugin.test_pod_limits import admitted
 from unit.runtime.device_plugin.test_pod_memory import uses
-from unit.runtime.kube.fake_api import fail, until
+from unit.runtime.kube.fake_api import fail, status, until
 
 GIB = 1024
 EVICT: dict[str, Any] = {"overuse": "evict", "overuse_grace": 0}
@@ -30,9 +33,15 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction_requests, "INTERVAL_SECONDS", 0.02)
 
 
+def evictions(it: World) -> Evictions | None:
+    """The node's annotation."""
+    text = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/evictions")
+    return Evictions.from_json(text) if text else None
+
+
 def requested(it: World, pod: dict[str, Any]) -> EvictionRequest | None:
-    text = it.annotations(pod).get("gpushare/evict")
-    return EvictionRequest.from_json(text) if text else None
+    found = evictions(it)
+    return next((one for one in found.requests if one.uid == pod["metadata"]["uid"]), None) if found else None
 
 
 @running
@@ -66,17 +75,16 @@ async def test_nothing_is_requested_before_the_grace_is_over_and_with_report_nev
 
 
 @running
-async def test_a_request_of_a_former_process_ends_where_nothing_is_due() -> None:
-    async with world(16 * GIB, overuse="report") as it:
-        await it.registered()
-        left = EvictionRequest(0, 5000, 4096, 60, 1_800_000_000).to_json()
-        pod = memory(it.inventory, 0, 4, annotations={"gpushare/evict": left})
-        await admitted(it, pod)
-        await until(lambda: requested(it, pod) is None)
+async def test_requests_of_a_former_process_end_where_nothing_is_due() -> None:
+    for left in (Evictions((EvictionRequest("u", 0, 5000, 4096, 60),), 1_800_000_000).to_json(), "odd"):
+        async with world(16 * GIB, overuse="report") as it:
+            await it.registered()
+            await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/evictions": left}}})
+            await until(lambda it=it: "gpushare/evictions" not in it.api.objects[NODE]["metadata"]["annotations"])
 
 
 @running
-async def test_a_request_that_the_api_server_does_not_take_is_sent_again() -> None:
+async def test_requests_that_the_api_server_does_not_take_are_sent_again() -> None:
     async with world(16 * GIB, **EVICT) as it:
         await it.registered()
         pod = memory(it.inventory, 0, 4)
@@ -85,6 +93,93 @@ async def test_a_request_that_the_api_server_does_not_take_is_sent_again() -> No
         it.api.faults = [fail(500)] * 2
         await uses(it, uid, 5000)
         await until(lambda: requested(it, pod))
+
+
+@running
+async def test_a_pod_that_takes_no_annotation_hinders_nobody_and_is_requested_itself() -> None:
+    """Its owner has filled them, so the API server takes no change of them."""
+    async with world(32 * GIB, **EVICT) as it:
+        await it.registered()
+        poison, second = memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)
+        full = path_of(poison)
+        answer = it.api._patch
+
+        async def patch(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+            if request.path.startswith(full):
+                return status(422, "Invalid", "metadata.annotations: Too long: may not be more than 262144 bytes")
+            return await answer(request, body)
+
+        it.api._patch = patch  # type: ignore[method-assign]
+        for place, pod in enumerate((poison, second)):
+            await uses(it, await admitted(it, pod), 5000, pid=7 + place)
+        await until(lambda: requested(it, poison) and requested(it, second))
+
+
+@running
+async def test_a_pod_that_vanishes_is_requested_no_more() -> None:
+    async with world(16 * GIB, **EVICT) as it:
+        await it.registered()
+        pods = [memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)]
+        for place, pod in enumerate(pods):
+            await uses(it, await admitted(it, pod), 5000, pid=7 + place)
+        await until(lambda: all(requested(it, pod) for pod in pods))
+        await it.api.remove(path_of(pods[0]))
+        await until(lambda: not requested(it, pods[0]))
+        assert requested(it, pods[1])
+
+
+@running
+async def test_requests_are_renewed_before_they_end_and_whatever_else_stands_there_is_replaced() -> None:
+    async with world(16 * GIB, **EVICT) as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 4)
+        await uses(it, await admitted(it, pod), 5000)
+        await until(lambda: requested(it, pod))
+        first = evictions(it)
+        assert first is not None
+        writes = len(it.api.bodies)
+        await asyncio.sleep(0.2)
+        assert len(it.api.bodies) == writes, "its use and its time change all the while"
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(eviction_requests, "_RENEW_BEFORE", 1000.0)
+            await until(lambda: len(it.api.bodies) > writes)
+        for other in ("odd", Evictions(first.requests, first.until + 10_000).to_json(), Evictions((), first.until).to_json()):
+            node = it.api.objects[NODE]
+            node["metadata"]["annotations"]["gpushare/evictions"] = other
+            await it.api.put(NODE, node)
+            await until(lambda other=other: it.api.objects[NODE]["metadata"]["annotations"]["gpushare/evictions"] != other)
+            assert requested(it, pod)
+
+
+class Lasting:
+    """Pods that have exceeded for so long, in seconds."""
+
+    def __init__(self, it: World, lasts: dict[str, float]) -> None:
+        self.lasts = lasts
+        self._card = it.inventory.by_index[0].uuid
+
+    def lasting(self, seconds: float) -> dict[tuple[str, str], Excess]:
+        now = time.monotonic()
+        return {(uid, self._card): Excess(2, 1, now - lasts) for uid, lasts in self.lasts.items() if lasts >= seconds}
+
+
+@running
+async def test_of_more_pods_than_are_read_those_that_last_longest_are_requested() -> None:
+    async with world(16 * GIB) as it:
+        await it.registered()
+        pods = [memory(it.inventory, 0, 1) for _ in range(4)]
+        for pod in pods:
+            await it.bind(pod)
+        uids = [pod["metadata"]["uid"] for pod in pods]
+        await until(lambda: all(it.plugin.node.pods.get(uid) for uid in uids))
+        memory_ = Lasting(it, dict(zip(uids, (30.0, 99.0, 5.0, 60.0), strict=True)))
+        subject = eviction_requests.EvictionRequests(
+            it.plugin.node, NodePublisher(it.plugin.node, it.plugin._client, "gpu1"), memory_, "evict", 10.0
+        )
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(eviction_requests, "MOST_EVICTIONS", 2)
+            patched.setattr(eviction_requests, "doubt", lambda *_: "")
+            assert list(subject._requests()) == [uids[1], uids[3]]
 
 
 def test_in_doubt_nothing_is_done_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:

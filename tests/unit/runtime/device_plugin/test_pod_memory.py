@@ -16,7 +16,7 @@ from gpushare_runtime.device_plugin.host import pod_processes
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.plugin import World, path_of, world
+from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
 from unit.runtime.device_plugin.test_plugin import running
 from unit.runtime.device_plugin.test_pod_limits import admitted, metric
 from unit.runtime.kube.fake_api import until
@@ -240,7 +240,7 @@ async def test_without_isolation_nobody_exceeds_and_nobody_is_evicted() -> None:
         readings = it.nvml.reads
         await until(lambda: it.nvml.reads > readings + 10)
         assert (values(it, "pods_exceeding"), reported(it)) == ([0], [])
-        assert "gpushare/evict" not in it.annotations(pod)
+        assert "gpushare/evictions" not in it.api.objects[NODE]["metadata"]["annotations"]
 
 
 @running

@@ -336,22 +336,6 @@ def test_the_card_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_ha
     assert (free(it.cluster), it.rooms) == (16, 1)
 
 
-def test_whose_eviction_is_requested_follows_events_and_lists() -> None:
-    it, wanted = Told(), replace(allocated_pod("a"), evict="why")
-    it.cluster.pod_event("ADDED", allocated_pod("a"))
-    assert dict(it.cluster.to_evict) == {}
-    it.cluster.pod_event("MODIFIED", wanted)
-    assert dict(it.cluster.to_evict) == {"a": wanted}
-    for ends in (("MODIFIED", allocated_pod("a")), ("DELETED", wanted), ("MODIFIED", FinishedPod("a"))):
-        it.cluster.pod_event("MODIFIED", wanted)
-        it.cluster.pod_event(*ends)
-        assert dict(it.cluster.to_evict) == {}
-    it.cluster.replace_pods([wanted, allocated_pod("b"), pending("c")])
-    assert dict(it.cluster.to_evict) == {"a": wanted}
-    it.cluster.replace_pods([allocated_pod("a")])
-    assert dict(it.cluster.to_evict) == {}
-
-
 def test_a_pending_pod_whose_request_becomes_unreadable_is_still_pending() -> None:
     it, odd = Told(), InvalidPod("a", "default", "a", "asks for nonsense")
     for record in (replace(pending("a"), failure=1), odd, replace(pending("a"), failure=2)):

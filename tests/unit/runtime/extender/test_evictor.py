@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.objects import PodReader
-from gpushare_runtime.core.overuse import EvictionRequest
+from gpushare_runtime.core.objects import PodReader, read_node
+from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
+from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.extender import evictor as subject
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.evictor import Evictor
@@ -25,26 +25,27 @@ from unit.runtime.pods import container, inventory, pod
 
 NOW = 1_800_000_000
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
+WHY = "it uses more than the 4096 MiB of card 0 that it requested"
 
 
-def request(card: int = 0, until_: int = NOW + 90) -> str:
-    return EvictionRequest(card, 9000, 4096, 60, until_).to_json()
+def request(uid: str, card: int = 0) -> EvictionRequest:
+    return EvictionRequest(uid, card, 9000, 4096, 60)
 
 
-def wanted(uid: str = "a", text: str | None = None) -> AllocatedPod:
-    return replace(allocated_pod(uid, memory(4), on(0, 4)), evict=request() if text is None else text)
+def on_a_card(uid: str) -> AllocatedPod:
+    return allocated_pod(uid, memory(4), on(0, 4))
 
 
 class World:
-    """An extender's cache, and what was reported about pods."""
+    """An extender's cache, and what was reported about pods. Node n requests the eviction of all of these pods."""
 
     def __init__(self, *pods: AllocatedPod) -> None:
         self.now, self.clock, self.active = float(NOW), 100.0, True
         self.events: list[tuple[str, str, str]] = []
         self.cluster = Cluster()
-        self.cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
         for each in pods:
             self.cluster.pod_event("ADDED", each)
+        self.ask(*(request(each.uid) for each in pods))
         self.evictor = Evictor(
             self.cluster,
             lambda pod, reason, message: self.events.append((pod.name, reason, message)),
@@ -53,63 +54,138 @@ class World:
             clock=lambda: self.clock,
         )
 
+    def ask(self, *requests: EvictionRequest, node: str = "n", until: int = NOW + 90) -> None:
+        """As the node's annotation says from now on."""
+        raw = {"metadata": {"name": node, "annotations": {"gpushare/evictions": Evictions(requests, until).to_json()}}}
+        self.write(raw)
+
+    def write(self, raw: Any) -> None:
+        raw["metadata"]["annotations"]["gpushare/cards"] = inventory(16).to_json()
+        self.cluster.node_event("MODIFIED", read_node(raw))
+
     def due(self) -> list[str]:
-        return [pod.uid for pod in self.evictor.due()]
+        return [pod.uid for pod, _ in self.evictor.due()]
 
 
-def test_only_a_request_in_force_about_a_card_of_the_pod_counts(caplog: pytest.LogCaptureFixture) -> None:
-    good = wanted("good")
+def test_only_a_request_about_a_card_of_a_pod_of_that_node_counts(caplog: pytest.LogCaptureFixture) -> None:
     bad = {
-        "ended": wanted("ended", request(until_=NOW)),
-        "forever": wanted("forever", request(until_=NOW + 10_000)),
-        "other-card": wanted("other-card", request(card=1)),
-        "static": replace(wanted("static"), mirror=True),
-        "whole": replace(allocated_pod("whole", whole(1), on(0, 16)), evict=request()),
-        "going": replace(wanted("going"), terminating=True),
-        "broken": wanted("broken", "{"),
-        "nobody": replace(wanted("nobody"), evict=""),
+        "other-card": on_a_card("other-card"),
+        "other-node": replace(on_a_card("other-node"), node="m"),
+        "static": replace(on_a_card("static"), mirror=True),
+        "whole": allocated_pod("whole", whole(1), on(0, 16)),
+        "going": replace(on_a_card("going"), terminating=True),
     }
-    unknown = replace(wanted("card-not-known"), allocation=None)
-    world = World(good, unknown, *bad.values())
+    world = World(on_a_card("good"), replace(on_a_card("card-not-known"), allocation=None), *bad.values())
+    world.ask(*(request(uid, int(uid == "other-card")) for uid in ("good", "card-not-known", *bad, "vanished")))
     for _ in range(2):
         assert world.due() == ["good", "card-not-known"]
+        world.now += 1
         # Said, and once.
-        for uid in (*bad, "good", "card-not-known"):
-            said = uid not in ("good", "card-not-known", "going", "nobody")
+        for uid in (*bad, "good", "card-not-known", "vanished"):
+            said = uid not in ("good", "card-not-known", "going", "vanished")
             assert sum(f"/{uid} on node" in record.message for record in caplog.records) == said, uid
     # What was withdrawn and comes again is another request.
-    world.cluster.pod_event("MODIFIED", replace(wanted("broken"), evict=""))
-    world.due()
-    world.cluster.pod_event("MODIFIED", bad["broken"])
-    world.due()
-    assert sum("/broken on node" in record.message for record in caplog.records) == 2
+    world.ask()
+    assert world.due() == []
+    world.ask(request("static"))
+    assert world.due() == []
+    assert sum("/static on node" in record.message for record in caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    ("until", "said"), [(NOW, "they ended at 1800000000"), (NOW + 10_000, "they end only at 1800010000"), (NOW + 90, "")]
+)
+def test_requests_end_and_cannot_last(caplog: pytest.LogCaptureFixture, until: int, said: str) -> None:
+    world = World(on_a_card("a"))
+    world.ask(request("a"), until=until)
+    for _ in range(3):
+        assert world.due() == [] if said else ["a"]
+        world.now += 0.5
+    assert [said in record.message for record in caplog.records if record.levelname == "WARNING"] == [True] * bool(said)
+
+
+def test_an_annotation_that_cannot_be_used_is_that_nodes_fault_alone(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(on_a_card("a"))
+    world.write({"metadata": {"name": "odd", "annotations": {"gpushare/evictions": "["}}})
+    for _ in range(2):
+        assert world.due() == ["a"]
+    assert (
+        sum("node odd requests evictions, and they are not followed: annotation gpushare/evictions" in r.message for r in caplog.records)
+        == 1
+    )
+    # It can still take pods.
+    odd = world.cluster.ledger.node("odd")
+    assert odd is not None
+    assert (odd.inventory_error, odd.free) == ("", 16)
+
+
+def test_a_node_that_names_others_pods_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(*(on_a_card(f"p{number}") for number in range(300)))
+    world.ask()
+    for number in range(0, 300, 50):
+        world.ask(*(request(f"p{one}") for one in range(number, number + 50)), node="m")
+        assert world.due() == []
+    assert 0 < sum("is not evicted" in record.message for record in caplog.records) <= 20
 
 
 def test_a_pod_that_has_gone_or_keeps_to_its_units_again_is_left_alone() -> None:
-    world = World(wanted("a"), wanted("b"), wanted("c"))
-    world.cluster.pod_event("DELETED", wanted("a"))
-    world.cluster.pod_event("MODIFIED", replace(wanted("b"), evict=""))
+    world = World(on_a_card("a"), on_a_card("b"), on_a_card("c"))
+    world.cluster.pod_event("DELETED", on_a_card("a"))
+    world.ask(request("a"), request("c"))
     assert world.due() == ["c"]
     world.cluster.replace_pods([])
     assert world.due() == []
 
 
-def test_the_request_is_read_from_the_pod_and_never_from_one_without_a_node() -> None:
-    raw = pod(container(mem=4), uid="a", annotations={"gpushare/evict": request()})
+def test_a_pod_that_is_only_about_to_be_bound_is_not_evicted() -> None:
+    world = World()
+    world.cluster.ledger.reserve(on_a_card("reserved"), 1000.0)
+    world.cluster.assume(on_a_card("assumed"))
+    world.ask(request("reserved"), request("assumed"))
+    assert world.due() == []
+    world.cluster.pod_event("MODIFIED", on_a_card("assumed"))
+    assert world.due() == ["assumed"]
+
+
+def test_nothing_on_a_pod_requests_its_eviction() -> None:
+    """Its owner may write there what he likes."""
+    world = World(on_a_card("a"))
+    world.ask()
+    before = '{"v":1,"card":0,"used":9000,"requested":4096,"seconds":60,"until":1800000090}'
+    raw = pod(
+        container(mem=4),
+        uid="a",
+        annotations={"gpushare/evict": before, "gpushare/evictions": Evictions((request("a"),), NOW + 90).to_json()},
+    )
     raw["spec"]["nodeName"] = "n"
     read = PodReader()(raw)
     assert isinstance(read, AllocatedPod)
-    assert read.evict == request()
-    cluster = Cluster()
-    cluster.pod_event("ADDED", read)
-    assert list(cluster.to_evict) == ["a"]
-    pending = PodReader()(pod(container(mem=4), uid="b", annotations={"gpushare/evict": request()}))
-    assert pending is not None
-    cluster.pod_event("ADDED", pending)
-    assert list(cluster.to_evict) == ["a"]
+    world.cluster.pod_event("MODIFIED", read)
+    assert world.due() == []
 
 
-class Evictions(FakeApi):
+def test_requests_follow_events_and_lists_of_nodes() -> None:
+    world = World(on_a_card("a"))
+    asks = world.cluster.ledger.nodes["n"].record
+    for gone in (lambda: world.cluster.node_event("DELETED", asks), lambda: world.cluster.replace_nodes([])):
+        world.cluster.node_event("MODIFIED", asks)
+        assert world.due() == ["a"]
+        gone()
+        assert (world.due(), dict(world.cluster.evictions)) == ([], {})
+    world.cluster.replace_nodes([asks])
+    assert world.due() == ["a"]
+
+
+def test_requests_that_are_renewed_change_nothing_else() -> None:
+    world = World(on_a_card("a"))
+    world.cluster.changed.clear()
+    freed: list[int] = []
+    world.cluster.on_capacity_freed = lambda: freed.append(1)
+    world.ask(request("a"), until=NOW + 100)
+    assert (world.cluster.evictions["n"].until, world.cluster.changed.is_set(), freed) == (NOW + 100, False, [])
+
+
+class Answers(FakeApi):
     """answers: to Evictions, one after the other; then success."""
 
     def __init__(self) -> None:
@@ -124,7 +200,7 @@ class Evictions(FakeApi):
         return await super().handle(request)
 
 
-async def running(world: World, tmp_path: Path, api: Evictions, body: Any) -> None:
+async def running(world: World, tmp_path: Path, api: Answers, body: Any) -> None:
     async with serving(api), connected(api, tmp_path) as client:
         task = asyncio.ensure_future(world.evictor.run(client))
         try:
@@ -136,6 +212,8 @@ async def running(world: World, tmp_path: Path, api: Evictions, body: Any) -> No
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "INTERVAL_SECONDS", 0.01)
+    # Each test has a minute of its own.
+    monkeypatch.setattr(subject.rejections, "filters", [RateLimit(most=20)])
 
 
 def results(world: World) -> dict[str, float]:
@@ -144,9 +222,9 @@ def results(world: World) -> dict[str, float]:
 
 
 def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
-    world = World(wanted("a"))
+    world = World(on_a_card("a"))
 
-    async def body(api: Evictions) -> None:
+    async def body(api: Answers) -> None:
         await until(lambda: world.events)
         await asyncio.sleep(0.1)
         assert api.asked == [
@@ -160,25 +238,28 @@ def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
                 },
             )
         ]
-        why = "it uses more than the 4096 MiB of card 0 that it requested, for 60 s; now 9000 MiB"
+        why = f"{WHY}, for 60 s; now 9000 MiB"
         assert world.events == [("a", "GPUShareEvicted", f"It is evicted, because {why}; reduce its use, or request more")]
         assert results(world) == {"evicted": 1, "blocked": 0, "failed": 0}
 
-    asyncio.run(running(world, tmp_path, Evictions(), body))
+    asyncio.run(running(world, tmp_path, Answers(), body))
+
+
+def budget() -> web.Response:
+    return status(429, "TooManyRequests", BUDGET)
 
 
 def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path) -> None:
-    world, api = World(wanted("a")), Evictions()
-    api.answers = [status(429, "TooManyRequests", BUDGET), status(500, "InternalError", "two budgets")]
+    world, api = World(on_a_card("a")), Answers()
+    api.answers = [budget(), status(500, "InternalError", "two budgets")]
 
-    async def body(api: Evictions) -> None:
+    async def body(api: Answers) -> None:
         await until(lambda: len(world.events) == 1)
         await asyncio.sleep(0.2)
         assert len(api.asked) == 1, "not at once"
         assert world.events[0][1:] == (
             "GPUShareNotEvicted",
-            "It is to be evicted, because it uses more than the 4096 MiB of card 0 that it requested. But a disruption budget does not "
-            f"allow it now: {BUDGET}",
+            f"It is to be evicted, because {WHY}. But a disruption budget does not allow it now: {BUDGET}",
         )
         world.clock += subject.FIRST_WAIT
         await until(lambda: len(world.events) == 2)
@@ -192,15 +273,31 @@ def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path
     asyncio.run(running(world, tmp_path, api, body))
 
 
-def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_former_one(tmp_path: Path) -> None:
-    world, api = World(wanted("a")), Evictions()
-    api.answers = [status(429, "TooManyRequests", BUDGET)]
+def test_a_pod_whose_budget_keeps_it_for_ever_hinders_no_other(tmp_path: Path) -> None:
+    world = World(on_a_card("a"), on_a_card("b"))
 
-    async def body(api: Evictions) -> None:
+    class Kept(Answers):
+        async def handle(self, request: web.Request) -> web.StreamResponse:
+            if request.path.endswith("/pods/a/eviction"):
+                return budget()
+            return await super().handle(request)
+
+    async def body(api: Answers) -> None:
+        await until(lambda: results(world) == {"evicted": 1, "blocked": 1, "failed": 0})
+        assert [path.split("/")[-2] for path, _ in api.asked] == ["b"]
+
+    asyncio.run(running(world, tmp_path, Kept(), body))
+
+
+def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_former_one(tmp_path: Path) -> None:
+    world, api = World(on_a_card("a")), Answers()
+    api.answers = [budget()]
+
+    async def body(api: Answers) -> None:
         await until(lambda: world.events)
-        world.cluster.pod_event("MODIFIED", replace(wanted("a"), evict=""))
+        world.ask()
         assert world.due() == []
-        world.cluster.pod_event("MODIFIED", wanted("a"))
+        world.ask(request("a"))
         await until(lambda: results(world)["evicted"] == 1)
 
     asyncio.run(running(world, tmp_path, api, body))
@@ -208,10 +305,10 @@ def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_form
 
 @pytest.mark.parametrize("code", [404, 409])
 def test_another_pod_under_the_same_name_stays(tmp_path: Path, code: int) -> None:
-    world, api = World(wanted("a")), Evictions()
+    world, api = World(on_a_card("a")), Answers()
     api.answers = [status(code, "Conflict", "the UID in the precondition does not match")]
 
-    async def body(api: Evictions) -> None:
+    async def body(api: Answers) -> None:
         await until(lambda: api.asked)
         await asyncio.sleep(0.1)
         assert (world.events, sum(results(world).values())) == ([], 0)
@@ -220,13 +317,13 @@ def test_another_pod_under_the_same_name_stays(tmp_path: Path, code: int) -> Non
 
 
 def test_only_the_leader_evicts(tmp_path: Path) -> None:
-    world = World(wanted("a"))
+    world = World(on_a_card("a"))
     world.active = False
 
-    async def body(api: Evictions) -> None:
+    async def body(api: Answers) -> None:
         await asyncio.sleep(0.2)
         assert api.asked == []
         world.active = True
         await until(lambda: api.asked)
 
-    asyncio.run(running(world, tmp_path, Evictions(), body))
+    asyncio.run(running(world, tmp_path, Answers(), body))

@@ -144,11 +144,16 @@ HELD: Final = {
 }
 
 
+EVICTIONS: Final = {"v": 1, "until": 7, "pods": [{"uid": "u2", "card": 0, "used": 9000, "requested": 8192, "seconds": 60}]}
+
+
 @st.composite
 def hostile_nodes(draw: st.DrawFn) -> dict[str, Any]:
     annotations = {"gpushare/cards": draw(st.just(CARDS) | documents(json.loads(CARDS)))}
     if draw(st.booleans()):
         annotations["gpushare/held"] = draw(documents(HELD))
+    if draw(st.booleans()):
+        annotations["gpushare/evictions"] = draw(documents(EVICTIONS))
     allocatable = {f"aliyun.com/gpu-{what}": draw(QUANTITIES) for what in ("mem", "count")}
     status = {"allocatable": allocatable, "addresses": [{"type": "InternalIP", "address": draw(TEXT)}]}
     labels = {"aliyun.accelerator/nvidia_name": "Tesla-T4", "ack.node.gpu.placement": draw(st.sampled_from(["spread", "no-such-policy"]))}

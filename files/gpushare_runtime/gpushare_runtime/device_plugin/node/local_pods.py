@@ -32,7 +32,6 @@ _OURS: Final = (
     protocol.ANNOTATION_ASSIGNED,
     protocol.ANNOTATION_ASSUME_TIME,
     protocol.ANNOTATION_ALLOCATION,
-    protocol.ANNOTATION_EVICT,
 )
 
 

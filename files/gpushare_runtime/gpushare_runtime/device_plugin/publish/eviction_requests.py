@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Requests the eviction of pods that use more than their units for too long, by an annotation that the extender reads.
+"""Requests the eviction of pods that use more than their units for too long, by an annotation of the node that the extender reads.
 
 Nothing is requested in doubt: about who the pod is, what kubelet has allocated to it, or what it uses now. The request is withdrawn
-as soon as a reading shows that the pod keeps to its units.
+as soon as a reading shows that the pod keeps to its units, or the pod is gone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.overuse import REQUEST_SECONDS, EvictionRequest, EvictionRequestError, Excess, Key
+from gpushare_runtime.core.bounds import MOST_EVICTIONS
+from gpushare_runtime.core.overuse import REQUEST_SECONDS, EvictionRequest, Evictions, EvictionsError, Excess, Key
 from gpushare_runtime.device_plugin.node.ids import card_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.kube.backoff import Backoff
-from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.client import KubeError
 
 log = logging.getLogger(__name__)
 
@@ -63,54 +65,51 @@ class EvictionRequests:
     """mode: of MODES; grace: seconds above the units until the request; now: Unix time. Used from one event loop only."""
 
     def __init__(
-        self, node: NodeState, client: KubeClient, memory: Memory, mode: str, grace: float, now: Callable[[], float] = time.time
+        self, node: NodeState, publisher: NodePublisher, memory: Memory, mode: str, grace: float, now: Callable[[], float] = time.time
     ) -> None:
         self._node = node
-        self._client = client
+        self._publisher = publisher
         self._memory = memory
         self._mode = mode
         self._grace = grace
         self._now = now
         self._doubts: dict[str, str] = {}
+        self._written: Mapping[str, EvictionRequest] = {}
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         backoff = Backoff()
         while True:
-            for pod, value in self._changes().values():
+            requests = self._requests()
+            if self._due(requests):
                 try:
-                    await self._write(pod, value)
+                    await self._write(requests)
+                    backoff.reset()
                 except KubeError as error:
-                    log.warning("annotation %s of pod %s cannot be written: %s", protocol.ANNOTATION_EVICT, pod, error)
+                    log.warning("annotation %s cannot be written: %s", protocol.ANNOTATION_EVICTIONS, error)
                     await asyncio.sleep(backoff.wait())
-                    break
-            else:
-                backoff.reset()
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    def _changes(self) -> dict[str, tuple[LocalPod, str | None]]:
-        """UID → the pod, and the value that its annotation should get; None to remove it."""
-        due = self._requests()
-        changes: dict[str, tuple[LocalPod, str | None]] = {}
-        for pod in self._node.pods:
-            text, request = pod.annotations.get(protocol.ANNOTATION_EVICT), due.get(pod.uid)
-            if request is None:
-                if text is not None and pod.active:
-                    changes[pod.uid] = pod, None
-            elif not self._still_good(text):
-                changes[pod.uid] = pod, request.to_json()
-        return changes
-
-    def _still_good(self, text: str | None) -> bool:
-        try:
-            return text is not None and EvictionRequest.from_json(text).until - self._now() > _RENEW_BEFORE
-        except EvictionRequestError:
+    def _due(self, requests: Mapping[str, EvictionRequest]) -> bool:
+        """Whether the annotation is to be written. Use and time change at every reading: they are no reason."""
+        published = self._publisher.published
+        text = published.get(protocol.ANNOTATION_EVICTIONS) if published is not None else None
+        if published is None or (text is None and not requests):
             return False
+        try:
+            found, now = Evictions.from_json(text or ""), self._now()
+        except EvictionsError:
+            return True
+        pods = {one.uid: one.card for one in found.requests}
+        wanted = {uid: one.card for uid, one in requests.items()}
+        return not wanted or pods != wanted or not found.in_force(now) or found.until - now <= _RENEW_BEFORE
 
     def _requests(self) -> dict[str, EvictionRequest]:
+        """By UID; those that have lasted longest where they are too many."""
         found: dict[str, EvictionRequest] = {}
         doubts: dict[str, str] = {}
-        for (uid, card), excess in self._memory.lasting(self._grace).items() if self._mode == EVICT else ():
+        lasting = self._memory.lasting(self._grace) if self._mode == EVICT else {}
+        for (uid, card), excess in sorted(lasting.items(), key=lambda one: (one[1].since, one[0])):
             pod = self._node.pods.get(uid)
             if pod is None or not pod.active:
                 continue
@@ -121,22 +120,17 @@ class EvictionRequests:
                 continue
             index = self._node.devices.by_uuid[card].index
             lasts = int(time.monotonic() - excess.since)
-            until = int(self._now() + REQUEST_SECONDS)
-            found[uid] = EvictionRequest(index, excess.used // _MIB, excess.due // _MIB, lasts, until)
+            if uid not in found and len(found) < MOST_EVICTIONS:
+                found[uid] = EvictionRequest(uid, index, excess.used // _MIB, excess.due // _MIB, lasts)
         self._doubts = doubts
         return found
 
-    async def _write(self, pod: LocalPod, value: str | None) -> None:
-        # With the UID the API server rejects a PATCH of another pod under the same name. The status only: see pod_annotations.py.
-        body = {"metadata": {"uid": pod.uid, "annotations": {protocol.ANNOTATION_EVICT: value}}}
-        where = path("api/v1", "namespaces", pod.namespace, "pods", pod.name, "status")
-        try:
-            await self._client.patch(where, body, kind="merge", within=10.0)
-        except KubeError as error:
-            if error.status not in (404, 409):
-                raise
-            return
-        if value is None:
-            log.info("pod %s: its eviction is not requested any more", pod)
-        else:
-            log.warning("pod %s: its eviction is requested: %s", pod, EvictionRequest.from_json(value))
+    async def _write(self, requests: Mapping[str, EvictionRequest]) -> None:
+        until = int(self._now() + REQUEST_SECONDS)
+        value = Evictions(tuple(requests.values()), until).to_json() if requests else None
+        await self._publisher.write({protocol.ANNOTATION_EVICTIONS: value})
+        for uid in self._written.keys() - requests.keys():
+            log.info("pod %s: its eviction is not requested any more", self._node.usage.pod_name(uid))
+        for uid in requests.keys() - self._written.keys():
+            log.warning("pod %s: its eviction is requested: %s", self._node.pods.get(uid), requests[uid])
+        self._written = requests

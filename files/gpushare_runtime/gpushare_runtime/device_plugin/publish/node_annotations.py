@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Publishes the node's annotations `gpushare/cards` and `gpushare/held`: writes them whenever they differ, even if others changed them.
 
-The same watch delivers `gpushare/cordon`, which an administrator writes.
+The same watch delivers `gpushare/cordon`, which an administrator writes, and `gpushare/evictions`, see eviction_requests.py.
 """
 
 from __future__ import annotations
@@ -111,6 +111,19 @@ class NodePublisher:
             metadata_only=True,
         )
 
+    @property
+    def published(self) -> Mapping[str, str] | None:
+        """The node's annotations that are ours; None if the node does not exist, or has not been seen yet."""
+        return self._published
+
+    async def write(self, values: Mapping[str, str | None]) -> None:
+        """None removes an annotation. KubeError."""
+        body = {"metadata": {"annotations": values}}
+        # The plugin has permission only for the status of its node.
+        await self._client.patch(path("api/v1", "nodes", self._name, "status"), body, kind="merge", within=10.0)
+        left = {**(self._published or {}), **values}
+        self._published = {name: value for name, value in left.items() if value is not None}
+
     def _observe(self, annotations: Mapping[str, str] | None) -> None:
         """annotations: None if the node does not exist."""
         self._published = annotations
@@ -128,9 +141,7 @@ class NodePublisher:
                 continue
             names = " and ".join(due)
             try:
-                body = {"metadata": {"annotations": due}}
-                # The plugin has permission only for the status of its node.
-                await self._client.patch(path("api/v1", "nodes", self._name, "status"), body, kind="merge", within=10.0)
+                await self.write(due)
             except KubeError as error:
                 wait = backoff.wait()
                 log.warning("annotation %s of node %s cannot be written, trying again in %.1f s: %s", names, self._name, wait, error)
@@ -139,8 +150,6 @@ class NodePublisher:
             backoff.reset()
             for name, value in due.items():
                 log.info("annotation %s of node %s: %s", name, self._name, value or "removed")
-            left = {**(self._published or {}), **due}
-            self._published = {name: value for name, value in left.items() if value is not None}
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _due(self) -> dict[str, str | None]:
@@ -157,5 +166,5 @@ class NodePublisher:
 
 def _annotations(node: dict[str, Any]) -> Mapping[str, str]:
     annotations = (node.get("metadata") or {}).get("annotations") or {}
-    ours = (protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ASK_CORDON)
+    ours = (protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS, protocol.ASK_CORDON)
     return {name: str(annotations[name]) for name in ours if name in annotations}
