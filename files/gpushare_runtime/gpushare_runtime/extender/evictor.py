@@ -36,11 +36,21 @@ LONGEST_WAIT: Final = 60.0
 _WITHIN: Final = 5.0
 # A budget answers 429. Such a request is not repeated at once: the budget changes when another pod is ready.
 _SEND_WITHIN: Final = 1.0
+# The cause in that answer, which 429 for other reasons has not; and the API server's words for a pod that it never evicts.
+_BUDGET: Final = "DisruptionBudget"
+_TWO_BUDGETS: Final = "more than one PodDisruptionBudget"
 
 EVICTED: Final = "evicted"
 BLOCKED: Final = "blocked"
 FAILED: Final = "failed"
 RESULTS: Final = (EVICTED, BLOCKED, FAILED)
+
+
+def budget_of(error: KubeError) -> str:
+    """What the API server says of the disruption budgets that keep a pod, "" for any other error."""
+    if _BUDGET in error.causes:
+        return error.causes[_BUDGET] or error.message
+    return error.message if error.status == 500 and _TWO_BUDGETS in error.message else ""
 
 
 class Events(Protocol):
@@ -140,11 +150,11 @@ class Evictor:
             if error.status in (404, 409):
                 log.info("pod %s on node %s is gone already", name, pod.node)
                 return
-            blocked = error.status == 429
-            self._results[BLOCKED if blocked else FAILED] += 1
-            log.warning("pod %s on node %s cannot be evicted now, it is tried again: %s", name, pod.node, error)
-            cause = "a disruption budget does not allow it now" if blocked else "the API server did not do it"
-            self._emit(pod, protocol.EVENT_NOT_EVICTED, f"It is to be evicted, because {request.cause}. But {cause}: {error.message}")
+            budget = budget_of(error)
+            self._results[BLOCKED if budget else FAILED] += 1
+            log.warning("pod %s on node %s cannot be evicted now, it is tried again: %s", name, pod.node, budget or error)
+            cause = f"a disruption budget does not allow it: {budget}" if budget else f"the API server did not do it: {error.message}"
+            self._emit(pod, protocol.EVENT_NOT_EVICTED, f"It is to be evicted, because {request.cause}. But {cause}")
             return
         self._results[EVICTED] += 1
         log.warning("evicted pod %s on node %s: %s", name, pod.node, request)

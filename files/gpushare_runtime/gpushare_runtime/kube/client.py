@@ -45,14 +45,15 @@ class KubeError(Exception):
     """A request that failed.
 
     status: the HTTP status, 0 when no answer came; reason: the API's word ("NotFound", "Conflict", "Expired", …),
-    or UNREACHABLE, TIMEOUT, LOST; message: in the server's words.
+    or UNREACHABLE, TIMEOUT, LOST; message: in the server's words; causes: of its Status, reason → message.
     """
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, causes: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{message} ({status} {reason})" if status else f"{message} ({reason})")
         self.status = status
         self.reason = reason
         self.message = message
+        self.causes: Mapping[str, str] = causes or {}
 
     @property
     def ambiguous(self) -> bool:
@@ -335,7 +336,10 @@ def _error(status: int, data: bytes) -> KubeError:
 
 
 def _status_error(status: int, value: Mapping[str, Any]) -> KubeError:
-    return KubeError(status, str(value.get("reason") or ""), str(value.get("message") or "the server gave no reason"))
+    details = value.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    found = {str(one.get("reason") or ""): str(one.get("message") or "") for one in causes or () if isinstance(one, dict)}
+    return KubeError(status, str(value.get("reason") or ""), str(value.get("message") or "the server gave no reason"), found)
 
 
 def _text(value: object) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -245,30 +246,59 @@ def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
     asyncio.run(running(world, tmp_path, Answers(), body))
 
 
-def budget() -> web.Response:
-    return status(429, "TooManyRequests", BUDGET)
+def budget(message: str = "The disruption budget b needs 1 healthy pods and has 1 currently") -> web.Response:
+    """As `checkAndDecrement` of the API server answers."""
+    return status(429, "TooManyRequests", BUDGET, details={"causes": [{"reason": "DisruptionBudget", "message": message}]})
 
 
-def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path) -> None:
+def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     world, api = World(on_a_card("a")), Answers()
-    api.answers = [budget(), status(500, "InternalError", "two budgets")]
+    two = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+    api.answers = [budget(), status(500, "", two), budget("")]
 
     async def body(api: Answers) -> None:
-        await until(lambda: len(world.events) == 1)
-        await asyncio.sleep(0.2)
-        assert len(api.asked) == 1, "not at once"
-        assert world.events[0][1:] == (
-            "GPUShareNotEvicted",
-            f"It is to be evicted, because {WHY}. But a disruption budget does not allow it now: {BUDGET}",
-        )
-        world.clock += subject.FIRST_WAIT
-        await until(lambda: len(world.events) == 2)
-        assert "the API server did not do it: two budgets" in world.events[1][2]
-        # Each wait is longer: this one at least five seconds.
-        world.clock += subject.FIRST_WAIT - 0.1
-        assert world.due() == []
+        for count, said in enumerate(("The disruption budget b needs 1 healthy pods and has 1 currently", two, BUDGET), 1):
+            await until(lambda count=count: len(world.events) == count)
+            await asyncio.sleep(0.1)
+            assert len(api.asked) == count, "not at once"
+            reason, text = world.events[-1][1:]
+            assert (reason, text) == (
+                "GPUShareNotEvicted",
+                f"It is to be evicted, because {WHY}. But a disruption budget does not allow it: {said}",
+            )
+            assert f"pod default/a on node n cannot be evicted now, it is tried again: {said}" in caplog.text
+            assert results(world) == {"evicted": 0, "blocked": count, "failed": 0}
+            # Each wait is longer, the second at least five seconds.
+            world.clock += subject.FIRST_WAIT - 0.1 if count == 2 else 0
+            assert world.due() == []
+            world.clock += subject.LONGEST_WAIT
+        await until(lambda: results(world) == {"evicted": 1, "blocked": 3, "failed": 0})
+
+    asyncio.run(running(world, tmp_path, api, body))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: status(500, "InternalError", "no database"),
+        lambda: web.Response(status=429, text="Too many requests, please try again later."),
+        lambda: status(429, "TooManyRequests", "the server is busy", details={"causes": "none", "retryAfterSeconds": 1}),
+        lambda: status(
+            403, "Forbidden", "a webhook denied it", details={"causes": [7, {}, {"reason": "Other", "message": "DisruptionBudget"}]}
+        ),
+    ],
+    ids=["fault", "priority and fairness", "busy", "webhook"],
+)
+def test_what_is_no_budget_is_a_failure(tmp_path: Path, answer: Callable[[], web.Response]) -> None:
+    world, api = World(on_a_card("a")), Answers()
+    api.answers = [answer()]
+
+    async def body(api: Answers) -> None:
+        await until(lambda: world.events)
+        assert "But the API server did not do it: " in world.events[0][2]
+        assert results(world) == {"evicted": 0, "blocked": 0, "failed": 1}
         world.clock += subject.LONGEST_WAIT
-        await until(lambda: results(world) == {"evicted": 1, "blocked": 1, "failed": 1})
+        await until(lambda: results(world)["evicted"] == 1)
 
     asyncio.run(running(world, tmp_path, api, body))
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.client import LOST, TIMEOUT, UNREACHABLE, KubeClient, KubeError, path
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, kubeconfig, serving
+from unit.runtime.kube.fake_api import FakeApi, connected, fail, kubeconfig, serving, status
 
 POD = "/api/v1/namespaces/default/pods/a"
 
@@ -62,6 +62,10 @@ def test_each_kind_of_patch_has_its_content_type(tmp_path: Path) -> None:
 
 
 def test_errors_carry_the_servers_words(tmp_path: Path) -> None:
+    async def because(_: web.Request) -> web.StreamResponse:
+        cause = {"reason": "DisruptionBudget", "message": "the budget b"}
+        return status(409, "Conflict", "not now", details={"name": "p", "causes": [cause]})
+
     async def plain(_: web.Request) -> web.StreamResponse:
         return web.Response(status=502, text="bad gateway\n")
 
@@ -70,9 +74,13 @@ def test_errors_carry_the_servers_words(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-            api.faults = [fail(403, "Forbidden", "you may not"), plain, html]
-            with pytest.raises(KubeError, match=r"you may not \(403 Forbidden\)"):
+            api.faults = [fail(403, "Forbidden", "you may not"), because, plain, html]
+            with pytest.raises(KubeError, match=r"you may not \(403 Forbidden\)") as caught:
                 await client.get(POD)
+            assert caught.value.causes == {}
+            with pytest.raises(KubeError, match="not now") as caught:
+                await client.get(POD)
+            assert caught.value.causes == {"DisruptionBudget": "the budget b"}
             with pytest.raises(KubeError, match="bad gateway") as caught:
                 await client.get(POD)
             assert caught.value.ambiguous
