@@ -6,14 +6,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, Wrong, ask, wrong_folder, wrong_node
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import SEEN_AGAIN
+
+# What of the evidence only such a host has: it decides about probe pods, the scheduler that they name, and objects in the cluster.
+_PARTS = {"gpu_node": "gpu", "control_plane": "plane", "dashboard": None}
 
 
 class ActionModule(ActionBase):
-    """Fails where the host says that it is another node than the inventory's."""
+    """Fails where the host says that it is another node than the inventory's, or has another role."""
 
     _supports_check_mode = True
 
@@ -21,10 +27,23 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         known = Known.of(self, task_vars or {}, arguments.pop("node_name", ""))
-        result = ask(self, task_vars, arguments=arguments)
-        seen = result.get("seen") or {}
-        # The second look, during a probe, does not say it again.
-        if "node_name" not in seen:
+        # The second look, during a probe, is at what changes then.
+        again = arguments.get("only") is not None
+        result = ask(self, task_vars, arguments=arguments, shape=SEEN_AGAIN if again else None)
+        seen = result.get("seen")
+        if seen is None:
             return result
-        wrong = wrong_node(known, seen["node_name"]) or wrong_folder("kubelet's root folder", (seen.get("kubelet") or {}).get("root"))
+        wrong = _wrong_role(seen, {name: boolean(arguments.get(name, False)) for name in _PARTS}, again)
+        if wrong is None and not again:
+            wrong = wrong_node(known, seen["node_name"]) or wrong_folder("kubelet's root folder", seen["kubelet"]["root"])
         return result if wrong is None else {"changed": False, "failed": True, "msg": f"{known.host} is not believed: {wrong}"}
+
+
+def _wrong_role(seen: Mapping[str, Any], roles: Mapping[str, bool], again: bool) -> Wrong | None:
+    """Why the evidence is not that of a host with these roles, which the inventory's groups say."""
+    for name, part in _PARTS.items():
+        there = part is not None and seen[part] is not None
+        if seen["places"][name] != roles[name] or (there and not roles[name]) or (part and roles[name] and not there and not again):
+            cure = "find out who else has root there: the groups of the inventory say what it is"
+            return Wrong(f"evidence that does not fit {name}: {str(roles[name]).lower()}", "what such a host has", cure)
+    return None

@@ -13,6 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import FOUND
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import UnreadFile
@@ -54,11 +55,14 @@ class ActionModule(ActionBase):
                     raise SchedulerError(str(found.get("msg") or "the host does not answer")) from unread
 
     def _module(self, plan: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        return ask(self, task_vars, "gpushare.kubernetes.kube_scheduler_extender", {**self._task.args, "plan": plan})
+        shape = FOUND if "read" in plan else None
+        return ask(self, task_vars, "gpushare.kubernetes.kube_scheduler_extender", {**self._task.args, "plan": plan}, shape)
 
 
 def _make_plan(found: dict[str, Any]) -> Plan:
     s = found["settings"]
+    if s["manifest"] not in found["files"]:
+        raise SchedulerError("the host has not answered for its manifest")
     managed = tuple(s["managed_resources"])
     extender = Extender(s["url_prefix"], s["weight"], s["http_timeout"], managed, s["tls_dir"], s["preemption"])
     if s["state"] == "absent":

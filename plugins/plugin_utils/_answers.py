@@ -4,8 +4,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a host answers, before anything in the cluster or on another host is made of it.
 
-Private to this collection, used on the controller only. Whoever is root on a host decides what its modules answer. So which node it is
-must be what the inventory says, names and paths must look like names and paths, and it sets no variables.
+Private to this collection, used on the controller only. Whoever is root on a host decides what its modules answer. So every answer has
+the shape that `_results` says, or it is none, which is that host's fault alone; which node the host is must be what the inventory says;
+names and paths must look like names and paths; and it sets no variables.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, RESULTS, Shape
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import other_shape, quoted
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LENGTH = 253
 # Without what means something to a shell or to systemd, and without `..`.
 _FOLDER = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+")
 _FOLDER_LENGTH = 1024
-_QUOTED = 80
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def wrong_node(known: Known, name: Any) -> Wrong | None:
     """Why the host is not believed to be the node of this name; None if it is."""
     if not isinstance(name, str) or len(name) > _NODE_LENGTH or not _NODE.fullmatch(name):
         cure = "look at the arguments of its kubelet (--hostname-override), and at who else has root there"
-        return Wrong(f"the node name {_short(name)}", f"a DNS name in lower case of at most {_NODE_LENGTH} characters", cure)
+        return Wrong(f"the node name {quoted(name)}", f"a DNS name in lower case of at most {_NODE_LENGTH} characters", cure)
     if known.judged and name != known.judged:
         cure = "find out why the host has changed its mind within a run"
         return Wrong(f"a host that says it is the node {name!r}", f"{known.judged!r}, as it said to preflight", cure)
@@ -82,13 +84,16 @@ def wrong_folder(what: str, path: Any) -> Wrong | None:
     """Why the host's answer is not believed to be a folder of this meaning; None if it is."""
     if isinstance(path, str) and len(path) <= _FOLDER_LENGTH and _FOLDER.fullmatch(path):
         return None
-    return Wrong(f"{what} {_short(path)}", "an absolute path of letters, digits and _@.+:,=-", "look at kubelet's --root-dir on the host")
+    return Wrong(f"{what} {quoted(path)}", "an absolute path of letters, digits and _@.+:,=-", "look at kubelet's --root-dir on the host")
 
 
-def ask(action: ActionBase, task_vars: dict[str, Any] | None, name: str | None = None, arguments: Any = None) -> dict[str, Any]:
-    """What the module answers on the host. It may set no facts: those win over the inventory's variables.
+def ask(
+    action: ActionBase, task_vars: dict[str, Any] | None, name: str | None = None, arguments: Any = None, shape: Shape | None = None
+) -> dict[str, Any]:
+    """What the module answers on the host, in its shape. shape: where it is another one than that of RESULTS.
 
-    Raises AnsibleConnectionFailure only. A wrong password of sudo, which Ansible raises as well, is a failed result.
+    Raises AnsibleConnectionFailure only. A wrong password of sudo, which Ansible raises as well, is a failed result, and so is any answer
+    that is not believed.
     """
     try:
         result: dict[str, Any] = action._execute_module(module_name=name, module_args=arguments, task_vars=task_vars)
@@ -97,10 +102,42 @@ def ask(action: ActionBase, task_vars: dict[str, Any] | None, name: str | None =
     except AnsibleError as error:
         # `failed_when` does not see what is raised.
         return {"changed": False, "failed": True, "msg": str(error)}
-    facts = result.pop("ansible_facts", None)
-    # Ansible's own, which it takes from no module: where it has found Python.
-    found = {key: value for key, value in dict(facts or {}).items() if "discovered_interpreter_" in key}
-    return {**result, "ansible_facts": found} if found else result
+    except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:
+        # Ansible takes the keys that mean something to it for what they are to be.
+        return _refused(action, task_vars, f"Ansible cannot read it ({type(error).__name__}: {quoted(str(error))})")
+    module = (name or action._task.action).rpartition(".")[2]
+    believed = believe(result, RESULTS[module] if shape is None else shape)
+    if isinstance(believed, str):
+        return _refused(action, task_vars, f"{module}: {believed}")
+    facts = result.get("ansible_facts")
+    # Ansible's own, which it takes from no module: where it has found Python. Other facts win over the inventory's variables.
+    found = {key: value for key, value in facts.items() if "discovered_interpreter_" in str(key)} if isinstance(facts, Mapping) else {}
+    return {**believed, "ansible_facts": found} if found else believed
+
+
+def believe(result: Mapping[str, Any], shape: Shape) -> dict[str, Any] | str:
+    """Of a module's result the keys that it may have, or what is wrong with them. One that has failed may lack the others."""
+    known = {**COMMON, **{key.removesuffix("?"): value for key, value in shape.items()}}
+    taken = {key: result[key] for key in known if key in result}
+    needed = {f"{key}?": value for key, value in COMMON.items()} | dict(shape)
+    if result.get("failed") is True or result.get("exception") is not None:
+        needed = {f"{key.removesuffix('?')}?": value for key, value in needed.items()}
+    wrong = other_shape(needed, taken)
+    if wrong is not None:
+        return wrong
+    extra = {key: result[key] for key in PARSED if isinstance(result.get(key), list)}
+    error = result.get("exception")
+    # A traceback, or what Ansible has made of it.
+    extra |= {} if error is None or isinstance(error, (bool, int, float, list, Mapping)) else {"exception": error, "failed": True}
+    silent = {"msg": "the module failed and gives no reason"} if {**taken, **extra}.get("failed") and "msg" not in taken else {}
+    return {**taken, **extra, **silent}
+
+
+def _refused(action: ActionBase, task_vars: Mapping[str, Any] | None, why: str) -> dict[str, Any]:
+    """An answer that nothing is made of, with the name of the host that gave it."""
+    host = action._task.delegate_to or (task_vars or {}).get("inventory_hostname") or "the host"
+    cure = "look at who else has root there, and at the Python that Ansible uses there"
+    return {"changed": False, "failed": True, "msg": f"{host} is not believed: its answer has another form: {why}; {cure}"}
 
 
 class HostAction(ActionBase):  # type: ignore[misc]
@@ -126,8 +163,3 @@ def _is_unique(alias: str, hosts: Collection[str]) -> bool:
         label = alias.partition(".")[0]
         return sum(host.lower().partition(".")[0] == label for host in hosts) <= 1
     return False
-
-
-def _short(value: Any) -> str:
-    words = repr(value)
-    return words if len(words) <= _QUOTED else f"{words[:_QUOTED]}…"

@@ -77,6 +77,8 @@ class NodeFacts:
     def from_dict(cls, values: Mapping[str, Any]) -> "NodeFacts":
         """The opposite of as_dict; other keys are passed over. KeyError or TypeError if it is no such result."""
 
+        values = {key: value for key, value in values.items() if value is not None}
+
         def one(key: str, kind: Any) -> Any:
             return kind(**_tuples(values[key])) if key in values else None
 

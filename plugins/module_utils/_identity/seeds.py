@@ -64,6 +64,12 @@ def seed(kubectl: Kubectl, namespace: str, account: str) -> str:
 
 
 def daemons_of(accounts: Mapping[str, str], tokens: Mapping[str, Optional[Mapping[str, Any]]]) -> List[Daemon]:
-    """From a module's options. TypeError if a token is not what gpushare_token_info returns."""
-    found = {key: tokens.get(key) for key in accounts}
-    return [Daemon(key, account, Token.from_dict(found[key] or {}) if found[key] else None) for key, account in accounts.items()]
+    """From a module's options. TypeError, with the key, if a token is not what gpushare_token_info returns."""
+    found = []
+    for key, account in accounts.items():
+        try:
+            own = tokens.get(key)
+            found.append(Daemon(key, account, None if own is None else Token.from_dict(own)))
+        except TypeError as error:
+            raise TypeError(f"{key[:80]}: {error}") from error
+    return found

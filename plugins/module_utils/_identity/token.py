@@ -47,7 +47,11 @@ class Token:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Token":
         """The opposite of as_dict. TypeError if it is no such result."""
-        return cls(**values)
+        token = cls(**values)
+        texts, times = (token.subject, token.uid), (token.issued, token.expires)
+        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in times):
+            raise TypeError("subject and uid must be texts, issued and expires integers")
+        return token
 
 
 def subject(namespace: str, account: str) -> str:

@@ -122,8 +122,8 @@ def is_scheduler(container: Mapping[str, Any]) -> bool:
 
 
 def image(manifest: Mapping[str, Any]) -> str:
-    """The image of the scheduler's container."""
-    return str(scheduler_container(manifest)["image"])
+    """The image of the scheduler's container, "" without one."""
+    return str(scheduler_container(manifest).get("image") or "")
 
 
 def shape(pod: Mapping[str, Any]) -> Dict[str, Any]:

@@ -55,6 +55,8 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
     found = _without_inherited(found, manifest_path)
     manifest_text = found.files[manifest_path]
     manifest = None if manifest_text is None else _yaml.load(manifest_text)
+    if manifest_text is not None and not isinstance(manifest, dict):
+        raise scheduler_manifest.SchedulerError(f"{manifest_path} is no YAML object; expected a Pod: restore it, then run again")
     name, location = _where(manifest, default_config, found)
     used = default_config if location is None else location.host
     for path in (used, *found.journal):

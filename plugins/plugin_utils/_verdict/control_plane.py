@@ -129,11 +129,11 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def _address(url: str) -> tuple[str, str, int | None, str]:
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        port = None
+        return "", "", None, ""
     return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
 
 
@@ -142,7 +142,7 @@ def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, 
     cure = f"journalctl -u kubelet on this host says why; moving {path} away and back makes kubelet start it anew"
     try:
         missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))
-    except proof.HopelessError as error:
+    except (proof.HopelessError, scheduler_manifest.SchedulerError) as error:
         missing = str(error)
     if missing is not None:
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}

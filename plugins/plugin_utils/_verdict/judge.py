@@ -9,6 +9,7 @@ Private to this collection, used on the controller only. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.docto
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding, Findings, Verdict, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
-_PROBES_OFF = "no probe pod was asked for"
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,10 @@ def scheduler_name(evidence: Evidence) -> str:
             config = _yaml.load((files["configs"].get(path) or {"text": ""})["text"])
         except (yaml.YAMLError, scheduler_manifest.SchedulerError):
             continue
-        if isinstance(config, dict):
-            return scheduler_config.scheduler_name(config)
+        name = scheduler_config.scheduler_name(config) if isinstance(config, dict) and config.get("kind") == scheduler_config.KIND else ""
+        # kubectl makes all probe pods in one call, and one bad name would reject all.
+        if _NAME.fullmatch(name):
+            return name
     return "default-scheduler"
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,72 @@ def test_an_answer_sets_no_variables(tmp_path: Path, monkeypatch: pytest.MonkeyP
         gpushare_kubectl="kubectl",
     )
     assert "the node gpu1 with kubectl and no facts" in output
+
+
+def liar(folder: Path, **keys: Any) -> dict[str, Any]:
+    """A host whose Python adds these keys to every answer of a module, which is one line of JSON."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n{sys.executable} \"$@\" | sed 's|^{{|{{{json.dumps(keys)[1:-1]}, |'\n")
+    python.chmod(0o755)
+    return {**host(folder / "root", "--hostname-override=gpu1"), "ansible_python_interpreter": str(python)}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        # Each makes Ansible's own loop over all hosts raise, or makes the result another one than the module's.
+        {"ansible_stats": 5},
+        {"ansible_stats": {"data": 5}},
+        {"add_host": 5},
+        {"add_group": 5},
+        {"results": [{"skipped": True}]},
+        {"skipped": True},
+        {"unreachable": True},
+        {"warnings": 5},
+        {"deprecations": "x"},
+        {"diff": 5},
+    ],
+    ids=json.dumps,
+)
+def test_a_host_changes_nothing_of_the_run_but_its_own_answer(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "1").mkdir()
+    hosts = {"gpu1": liar(tmp_path / "1", **keys), "gpu2": host(tmp_path / "2", "--hostname-override=gpu2")}
+    output = run(tmp_path, hosts, gpushare_kubectl="kubectl")
+    for name in hosts:
+        assert f"the node {name} with kubectl and no facts" in output, output
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"ansible_facts": 5}, {"stdout": 5}, {"changed": "x"}, {"failed": "no"}, {"warnings": [5]}, {"kubelet_root": 5}],
+    ids=json.dumps,
+)
+def test_a_host_that_answers_in_another_form_has_failed_with_its_name(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "1").mkdir()
+    name, value = next(iter(keys.items()))
+    evil = liar(tmp_path / "1", **keys)
+    python = Path(evil["ansible_python_interpreter"])
+    # The last of two equal keys counts.
+    python.write_text(f'#!/bin/sh\n{sys.executable} "$@" | sed \'s|}}$|, "{name}": {json.dumps(value)}}}|\'\n')
+    output = run(tmp_path, {"gpu1": evil, "gpu2": host(tmp_path / "2", "--hostname-override=gpu2")}, gpushare_kubectl="kubectl")
+    assert "the node gpu2 with kubectl and no facts" in output, output
+    assert "gpu1 is not believed: its answer has another form" in output or "the node gpu1 with kubectl" in output, output
+    assert "Traceback" not in output
+
+
+def test_only_our_own_modules_ask_hosts() -> None:
+    """What Ansible's own modules answer may set variables and statistics, and stop the run for all."""
+    asking = re.compile(r"^\s*(?:- )?ansible\.builtin\.(\w+):", re.MULTILINE)
+    on_controller = {"assert", "debug", "fail", "set_fact", "group_by", "include_role", "include_tasks", "import_tasks", "import_playbook"}
+    found = {
+        (path.relative_to(ROOT).parts[1], name)
+        for folder in ("roles", "playbooks")
+        for path in (ROOT / folder).rglob("*.yml")
+        for name in asking.findall(path.read_text())
+        if name not in on_controller
+    }
+    # An action that takes nothing of its modules' answers into its own, and two on control planes.
+    assert found == {("nvidia_driver", "reboot"), ("kubectl_inspect", "stat"), ("kubectl_inspect", "file")}
 
 
 def test_every_module_goes_by_an_action_that_takes_no_facts() -> None:

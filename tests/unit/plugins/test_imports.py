@@ -56,9 +56,11 @@ CONTRACTS = {
     "module_utils._evidence": tuple(
         f"module_utils.{name}" for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_daemon.environment", "_scheduler")
     ),
-    "plugin_utils._answers": (),
+    "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
+    "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
+    "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
-    "plugin_utils._yaml": (),
+    "plugin_utils._yaml": ("plugin_utils._shape",),
     "plugin_utils._preflight": ("module_utils._facts", "module_utils._formats", "module_utils._kubelet.gates"),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
@@ -150,7 +152,7 @@ def test_packages_are_empty_and_nothing_lies_beside_them() -> None:
         path for path in MODULES if path.parts[len(ROOT.parts)] not in ("module_utils", "plugin_utils") and path.parent.parent != ROOT
     ] == []
     loose = {path.name for folder in ("module_utils", "plugin_utils") for path in (ROOT / folder).glob("*.py")}
-    assert loose == {"_answers.py", "_wheel.py", "_yaml.py"}
+    assert loose == {"_answers.py", "_results.py", "_shape.py", "_wheel.py", "_yaml.py"}
 
 
 def test_the_packages_do_not_import_each_other_in_a_circle() -> None:

@@ -1,0 +1,205 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The shape of what each module answers, beside Ansible's own keys. A key that is not here reaches nobody.
+
+Private to this collection, used on the controller only. Data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import Difference, Sums
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
+
+Shape = Mapping[str, Any]
+
+#: As the API server takes it: kubectl makes all probe pods in one call, and one bad image would reject all.
+IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@-]*[A-Za-z0-9])?")
+_LEFT = [{"what": str, "why": str}]
+_CHANGE = {"before_header?": str, "after_header?": str, "before": str, "after": str}
+
+#: Ansible's own of a module. What else it makes of a result, such as hosts, statistics or results of a loop, is nothing for a module.
+COMMON: Shape = {
+    "changed": bool,
+    "failed": bool,
+    "msg": str,
+    "rc": int,
+    "module_stdout": str,
+    "module_stderr": str,
+}
+#: The same, which Ansible itself has parsed already; only lists of them are taken.
+PARSED = ("warnings", "deprecations")
+
+_DOCTOR = {"problem": str, "answer": str}
+_GPU = {
+    "nvidia_smi": SmiReport,
+    "driver": Maybe(Driver),
+    "managers": [Manager],
+    "container_runtime": Maybe(dict.fromkeys(("name", "problem", "file_default", "running_default", "lacks", "unit"), str)),
+    "images": [IMAGE],
+    "cdi": {"mode": str, "specs": [{"path": str, "cards": [str], "versions": [str], "missing": [str]}]},
+    "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
+    "containers": Map([str]),
+}
+_SCHEDULER = {"manifest": Maybe(str), "others": Map(str), "configs": Map(Maybe({"text": str, "sha256": str}))}
+_SEEN = {
+    "places": Places,
+    "now": float,
+    "node_name": str,
+    "kubelet": {"running": bool, "root": str},
+    "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
+    "doctor": _DOCTOR,
+    "gpu": Maybe(_GPU),
+    "plane": Maybe({"scheduler": _SCHEDULER}),
+}
+#: During a probe, gpushare_verify_host looks again at what changes then.
+SEEN_AGAIN: Shape = {
+    "seen": {"places": Places, "now": float, "gpu": Maybe({"containers": Map([str])}), "plane": None, "doctor?": _DOCTOR},
+}
+_SETTINGS = {
+    **dict.fromkeys(("state", "node_name", "manifest", "config", "url_prefix", "tls_dir", "http_timeout", "lease"), str),
+    **dict.fromkeys(("weight", "percentage_of_nodes_to_score", "control_planes"), int),
+    "preemption": bool,
+    "managed_resources": [str],
+}
+#: What kube_scheduler_extender reads on a host for a plan.
+FOUND: Shape = {
+    "settings": Open(_SETTINGS),
+    "server": str,
+    "policy": Maybe(PolicyMap),
+    "files": Map(Maybe(str)),
+    "journal": [{"path": str, "original": Maybe(str), "mode": Maybe(int), "left": (str, str), "others": bool}],
+    "cluster": Maybe({"text": str, "version": str}),
+    "nodes": int,
+    "others": [str],
+    "unfinished": bool,
+    "running": Any,
+}
+_POD = {
+    **dict.fromkeys(("namespace", "name", "node", "phase", "message", "scheduling"), str),
+    "deleted": bool,
+    "probe": bool,
+    "annotations": Map(str),
+    "containers": [{"index": int, "name": str, "units": int, "cards": int, "privileged": bool}],
+    "running": [{"name": str, "id": str, "started": float}],
+    "waiting": [str],
+}
+_NODE = {
+    "metadata": {"name": str, "labels": Map(str), "annotations": Map(str)},
+    "status": {"capacity": Map(Any), "allocatable": Map(Any), "conditions": [{"type": str, "status": str}]},
+}
+_STATE = Open({"waiting?": Open({}), "terminated?": Open({"exitCode?": int}), "running?": Open({})})
+_MIRROR = {
+    "kind": str,
+    "metadata": {"name": str, "annotations": Map(str)},
+    "spec": {
+        "containers": [
+            Open({"command?": [str], "args?": [str], "volumeMounts?": [Open({"name": str, "mountPath": str, "subPath?": str})]}),
+        ],
+        "volumes": [Open({"name": str, "hostPath": Open({"path": str})})],
+    },
+    "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
+}
+_ALWAYS = ("distribution", "kubelet", "control_plane")
+_GPU_POD = {"pod": str, "node": str, "asks": str}
+
+#: By the module's name. `?`: not in every answer.
+RESULTS: Mapping[str, Shape] = {
+    "container_runtime": {"restarted": bool, "restarted_at": float, "why_restart": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
+    "gpu_mem_capacity": {"ok": bool, "nodes": [Sums], "differences": [Difference]},
+    "gpu_node_info": {
+        "node_name": str,
+        "kubelet_root": str,
+        "kubelet_running": bool,
+        "effective_uid": int,
+        # Only what was gathered.
+        **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
+    },
+    "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
+    "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool},
+    "gpushare_cluster_objects": {"objects": [str], "skipped": [str], "missing": [str], "diff": [_CHANGE]},
+    "gpushare_dead_nodes_info": {"states": Map(str), "accounts": [str], "pods": [_GPU_POD]},
+    "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
+    "gpushare_drain": {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]},
+    "gpushare_driver": {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]},
+    "gpushare_driver_info": {
+        "facts": HostFacts,
+        "processes": [str],
+        "machine_id": str,
+        "boot_id": str,
+        "driver": Driver,
+        "problem": Maybe(Problem),
+    },
+    "gpushare_driver_plan": {},
+    "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
+    "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
+    "gpushare_node_ready_info": {"ready": bool},
+    "gpushare_packages": {
+        "manager": str,
+        "managed_by": str,
+        "versions": Map(Maybe(str)),
+        "steps": [Step],
+        "held": [str],
+        "files": [str],
+        "left": _LEFT,
+        "notes": [str],
+        "diff": [_CHANGE],
+    },
+    "gpushare_pki": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
+    "gpushare_pods_info": {"pods": [_GPU_POD]},
+    "gpushare_preflight": {},
+    "gpushare_preflight_verdict": {},
+    "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
+    "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
+    "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
+    "gpushare_report": {"words": [str], "report": Any},
+    "gpushare_runtime_env": {"environment?": str, "python?": str, "removed?": [str], "missing?": bool, "diff?": _CHANGE},
+    "gpushare_scheduler_join": {"files?": Map(str), "kept?": [str], "diff?": [_CHANGE]},
+    "gpushare_service": {"restarted": bool, "diff": [_CHANGE]},
+    "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},
+    "gpushare_takeover_info": {
+        "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
+        "pods": Map(str),
+        "writers": [str],
+        "node_ports": [int],
+    },
+    "gpushare_token_info": {"own": Maybe(Token)},
+    "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
+    "gpushare_verify_cluster": {
+        "seen": {
+            "nodes": [_NODE],
+            "pods": [_POD],
+            "schedulers": Map(Maybe(_MIRROR)),
+            "objects": {"missing": [str], "differs": [str], "skipped": [str]},
+        },
+    },
+    "gpushare_verify_host": {"seen": _SEEN},
+    "gpushare_verify_verdict": {},
+    # With a plan; before there is one, FOUND.
+    "kube_scheduler_extender": {"candidate": str, "holder?": str, "standby?": bool},
+    "kubelet_gates": {
+        "version": str,
+        "feature_gates": Map(bool),
+        "files": [str],
+        "restarted_at": Maybe(float),
+        "notes": [str],
+        "diff": [_CHANGE],
+    },
+    "nvidia_smi_info": of_dataclass(SmiReport),
+}

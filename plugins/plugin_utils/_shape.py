@@ -1,0 +1,231 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a value that a host has sent has the shape of what its reader takes it for.
+
+Private to this collection, used on the controller only. Pure. A shape is a type, a dataclass, a compiled pattern of a text, a list of one
+shape for lists of it, a tuple of shapes for a list with exactly these, a dict of shapes for an object with exactly these keys (one that
+ends in `?` may be missing), Map, Maybe, Either or Open.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+#: Of one text: more than a file that a module returns (_host/host.py reads 4 MiB of one).
+LONGEST_TEXT = 8 * 1024 * 1024
+#: Of a whole answer. A node with many containers has some thousand, the pods of a large cluster some hundred thousand.
+MOST_VALUES = 4_000_000
+#: Of a part whose shape nobody needs.
+_DEEPEST = 32
+_WORD = 512
+_QUOTED = 80
+_LARGEST = 2**63
+
+
+@dataclass(frozen=True)
+class Map:
+    """An object with any keys, whose values have one shape."""
+
+    values: Any
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """The shape, or null."""
+
+    shape: Any
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of two shapes."""
+
+    first: Any
+    second: Any
+
+
+@dataclass(frozen=True)
+class Open:
+    """An object with these keys, and others that nobody reads."""
+
+    fields: Mapping[str, Any]
+
+
+class _Other(Exception):
+    """A value of another shape: where, and what was expected."""
+
+    def __init__(self, value: Any, expected: str) -> None:
+        super().__init__(expected)
+        self.value, self.expected, self.where = value, expected, ""
+
+    def at(self, step: str) -> _Other:
+        self.where = f"{step}{self.where}"
+        return self
+
+
+def other_shape(shape: Any, value: Any) -> str | None:
+    """What is wrong with the value, for people; None where it has the shape."""
+    try:
+        _check(shape, value, [MOST_VALUES])
+    except _Other as other:
+        where = other.where.lstrip(".")
+        shown = where if len(where) <= _QUOTED else f"{where[:_QUOTED]}…"
+        return f"found {quoted(other.value)} in {shown or 'it'}, expected {other.expected}"
+    return None
+
+
+def quoted(value: Any) -> str:
+    """A value of anybody's in a message: short, on one line, and at the cost of a short one."""
+    if isinstance(value, str):
+        return repr(value[:_QUOTED] + "…" if len(value) > _QUOTED else value[:])
+    if value is None or isinstance(value, (bool, float)):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(int(value)) if abs(value) < _LARGEST else "an integer of more than 64 bits"
+    if isinstance(value, Mapping):
+        return f"an object of {len(value)} fields"
+    if isinstance(value, Sequence):
+        return f"a list of {len(value)}"
+    return f"a value of the type {type(value).__name__[:_QUOTED]}"
+
+
+def _check(shape: Any, value: Any, left: list[int], depth: int = 0) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        raise _Other(None, f"at most {MOST_VALUES} values")
+    if shape is None or (isinstance(shape, type) and issubclass(shape, type(None))):
+        _must(value is None, value, "null")
+    elif isinstance(shape, Maybe):
+        if value is not None:
+            _check(shape.shape, value, left)
+    elif isinstance(shape, Either):
+        try:
+            _check(shape.first, value, left)
+        except _Other:
+            _check(shape.second, value, left)
+    elif isinstance(shape, re.Pattern):
+        fits = isinstance(value, str) and len(value) <= _WORD and shape.fullmatch(value)
+        _must(bool(fits), value, f"a text like {shape.pattern[:_QUOTED]}")
+    elif isinstance(shape, Mapping):
+        _check_object(shape, value, left, is_open=False)
+    elif isinstance(shape, Open):
+        _check_object(shape.fields, value, left, is_open=True)
+    elif isinstance(shape, list):
+        _check_list(shape[0], value, left)
+    elif isinstance(shape, tuple):
+        _must(isinstance(value, (list, tuple)) and len(value) == len(shape), value, f"a list of {len(shape)}")
+        for one, part in zip(shape, value, strict=True):
+            _check(one, part, left)
+    elif isinstance(shape, Map):
+        _check_map(shape.values, value, left)
+    elif shape is Any:
+        _check_any(value, left, depth)
+    elif isinstance(shape, type) and is_dataclass(shape):
+        _check_object(of_dataclass(shape), value, left, is_open=False)
+    elif isinstance(shape, type) and get_origin(shape) is None:
+        _check_scalar(shape, value)
+    else:
+        _check_generic(shape, value, left)
+
+
+def _must(holds: bool, value: Any, expected: str) -> None:
+    if not holds:
+        raise _Other(value, expected)
+
+
+def _check_scalar(shape: type, value: Any) -> None:
+    if shape is bool:
+        _must(isinstance(value, bool), value, "true or false")
+    elif shape is str:
+        _must(isinstance(value, str) and len(value) <= LONGEST_TEXT, value, f"a text of at most {LONGEST_TEXT} characters")
+    elif shape is int:
+        _must(isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST, value, "an integer")
+    elif shape is float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        _must(number and abs(value) < _LARGEST and math.isfinite(value), value, "a number")
+    else:
+        raise AssertionError(f"no shape: {shape}")
+
+
+def _check_generic(shape: Any, value: Any, left: list[int]) -> None:
+    """What `typing` writes in the dataclasses of module_utils."""
+    origin, parts = get_origin(shape), get_args(shape)
+    if origin in (Union, types.UnionType):
+        some = [part for part in parts if part is not type(None)]
+        if len(some) != 1 or len(some) == len(parts):
+            raise AssertionError(f"no shape: {shape}")
+        _check(Maybe(some[0]), value, left)
+    elif origin in (list, tuple):
+        _check_list(parts[0], value, left)
+    elif origin is not None and issubclass(origin, Mapping):
+        _check_map(parts[1], value, left)
+    else:
+        raise AssertionError(f"no shape: {shape}")
+
+
+def _check_object(shapes: Mapping[str, Any], value: Any, left: list[int], *, is_open: bool) -> None:
+    _must(isinstance(value, Mapping), value, "an object")
+    known = set()
+    for key, shape in shapes.items():
+        name = key.removesuffix("?")
+        known.add(name)
+        if name in value:
+            try:
+                _check(shape, value[name], left)
+            except _Other as other:
+                raise other.at(f".{name}") from None
+        elif name == key:
+            raise _Other(value, f"the field {name}")
+    more = [] if is_open else [key for key in value if key not in known]
+    if more:
+        raise _Other(more[0], "no further field")
+
+
+def _check_list(shape: Any, value: Any, left: list[int]) -> None:
+    _must(isinstance(value, (list, tuple)), value, "a list")
+    for index, one in enumerate(value):
+        try:
+            _check(shape, one, left)
+        except _Other as other:
+            raise other.at(f"[{index}]") from None
+
+
+def _check_map(shape: Any, value: Any, left: list[int]) -> None:
+    _must(isinstance(value, Mapping), value, "an object")
+    for key, one in value.items():
+        _check(str, key, left)
+        try:
+            _check(shape, one, left)
+        except _Other as other:
+            raise other.at(f".{key[:_QUOTED]}") from None
+
+
+def _check_any(value: Any, left: list[int], depth: int) -> None:
+    _must(depth < _DEEPEST, value, f"at most {_DEEPEST} levels")
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            _check(str, key, left)
+            _check(Any, one, left, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _check(Any, one, left, depth + 1)
+    elif value is not None:
+        kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+        _must(kind is not None, value, "a value of JSON")
+        if kind is not None:
+            _check_scalar(kind, value)
+
+
+@lru_cache(maxsize=None)
+def of_dataclass(shape: Any) -> Mapping[str, Any]:
+    """An object with the fields of `dataclasses.asdict`: all of them."""
+    hints = get_type_hints(shape)
+    return {one.name: hints[one.name] for one in fields(shape)}
