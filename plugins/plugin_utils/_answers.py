@@ -74,7 +74,7 @@ def wrong_node(known: Known, name: Any) -> Wrong | None:
         cure = f"correct gpushare_node_name of {known.host} in the inventory, or find out why the host says so"
         return None if name == known.node else Wrong(f"a host that says it is the node {name!r}", f"{known.node!r}", cure)
     aliases = [alias.lower().rstrip(".") for alias in (known.host, known.address) if alias]
-    if any(name == alias or (_same_host(name, alias) and _is_unique(alias, known.hosts)) for alias in aliases):
+    if any(name == alias or (_is_short(name, alias) and _is_unique(alias, known.hosts)) for alias in aliases):
         return None
     cure = f"if it is, say so in the inventory, for this host: gpushare_node_name: {name}"
     return Wrong(f"a host that says it is the node {name!r}", f"a node that is called as in the inventory: {' or '.join(aliases)}", cure)
@@ -150,9 +150,9 @@ class HostAction(ActionBase):  # type: ignore[misc]
         return ask(self, task_vars)
 
 
-def _same_host(name: str, alias: str) -> bool:
-    """Whether one is the other with its domain."""
-    return ("." in name) != ("." in alias) and name.partition(".")[0] == alias.partition(".")[0]
+def _is_short(name: str, alias: str) -> bool:
+    """Whether it is the other one without its domain. Not the opposite: the host would choose its domain."""
+    return "." not in name and name == alias.partition(".")[0]
 
 
 def _is_unique(alias: str, hosts: Collection[str]) -> bool:

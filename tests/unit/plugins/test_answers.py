@@ -33,11 +33,11 @@ def known(
         (known("GPU1"), "gpu1"),
         (known("gpu1.example.org"), "gpu1.example.org"),
         (known("gpu1.example.org"), "gpu1"),
-        (known(), "gpu1.example.org"),
+        (known(address="gpu1.example.org"), "gpu1.example.org"),
         (known("a", address="gpu1.example.org"), "gpu1"),
         (known("a", address="10.0.0.5"), "10.0.0.5"),
         (known("a", address="10.0.0.5", node="ip-10-0-0-5.ec2.internal"), "ip-10-0-0-5.ec2.internal"),
-        (known(judged="gpu1.example.org"), "gpu1.example.org"),
+        (known("gpu1.example.org", judged="gpu1"), "gpu1"),
     ],
 )
 def test_a_host_is_the_node_that_the_inventory_calls_it(inventory: Known, name: str) -> None:
@@ -51,6 +51,8 @@ def test_a_host_is_the_node_that_the_inventory_calls_it(inventory: Known, name: 
         (known(), "gpu2", "gpushare_node_name: gpu2"),
         (known("a", address="10.0.0.5"), "10", "10.0.0.5"),
         (known("gpu1.example.org"), "gpu1.example.com", "expected"),
+        # The domain would be the host's own choice, and another node may have that name.
+        (known(), "gpu1.example.org", "gpushare_node_name: gpu1.example.org"),
         (known(node="other"), "gpu1", "expected 'other'; correct gpushare_node_name of gpu1"),
         (known(judged="gpu1"), "gpu1.example.org", "'gpu1', as it said to preflight"),
         # Of two hosts that differ by their domains only, neither is the short name.
