@@ -109,7 +109,8 @@ options:
         elements: str
         default: []
   folder:
-    description: Folder on the host with package files, which are used before those of a repository.
+    description:
+      - Folder on the host with package files, which are used before those of a repository. Only root may write them and their folders.
     type: str
     default: ""
   replaces:

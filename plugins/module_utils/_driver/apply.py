@@ -11,9 +11,6 @@ due is asked of the host, and what was there before is noted before it changes.
 
 from __future__ import annotations
 
-import os
-import posixpath
-import stat
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Sequence, Tuple
 
@@ -24,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.ownership import open_to_others
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
 
 OWNER = "nvidia_driver"
@@ -131,12 +129,12 @@ def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Resu
     if _is_whole(driver(host), wanted.version):
         return
     path = wanted.run_file[0]
-    _check_run_file(host, path)
+    real = _checked_run_file(host, path)
     result.steps.append(f"run {path}")
     if dry:
         return
     Journal(host.root).record(_RUN_FILE, OWNER, None, wanted.version.encode())
-    outcome = run(["sh", host.outside(path), *wanted.run_file[1:]], wanted.timeout)
+    outcome = run(["sh", host.outside(real), *wanted.run_file[1:]], wanted.timeout)
     now = driver(Host(host.root))
     if not outcome.ok or not _is_whole(now, wanted.version):
         log = " / ".join((Host(host.root).text(RUN_FILE_LOG) or outcome.words).splitlines()[-_LOG_LINES:])[-800:]
@@ -156,40 +154,21 @@ def _parts(parts: Driver) -> str:
     return f"{parts.installed or 'no'} kernel module, {parts.library or 'no'} library and {smi}"
 
 
-def _check_run_file(host: Host, path: str) -> None:
-    """It runs as root: nobody else may write it, nor put another file in its place."""
+def _checked_run_file(host: Host, path: str) -> str:
+    """Its path without links, by which it runs as root. DriverError if others may write it, or put another file in its place."""
     real = host.real(path)
     try:
-        status = os.stat(host.outside(real))
-        folders = {one: os.stat(host.outside(one)) for one in _folders_above(real)}
+        open_ = open_to_others(host, real)
     except OSError as error:
         raise DriverError(
             f"the run file {path[:80]} cannot be read ({error.strerror}); nothing was changed: copy it to the host"
         ) from error
-    open_ = next((one for one, found in folders.items() if _is_writable(found) and not found.st_mode & stat.S_ISVTX), None)
     if open_ is not None:
         raise DriverError(
-            f"the run file {path[:80]} is in a folder that others than root may write, {open_[:80]}; nothing was changed: they could put "
-            "another file in its place, so move it to a folder of root's, such as /root, and check its sum again"
+            f"the run file {path[:80]} would run as root, and others than root may write {open_}; nothing was changed: move it to a folder "
+            "of root's, such as /root, give it to root with mode 0600, and check its sum again"
         )
-    if not stat.S_ISREG(status.st_mode) or _is_writable(status):
-        raise DriverError(
-            f"the run file {path[:80]} is no file that only root may write; nothing was changed: it would run as root, so give it to "
-            "root with mode 0600 and check its sum again"
-        )
-
-
-def _folders_above(path: str) -> List[str]:
-    found = []
-    while path != "/":
-        path = posixpath.dirname(path)
-        found.append(path)
-    return found
-
-
-def _is_writable(status: os.stat_result) -> bool:
-    """Whether others than root may write it."""
-    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or status.st_uid not in (0, os.geteuid())
+    return real
 
 
 def _check_unused(host: Host) -> None:

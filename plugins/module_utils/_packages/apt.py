@@ -19,6 +19,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, sources
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
     Manager,
@@ -175,7 +176,7 @@ class Apt(Manager):
         """The package files of the folder: name to version to path."""
         found: Dict[str, Dict[str, str]] = {}
         names = {package.name for package in wanted.packages}
-        for path in _package_files(wanted.folder, ".deb"):
+        for path in package_files(wanted.folder, ".deb"):
             shown = "${Package}\t${Version}\t${Architecture}"
             outcome = self._run(["dpkg-deb", "--show", "--showformat", shown, path], _QUESTION)
             row = outcome.out.split("\t")
@@ -294,15 +295,6 @@ def _source_files() -> List[str]:
     names = sorted(os.listdir(SOURCES)) if os.path.isdir(SOURCES) else []
     paths = ["/etc/apt/sources.list", *(os.path.join(SOURCES, name) for name in names if name.endswith((".list", ".sources")))]
     return [path for path in paths if os.path.isfile(path)]
-
-
-def _package_files(folder: str, suffix: str) -> List[str]:
-    if not os.path.isdir(folder):
-        raise Rejected(f"there is no folder {folder[:80]} on this host; nothing was changed: put the packages there, or correct its path")
-    found = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix))
-    if len(found) > 1000:
-        raise Rejected(f"the folder {folder[:80]} has {len(found)} packages, expected at most 1000; nothing was changed")
-    return found
 
 
 def _write(path: str, content: bytes) -> None:

@@ -15,6 +15,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Rejected, Repository, Wanted, last_words
 
 _QUESTION = 120.0
@@ -35,12 +36,7 @@ def files_of(run: RunWithin, wanted: Wanted) -> Dict[str, Dict[str, str]]:
     """The package files of the folder: name to version to path."""
     found: Dict[str, Dict[str, str]] = {}
     names = {package.name for package in wanted.packages}
-    if not os.path.isdir(wanted.folder):
-        raise Rejected(f"there is no folder {wanted.folder[:80]} on this host; nothing was changed: put the packages there")
-    for name in sorted(os.listdir(wanted.folder)):
-        path = os.path.join(wanted.folder, name)
-        if not name.endswith(".rpm"):
-            continue
+    for path in package_files(wanted.folder, ".rpm"):
         outcome = run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
         row = outcome.out.strip().split("\t")
         if not outcome.ok or len(row) != 3:

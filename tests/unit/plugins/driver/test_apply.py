@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
@@ -401,11 +402,11 @@ def test_a_driver_of_a_run_file_that_computes_keeps_all_that_it_needs(installer:
 def test_a_run_file_is_a_file_of_root(installer: Machine) -> None:
     if os.geteuid() == 0:
         os.chown(installer.root.at(RUN_FILE), 65534, 65534)
-        with pytest.raises(DriverError, match="only root may write"):
+        with pytest.raises(DriverError, match=f"others than root may write the file {RUN_FILE}"):
             present(run_file(installer), installer.run, False, str(installer.root))
     installer.root.at(RUN_FILE).unlink()
     installer.root.at(RUN_FILE).mkdir(mode=0o700)
-    with pytest.raises(DriverError, match="only root may write"):
+    with pytest.raises(DriverError, match="which is no file"):
         present(run_file(installer), installer.run, False, str(installer.root))
     assert installer.calls == []
 
@@ -467,7 +468,7 @@ def test_a_run_file_that_hangs(installer: Machine) -> None:
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_run_file_that_others_may_write_is_not_run(installer: Machine, mode: int) -> None:
     installer.root.at(RUN_FILE).chmod(mode)
-    with pytest.raises(DriverError, match="only root may write"):
+    with pytest.raises(DriverError, match=f"others than root may write the file {RUN_FILE}"):
         present(run_file(installer), installer.run, False, str(installer.root))
     assert installer.calls == []
 
@@ -475,9 +476,42 @@ def test_a_run_file_that_others_may_write_is_not_run(installer: Machine, mode: i
 @pytest.mark.parametrize(("mode", "runs"), [(0o777, False), (0o775, False), (0o1777, True), (0o755, True)])
 def test_a_run_file_that_others_may_replace_is_not_run(installer: Machine, mode: int, runs: bool) -> None:
     installer.root.at(RUN_FILE).parent.chmod(mode)
-    with pytest.raises(DriverError, match="in a folder that others than root may write, /root" if not runs else "NVIDIA's installer"):
+    with pytest.raises(DriverError, match="others than root may write the folder /root" if not runs else "NVIDIA's installer"):
         present(run_file(installer), installer.run, False, str(installer.root))
     assert bool(installer.calls) is runs
+
+
+def test_a_run_file_is_run_by_the_path_that_was_checked(installer: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns the folder of a link changes the link between the check and the run."""
+    link, evil = "/home/user/driver.run", "/home/user/evil"
+    installer.root.link(link, RUN_FILE)
+    record = Journal.record
+
+    def swap(journal: Journal, *entry: Any) -> None:
+        installer.root.at(link).unlink()
+        installer.root.link(link, evil)
+        record(journal, *entry)
+
+    monkeypatch.setattr(Journal, "record", swap)
+    said: list[list[str]] = []
+
+    def run(argv: list[str]) -> Outcome:
+        said.append(argv)
+        return installs(installer)(argv)
+
+    installer.answers["sh"] = run
+    present(replace(run_file(installer), run_file=(link, "--silent")), installer.run, False, str(installer.root))
+    assert said[0][:2] == ["sh", str(installer.root.at(RUN_FILE))]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to somebody else")
+def test_a_folder_in_which_only_owners_move_files_is_its_owners(installer: Machine) -> None:
+    folder = installer.root.at(RUN_FILE).parent
+    folder.chmod(0o1755)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(DriverError, match="others than root may write the folder /root"):
+        present(run_file(installer), installer.run, False, str(installer.root))
+    assert installer.calls == []
 
 
 def test_a_run_file_that_there_is_not(installer: Machine) -> None:
