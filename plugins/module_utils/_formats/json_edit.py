@@ -16,6 +16,9 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 Path = Tuple[str, ...]
 
+#: Of digits. Python refuses to read an integer of some thousand.
+LONGEST_NUMBER = 1000
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?(?![\w.+-])|true\b|false\b|null\b")
 _BOM = "\ufeff"
@@ -152,6 +155,8 @@ def _value(text: str, place: int, depth: int) -> _Node:
     match = _SCALAR.match(text, place)
     if match is None:
         raise _error(text, place, "expected a value")
+    if match.end() - place > LONGEST_NUMBER:
+        raise _error(text, place, f"a number of {match.end() - place} digits, expected at most {LONGEST_NUMBER}")
     return _Node(json.loads(match.group()), place, match.end())
 
 

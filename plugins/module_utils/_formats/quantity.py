@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, Optional
 
-_UNIT = re.compile("([1-9][0-9]*)?(MiB|GiB)")
-_QUANTITY = re.compile("([0-9]+)(k|M|G|Ki|Mi|Gi)?")
+_UNIT = re.compile("([1-9][0-9]{0,8})?(MiB|GiB)")
+_QUANTITY = re.compile("([0-9]{1,18})(k|M|G|Ki|Mi|Gi)?")
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 #: Units that can be chosen, to MiB, largest first.
 UNITS: Mapping[str, int] = {"GiB": 1024, "256MiB": 256, "128MiB": 128, "64MiB": 64, "MiB": 1}

@@ -16,6 +16,9 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 Path = Tuple[str, ...]
 
+#: Of digits. Python refuses to read, and to print, an integer of some thousand.
+LONGEST_NUMBER = 1000
+
 _SPACE = re.compile(r"[ \t]*")
 _FILL = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -222,6 +225,8 @@ class _Parser:
         if not match:
             raise self.error(at, "expected a value")
         digits = match.group().replace("_", "")
+        if len(digits) > LONGEST_NUMBER:
+            raise self.error(at, f"a number of {len(digits)} digits, expected at most {LONGEST_NUMBER}")
         return float(digits) if match.group(1) else int(digits, 0 if digits[1:2] in ("x", "o", "b") else 10), match.end()
 
     def string(self, at: int) -> Tuple[str, int]:

@@ -15,6 +15,8 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 _QUOTED = re.compile(r"'((?:[^']|'')*)'|(\"(?:[^\"\\]|\\.)*\")")
+#: More than a configuration has: what is deeper is passed over, because each line costs as much as its path is long.
+_DEEPEST = 32
 _LINE = re.compile(r"( *)([A-Za-z0-9_.\-/]+|\"[^\"]+\"|'[^']+') *:(?: +(.*))?$")
 
 
@@ -62,7 +64,7 @@ def _block(lines: List[str]) -> Dict[str, str]:
         while parents and parents[-1][0] >= indent:
             parents.pop()
         path = ".".join([*(name for dummy, name in parents), key])
-        if value.startswith(("|", ">", "[", "{", "&", "*", "!")):
+        if value.startswith(("|", ">", "[", "{", "&", "*", "!")) or len(parents) >= _DEEPEST:
             opaque = indent
         elif not value or value.startswith("#"):
             parents.append((indent, key))

@@ -98,9 +98,8 @@ def _stanza(text: str, urls: Sequence[str]) -> str:
         return text
     if len(taken) == len(found):
         return re.sub(r"^(?=URIs:)", "Enabled: no\n", re.sub(r"^Enabled:.*\r?\n", "", text, flags=re.M | re.I), count=1, flags=re.M | re.I)
-    for url in taken:
-        text = re.sub(rf"[ \t]*(?<!\S){re.escape(url)}(?!\S)", "", text)
-    return text
+    gone = set(taken)
+    return re.sub(r"[ \t]*(?<!\S)(\S+)", lambda match: "" if match.group(1) in gone else match.group(), text)
 
 
 def _values(text: str, field: str) -> Optional[List[str]]:

@@ -96,6 +96,8 @@ def test_a_member_is_removed_with_one_comma() -> None:
         ("", "expected a value, found the end"),
         ("{} {}", "the document has ended"),
         ("[" * 60, "more than 50 levels"),
+        # More than Python reads.
+        ('{"a":\n' + "1" * 5000 + "}", "line 2: a number of 5000 digits, expected at most 1000"),
     ],
 )
 def test_what_is_no_json_is_an_error_with_its_line(text: str, message: str) -> None:

@@ -219,6 +219,9 @@ def test_control_characters_stand_nowhere(form: str, control: str) -> None:
         ("a = '\x7f'\n", "line 1: found the control character '\\x7f' in a string: \"'\\x7f'\""),
         ("a = [\n # \x01\n]\n", "line 2: found the control character '\\x01' in a comment: '# \\x01'"),
         ("a = 1\r\nb\r = 1\n", "line 2: found a carriage return without a newline: '\\r = 1'"),
+        # More than Python reads, and more than it prints.
+        ("a = " + "1" * 5000, "line 1: a number of 5000 digits, expected at most 1000: '" + "1" * 20 + "'"),
+        ("a = 0x" + "f" * 4500, "line 1: a number of 4502 digits, expected at most 1000: '0x" + "f" * 18 + "'"),
     ],
 )
 def test_an_error_names_the_line(text: str, message: str) -> None:

@@ -28,6 +28,13 @@ def test_scalars_of_yaml() -> None:
     }
 
 
+def test_a_path_is_as_long_as_a_configuration_needs() -> None:
+    """Each line costs as much as its path is long: of a deep file, what is deeper is passed over."""
+    deep = "\n".join(" " * depth + f"k{depth}: " for depth in range(2000))
+    found = scalars("a:\n  b: 1\n" + deep + "\n" + " " * 2000 + "end: 1\nlast: 2\n")
+    assert found == {"a.b": "1", "last": "2"}
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
