@@ -123,7 +123,8 @@ def environment_of(text: str) -> Dict[str, str]:
 def with_gates(text: str, variable: str, changes: Mapping[str, Optional[bool]]) -> str:
     """The text of a unit or an environment file in which the last --feature-gates has these gates (None: not any more).
 
-    variable: whose value has it, "" for one in ExecStart. A list that becomes empty goes with its flag. ArgumentsError if it is not found.
+    variable: whose value has it, "" for one in ExecStart. A list that becomes empty goes with its flag. ArgumentsError if it is not found,
+    GateError if it is no list of gates.
     """
     spans = list(_assignments(text, variable)) if variable else _commands(text)
     for start, end in reversed(spans):
@@ -175,7 +176,7 @@ def with_unit_argument(text: str, variable: str, argument: str) -> str:
 
 
 def gates_in_text(text: str) -> Dict[str, bool]:
-    """The gates of every --feature-gates in a unit's file or an environment file, in their order."""
+    """The gates of every --feature-gates in a unit's file or an environment file, in their order. GateError if one is no list of gates."""
     found: Dict[str, bool] = {}
     for line in _joined(text):
         if not line.lstrip().startswith(("#", ";")):

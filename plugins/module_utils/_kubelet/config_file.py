@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_
 KIND, KEY = "KubeletConfiguration", "featureGates"
 _LINE = re.compile(rf"^{KEY}:[ \t]*(?P<inline>[^#\n]*?)[ \t]*(?P<comment>#[^\n]*)?$", re.MULTILINE)
 _MEMBER = re.compile(r"""^(?P<indent>[ \t]+)(?P<quote>["']?)(?P<name>\w+)(?P=quote):[ \t]+(?P<value>true|false)(?P<rest>[ \t]*(?:#.*)?)$""")
+_TAB = re.compile(r"^ *\t[ \t]*[^\s#]", re.MULTILINE)
 _FLOW = re.compile(r"\{(?P<members>[^{}]*)\}")
 
 
@@ -45,7 +46,12 @@ def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
     wanted = {name: value for name, value in wanted.items() if changes.get(name, value) is not None}
     if wanted == before:
         return text
-    after = _json(text, wanted, before) if text.lstrip().startswith("{") else _yaml(text, wanted, before)
+    is_json = text.lstrip().startswith("{")
+    tab = None if is_json else _TAB.search(text)
+    if tab is not None:
+        # kubelet does not read such a file, and the next line might be anything.
+        raise ConfigError(f"line {text.count(chr(10), 0, tab.start()) + 1} is indented by a tab, which YAML does not permit")
+    after = _json(text, wanted, before) if is_json else _yaml(text, wanted, before)
     others = [{key: value for key, value in scalars(one).items() if not key.startswith(KEY)} for one in (text, after)]
     if gates_of(after) != wanted or others[0] != others[1]:
         raise ConfigError(f"{KEY} stands in a form that is not edited")

@@ -112,11 +112,21 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
         "kind: KubeletConfiguration\n...\n",
         "kind: KubeletConfiguration\nfeatureGates: &all\n  A: true\n",
         '{"kind": "KubeletConfiguration", "featureGates": [}',
+        # YAML permits no tab there, and kubelet does not read it.
+        "kind: KubeletConfiguration\nfeatureGates:\n\tA: true\n",
+        "kind: KubeletConfiguration\nauthentication:\n  \tx509: {}\n",
     ],
 )
 def test_a_configuration_that_is_not_understood_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         config_with_gates(text, {"DevicePlugins": True})
+
+
+def test_a_tab_that_indents_nothing_is_nobodys_mistake() -> None:
+    text = "kind: KubeletConfiguration\n\t\n\t# a comment\na:\tb\n"
+    assert config_with_gates(text, {"DevicePlugins": True}) == text + "featureGates:\n  DevicePlugins: true\n"
+    json = '{\n\t"kind": "KubeletConfiguration"\n}\n'
+    assert gates_of(config_with_gates(json, {"DevicePlugins": True})) == {"DevicePlugins": True}
 
 
 _NAMES = st.sampled_from(["DevicePlugins", "Accelerators", "CPUManager", "Zeta"])
