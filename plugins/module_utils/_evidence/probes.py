@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, NAMESPACE, PROBE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pod as cut_down
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import RESTRICTED
 
 POLL_SECONDS = 0.5
 #: A rejection by the scheduler or kubelet that lasts so long stays.
@@ -29,7 +30,10 @@ _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 def probe_pod(node: str, image: str, resource: str, scheduler_name: str) -> Dict[str, Any]:
     """A pod for this node and no other, whatever taints it has. The image needs no command: it is a pod sandbox's, which waits."""
     this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    container = {"name": "probe", "image": image, "imagePullPolicy": "Never", "resources": {"limits": {resource: "1"}}}
+    # The profile is in every Kubernetes that verify knows, and not in each one that has a probe of the scheduler alone.
+    rights = {**RESTRICTED, "seccompProfile": {"type": "RuntimeDefault"}}
+    limits = {"limits": {resource: "1"}}
+    container = {"name": "probe", "image": image, "imagePullPolicy": "Never", "resources": limits, "securityContext": rights}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

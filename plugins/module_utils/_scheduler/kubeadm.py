@@ -87,6 +87,11 @@ def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
     return kept
 
 
+def is_one(cluster: Any) -> bool:
+    """Whether it is a ClusterConfiguration at all."""
+    return isinstance(cluster, dict) and cluster.get("kind") == KEY
+
+
 def is_alpha(cluster: Any) -> bool:
     """Whether kubeadm of before 1.13 wrote it, whose scheduler has no section of its own."""
     return isinstance(cluster, dict) and str(cluster.get("apiVersion")).startswith("kubeadm.k8s.io/v1alpha")
@@ -112,10 +117,11 @@ def unmerge(cluster: Any, config_path: Optional[str], name: str = CONFIG) -> Dic
 
 
 def _checked(cluster: Any) -> Dict[str, Any]:
-    if not isinstance(cluster, dict) or cluster.get("kind") != KEY:
+    if not is_one(cluster):
         found = cluster.get("kind") if isinstance(cluster, dict) else type(cluster).__name__
         raise SchedulerError(f"ConfigMap {NAMESPACE}/{NAME} must hold a {KEY}; found {found!r}")
-    return cluster
+    known: Dict[str, Any] = cluster
+    return known
 
 
 def _scheduler(cluster: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -128,6 +128,16 @@ def not_called(health: Optional[Mapping[str, Any]], why: str, calls_before: int)
     return None if calls > calls_before or 0 < calls < calls_before else f"the extender has not been asked (filter_calls is {calls})"
 
 
+#: Of a container of a probe pod, which needs no right at all. The user is that of the sandbox's own image.
+RESTRICTED: Mapping[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": 65535,
+    "runAsGroup": 65535,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
 def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) -> Dict[str, Any]:
     """A pod for which kube-scheduler must ask the extender, and which does no harm if it is even placed.
 
@@ -141,6 +151,7 @@ def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) ->
         "image": image,
         "imagePullPolicy": "Never",
         "command": ["kube-scheduler", "--version"],
+        "securityContext": dict(RESTRICTED),
         "resources": {"limits": {resource: "0"}},
     }
     return {

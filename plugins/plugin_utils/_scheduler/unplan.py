@@ -201,9 +201,9 @@ def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list
     return Change(kubeadm.PATH, text, splice(text, kept))
 
 
-def _carries_ours(cluster: Mapping[str, Any]) -> bool:
+def _carries_ours(cluster: Any) -> bool:
     """Whether kubeadm's argument `config` names the file in our volume."""
-    volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or []
+    volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or [] if kubeadm.is_one(cluster) else []
     return any(one.get("name") == scheduler_manifest.VOLUME for one in volumes)
 
 

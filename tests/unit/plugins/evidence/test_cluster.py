@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import probe_pod as scheduler_probe
 
 from unit.plugins.cluster.test_objects import ApiServer, thing
 from unit.plugins.verdict.evidence import mirror, node
@@ -320,6 +321,20 @@ def test_a_probe_pod_may_go_to_one_node_only_whatever_taints_it_has() -> None:
     (container,) = pod["spec"]["containers"]
     assert (container["resources"], container["imagePullPolicy"]) == ({"limits": {MEMORY: "1"}}, "Never")
     assert (container["name"], container["image"]) == ("probe", "pause:3")
+
+
+def test_probe_pods_have_no_rights_that_a_restricted_namespace_would_refuse() -> None:
+    """By the Pod Security Standard `restricted`; the one of the scheduler is also for servers that know no seccompProfile."""
+    for pod, profile in (
+        (probe_pod("gpu1", "pause:3", MEMORY, "gpus"), {"type": "RuntimeDefault"}),
+        (scheduler_probe("cp1", "gpus", "scheduler:1", MEMORY), None),
+    ):
+        (container,) = pod["spec"]["containers"]
+        rights = container["securityContext"]
+        assert (rights["runAsNonRoot"], rights["allowPrivilegeEscalation"], rights["capabilities"]) == (True, False, {"drop": ["ALL"]})
+        assert rights["runAsUser"] > 0
+        assert rights.get("seccompProfile") == profile
+        assert pod["spec"]["automountServiceAccountToken"] is False
 
 
 def test_a_probe_pods_name_is_its_nodes_unless_that_is_too_long() -> None:
