@@ -34,7 +34,7 @@ options:
   minimum:
     description: The oldest version that is accepted.
     type: str
-    default: 1.17.8
+    default: 1.19.1
   cdi:
     description:
       - Whether to write the CDI spec now, at boot, and after a change of driver or toolkit. Uses the toolkit's own unit
@@ -99,7 +99,7 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "strict": {"type": "bool", "default": True},
-            "minimum": {"type": "str", "default": "1.17.8"},
+            "minimum": {"type": "str", "default": "1.19.1"},
             "cdi": {"type": "bool", "default": False},
             "comes": {"type": "bool", "default": False},
             "yields_to": {"type": "dict", "default": {}},

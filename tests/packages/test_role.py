@@ -42,6 +42,7 @@ class Role:
             "gpushare_node_name": os.uname().nodename.lower(),
             "gpushare_toolkit_state": "managed",
             "gpushare_toolkit_version": "1.18.0",
+            "gpushare_toolkit_minimum": "1.17.8",
             "gpushare_toolkit_repository": machine.repository()["url"],
             "gpushare_toolkit_key": machine.repository()["key"],
             "gpushare_toolkit_key_fingerprints": machine.repository()["fingerprints"],

@@ -26,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, parsed, show_command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.advisories import MINIMUM, known_in
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 #: Where the toolkit's own unit writes the spec, and the container runtimes look; gone after a boot, as are the device nodes.
@@ -44,10 +45,6 @@ _UNIT_FOLDERS = (UNITS, "/usr/lib/systemd/system", "/lib/systemd/system")
 _VERSION = re.compile(r"version:? v?([0-9]+\.[0-9]+\.[0-9]+(?:[-~]rc\.?[0-9]+)?)")
 _UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _QUESTION, _GENERATE = 60.0, 180.0
-_ESCAPES = (
-    "older ones let a container take over the host: CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 and "
-    "CVE-2025-23267 (1.17.8)"
-)
 UNITS_OF_OURS = {
     f"{OWN_REFRESH}.service": f"""\
 # Copyright: gpushare.kubernetes contributors
@@ -103,7 +100,7 @@ class Wanted:
     """
 
     strict: bool
-    minimum: str = "1.17.8"
+    minimum: str = MINIMUM
     cdi: bool = False
     comes: bool = False
     yields_to: Mapping[str, str] = field(default_factory=dict)
@@ -244,8 +241,10 @@ def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
     if found is None:
         return ""
     if (numbers(found.group(1)) or ()) < (numbers(wanted.minimum) or ()):
+        known = known_in(found.group(1))
+        why = f" (older ones let a container reach its host: {known})" if known else ""
         raise Rejected(
-            f"the host has NVIDIA's container toolkit {found.group(1)}, expected {wanted.minimum} or newer ({_ESCAPES}); nothing was "
+            f"the host has NVIDIA's container toolkit {found.group(1)}, expected {wanted.minimum} or newer{why}; nothing was "
             "changed: upgrade it, set gpushare_toolkit_state: managed, or lower gpushare_toolkit_minimum"
         )
     return found.group(1)

@@ -52,7 +52,7 @@ class Commands:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.version = "NVIDIA Container Toolkit CLI version 1.18.0"
+        self.version = "NVIDIA Container Toolkit CLI version 1.20.0"
         self.reads: Callable[[str], str] = lambda text: text
         self.enabled: set[str] = set()
         self.active: set[str] = set()
@@ -134,7 +134,7 @@ def test_two_settings_and_no_other_byte(commands: Commands) -> None:
     done = converge(STRICTLY, host(commands), commands, False)
     assert predicted == done
     assert done.files == [CONFIG]
-    assert (done.version, done.notes) == ("1.18.0", [])
+    assert (done.version, done.notes) == ("1.20.0", [])
     added = [line for line in text(commands).splitlines() if line not in SHIPPED.splitlines()]
     assert {**loads("\n".join(added))} == {
         "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
@@ -265,8 +265,15 @@ def test_a_candidate_that_nvidia_ctk_reads_in_another_way_is_not_written(command
 
 def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands) -> None:
     commands.version = "NVIDIA Container Runtime version 1.17.7"
-    with pytest.raises(Rejected, match=r"1\.17\.7, expected 1\.17\.8 or newer.*CVE-2025-23266"):
+    with pytest.raises(Rejected, match=r"1\.17\.7, expected 1\.19\.1 or newer.*CVE-2025-23266"):
         converge(STRICTLY, host(commands), commands, False)
+    commands.version = "NVIDIA Container Runtime version 1.19.0"
+    with pytest.raises(Rejected, match=r"let a container reach its host: CVE-2026-24260 \(fixed in 1\.19\.1\)\)"):
+        converge(STRICTLY, host(commands), commands, False)
+    commands.version = "NVIDIA Container Runtime version 1.20.0"
+    with pytest.raises(Rejected, match=r"1\.20\.0, expected 1\.21 or newer; nothing"):
+        converge(Wanted(True, "1.21"), host(commands), commands, False)
+    commands.version = "NVIDIA Container Runtime version 1.17.7"
     assert text(commands) == SHIPPED
     for minimum in ("1.17.4", "1.17.7", ""):
         assert converge(Wanted(True, minimum), host(commands), commands, True).version == "1.17.7"
@@ -287,7 +294,7 @@ def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands)
 
 def test_an_old_host_has_the_runtime_only(commands: Commands) -> None:
     (commands.root / "usr/bin/nvidia-ctk").rename(commands.root / "usr/bin/nvidia-container-runtime")
-    assert converge(STRICTLY, host(commands), commands, False).version == "1.18.0"
+    assert converge(STRICTLY, host(commands), commands, False).version == "1.20.0"
     assert commands.calls == ["nvidia-container-runtime --version"]
 
 
