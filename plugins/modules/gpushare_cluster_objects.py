@@ -33,7 +33,7 @@ options:
   unserved:
     description:
       - Action for objects of kinds that this API server does not have, such as policies before Kubernetes 1.30. V(skip) leaves them out
-        and lists them in RV(skipped).
+        and lists them in RV(unserved).
     type: str
     choices: [fail, skip]
     default: fail
@@ -58,7 +58,7 @@ objects:
   type: list
   elements: str
   sample: [ClusterRole gpushare-extender]
-skipped:
+unserved:
   description: The objects that this API server does not have.
   returned: success
   type: list

@@ -22,6 +22,7 @@ from gpushare_lab import cluster as lab_cluster
 from gpushare_lab import nodes as lab_nodes
 from gpushare_lab import state as lab_state
 from gpushare_lab.process import LabError
+from quality.results import reserved_keys
 from timeline import span
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -276,6 +277,8 @@ def run(command: list[str], *, stdin: str | None = None, seconds: float, environ
         # What failed first may be far from the end of a playbook's output.
         failed = "\n".join(line[:2000] for line in done.stdout.splitlines() if line.startswith(("fatal: ", "failed: ", "[ERROR]")))
         raise CommandError(f"{shown}\n  ended with {done.returncode}:\n{failed}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
+    if kind == "playbook" and (found := reserved_keys(done.stdout + done.stderr)):
+        raise CommandError(f"{shown}\n  has results with keys that Ansible reserves: {found}")
     return str(done.stdout)
 
 

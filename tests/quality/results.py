@@ -5,12 +5,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CALLBACKS = Path(__file__).resolve().parents[1] / "callback"
+# Ansible's words, from 2.21 on, for a key of a result that it reserves for itself.
+_RESERVED = re.compile(
+    r"Value for result key \S+ of type \S+ was \w+|Removed reserved key \S+|Passing `\w+` to `exit_json`|Task result `\w+` was"
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class Results:
 
     def _of(self, event: str) -> list[dict[str, Any]]:
         return [e for e in self.events if e["event"] == event]
+
+
+def reserved_keys(output: str) -> list[str]:
+    """What Ansible says about keys of results that it reserves, in all that a run of it has printed."""
+    return _RESERVED.findall(" ".join(output.split()))
 
 
 def payer(event: dict[str, Any]) -> str:

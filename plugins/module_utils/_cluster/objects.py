@@ -88,7 +88,7 @@ def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, An
     return {
         "changed": bool(found),
         "objects": [change.title for change in found],
-        "skipped": unserved,
+        "unserved": unserved,
         "missing": missing,
         "diff": diff(found),
     }

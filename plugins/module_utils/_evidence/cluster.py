@@ -75,14 +75,14 @@ def schedulers(kubectl: Kubectl, names: Iterable[str]) -> Dict[str, Optional[Dic
 
 def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
     """How our objects in the cluster differ from these, by the server's own dry run: titles that are missing, that differ, and that
-    this API server does not serve (skipped).
+    this API server does not serve (unserved).
     """
     result = converge(kubectl, Wanted(apply=wanted, skip_unserved=True), check_mode=True)
     missing = [one["before_header"] for one in result["diff"] if not one["before"]]
     return {
         "missing": missing,
         "differs": [title for title in result["objects"] if title not in missing],
-        "skipped": result["skipped"],
+        "unserved": result["unserved"],
     }
 
 

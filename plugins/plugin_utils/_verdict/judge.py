@@ -166,8 +166,8 @@ def _objects(objects: Mapping[str, Any]) -> list[Finding]:
         code, what = ("policy_differs", "policy") if policy else ("rbac_differs", "rights")
         seen = f"{title} gone" if gone else f"{title} changed by somebody else"
         found.error(code, seen, f"the {what} that the roles apply", SITE)
-    if objects["skipped"]:
-        seen, cure = ", ".join(objects["skipped"]), "upgrade to Kubernetes 1.30 or newer to have them"
+    if objects["unserved"]:
+        seen, cure = ", ".join(objects["unserved"]), "upgrade to Kubernetes 1.30 or newer to have them"
         found.note("policies_not_served", f"an API server without {seen}", "admission policies", cure)
     return found.list
 

@@ -59,7 +59,7 @@ def test_a_second_run_writes_nothing() -> None:
     api = ApiServer()
     wanted = Wanted(apply=[thing("a", data={"k": "v"})])
     assert api.converge(wanted)["objects"] == ["ConfigMap a"]
-    assert api.converge(wanted) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
+    assert api.converge(wanted) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
     assert api.writes == ["apply"]
 
 
@@ -87,13 +87,13 @@ POLICY = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v
 def test_kinds_that_the_server_does_not_have_are_named_and_left_out(served: dict[str, list[str]]) -> None:
     api = ApiServer(served=served)
     result = api.converge(Wanted(apply=[POLICY, thing("a")], skip_unserved=True))
-    assert (result["objects"], result["skipped"]) == (["ConfigMap a"], ["ValidatingAdmissionPolicy p"])
+    assert (result["objects"], result["unserved"]) == (["ConfigMap a"], ["ValidatingAdmissionPolicy p"])
 
 
 def test_kinds_that_the_server_has_are_not_left_out() -> None:
     api = ApiServer(served={"admissionregistration.k8s.io/v1": ["ValidatingAdmissionPolicy"]})
     result = api.converge(Wanted(apply=[POLICY], skip_unserved=True))
-    assert (result["objects"], result["skipped"]) == (["ValidatingAdmissionPolicy p"], [])
+    assert (result["objects"], result["unserved"]) == (["ValidatingAdmissionPolicy p"], [])
 
 
 def test_an_api_server_that_does_not_answer_is_no_reason_to_leave_anything_out() -> None:
@@ -131,9 +131,9 @@ def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
         [*apply("m"), "--dry-run=server", "-o", "json"],
         apply("m"),
     ]
-    assert (result["changed"], result["objects"], result["skipped"]) == (True, ["ConfigMap new"], [])
+    assert (result["changed"], result["objects"], result["unserved"]) == (True, ["ConfigMap new"], [])
     api.asked.clear()
-    assert api.converge(Wanted()) == {"changed": False, "objects": [], "skipped": [], "missing": [], "diff": []}
+    assert api.converge(Wanted()) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
     assert api.asked == []
     api.converge(Wanted(apply=[thing("new")]))
     assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
@@ -152,4 +152,4 @@ def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
         return 1, "", words
 
     result = converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
-    assert result == {"changed": False, "objects": [], "skipped": ["ValidatingAdmissionPolicy p"], "missing": [], "diff": []}
+    assert result == {"changed": False, "objects": [], "unserved": ["ValidatingAdmissionPolicy p"], "missing": [], "diff": []}

@@ -298,7 +298,7 @@ def test_objects_that_are_missing_that_differ_and_that_the_server_does_not_have(
     policy = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")
     server = ApiServer(same, thing("other", data={"k": "v"}), served={"v1": ["ConfigMap"]})
     found = cluster.objects(Kubectl(server, "kubectl", "admin.conf"), [same, lost, other, policy])
-    assert found == {"missing": ["ConfigMap lost"], "differs": ["ConfigMap other"], "skipped": ["ValidatingAdmissionPolicy p"]}
+    assert found == {"missing": ["ConfigMap lost"], "differs": ["ConfigMap other"], "unserved": ["ValidatingAdmissionPolicy p"]}
     assert server.writes == []
 
 

@@ -253,7 +253,7 @@ def cluster() -> Json:
         "nodes": [node()],
         "pods": [pod()],
         "schedulers": {"cp1": mirror()},
-        "objects": {"missing": [], "differs": [], "skipped": []},
+        "objects": {"missing": [], "differs": [], "unserved": []},
     }
 
 

@@ -211,7 +211,7 @@ def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) ->
 
 def test_objects_that_are_gone_or_changed_are_told_apart(world: World) -> None:
     world.cluster["objects"].update(
-        missing=["ValidatingAdmissionPolicy b", "ClusterRole a"], differs=["ClusterRole c"], skipped=["Policy d", "Policy e"]
+        missing=["ValidatingAdmissionPolicy b", "ClusterRole a"], differs=["ClusterRole c"], unserved=["Policy d", "Policy e"]
     )
     found = [(one.check, one.severity, one.found, one.expected) for one in judge(world.evidence()).findings]
     assert found == [
@@ -252,7 +252,7 @@ def test_what_may_be_wanted_is_no_error(world: World) -> None:
     annotated(world, lambda cards: cards[1].update(cordoned=True))
     world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
     reported(world.gpu, "plugin_not_at_boot", "warning")
-    world.cluster["objects"]["skipped"].append("ValidatingAdmissionPolicy gpushare-annotations")
+    world.cluster["objects"]["unserved"].append("ValidatingAdmissionPolicy gpushare-annotations")
     reported(world.gpu, "token_not_renewed", "warning")
     runtime_of(world, lacks="another entry")
     configured(world, CONFIG.partition("  managedResources:")[0])
