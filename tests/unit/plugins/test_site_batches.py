@@ -88,7 +88,10 @@ def batches(folder: Path, group_vars: dict[str, Any], *arguments: str) -> list[s
     (folder / "play.yml").write_text(yaml.safe_dump([SORTING, gpu_play()], sort_keys=False))
     done = subprocess.run(
         [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.yml", folder / "play.yml", *arguments],
-        env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")},
+        env=os.environ
+        | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")}
+        # As an ansible.cfg may have it: the next batch would begin whatever became of the one before.
+        | {"ANSIBLE_STRATEGY": "free"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -118,6 +121,15 @@ def batches(folder: Path, group_vars: dict[str, Any], *arguments: str) -> list[s
 )
 def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[str, ...], wanted: list[str]) -> None:
     assert batches(tmp_path, group_vars, *arguments) == wanted
+
+
+def test_every_play_has_the_strategy_that_its_safety_rests_on() -> None:
+    """With `free`, run_once, any_errors_fatal and max_fail_percentage mean nothing."""
+    files = [ROOT / "site.yml", *sorted((ROOT / "playbooks").glob("*.yml"))]
+    found = {path.name: [play for play in yaml.safe_load(path.read_text()) if "hosts" in play] for path in files}
+    assert sum(map(len, found.values())) > 30
+    without = {name: [play["name"] for play in plays if play.get("strategy") != "ansible.builtin.linear"] for name, plays in found.items()}
+    assert {name: plays for name, plays in without.items() if plays} == {}
 
 
 def test_there_are_policies_before_there_is_an_account() -> None:
