@@ -69,6 +69,11 @@ def test_they_follow_lists_and_events_and_are_told_apart_by_namespace_and_name()
     assert list(known) == [replace(budgets[0], allowed=7)]
     known.replace([budgets[1]])
     assert list(known) == [budgets[1]]
+    known.event("ADDED", replace(budgets[1], name="other", labels={"app": "other"}))
+    for name, left in (("other", {"app": "a"}), (budgets[1].name, {})):
+        known.event("DELETED", replace(budgets[1], name=name))
+        wanted = {one for namespace in known._namespaces.values() for one in namespace._wanted}
+        assert (wanted, len(known._namespaces)) == (set(left.items()), len(left)), "nothing stays of what is gone"
 
 
 NAMES = ("ax", "ay", "bx")
@@ -213,6 +218,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, evicted: list[AllocatedPod], raws:
         lambda n: {"matchLabels": {"app": f"a{n}", "zone": "alike"}},
         lambda n: {"matchExpressions": [{"key": "app", "operator": "In", "values": [f"a{n}", f"b{n}"]}]},
         lambda n: {"matchExpressions": [{"key": f"app{n}", "operator": "Exists"}]},
+        lambda n: {"matchExpressions": [{"key": "all", "operator": "In", "values": ["alike", f"b{n}"]}], "matchLabels": {"app": f"a{n}"}},
     ],
 )
 def test_a_pod_is_compared_with_budgets_that_want_what_it_has(monkeypatch: pytest.MonkeyPatch, selector: Any) -> None:
