@@ -73,9 +73,7 @@ class BindArguments:
 def read_arguments(body: bytes) -> Arguments:
     """The body of filter and prioritize. WireError if it is something else."""
     args = _object(body, "ExtenderArgs")
-    pod = _get(args, "Pod")
-    if not isinstance(pod, dict):
-        raise WireError(f"Pod must be a pod, found {quote(pod)}")
+    pod = _pod(args)
     names = _get(args, "NodeNames")
     if names is not None:
         if not isinstance(names, list) or not _all_text(names):
@@ -86,9 +84,12 @@ def read_arguments(body: bytes) -> Arguments:
     if items is None:
         raise WireError("neither NodeNames nor Nodes is there; expected one of them")
     try:
-        return Arguments(pod, [node["metadata"]["name"] for node in items], items)
+        of_nodes = [node["metadata"]["name"] for node in items]
+        if _all_text(of_nodes):
+            return Arguments(pod, of_nodes, items)
     except (KeyError, TypeError):
-        raise WireError(f"Nodes.items must be nodes with metadata.name, found {quote(items)}") from None
+        pass
+    raise WireError(f"Nodes.items must be nodes with metadata.name, found {quote(items)}")
 
 
 def write_filtered(args: Arguments, result: Filtered) -> bytes:
@@ -146,9 +147,7 @@ def write_bound(error: str) -> bytes:
 def read_preempt(body: bytes) -> PreemptArguments:
     """The body of preempt, with whole pods or with their UIDs alone. WireError if it is something else."""
     args = _object(body, "ExtenderPreemptionArgs")
-    pod = _get(args, "Pod")
-    if not isinstance(pod, dict):
-        raise WireError(f"Pod must be a pod, found {quote(pod)}")
+    pod = _pod(args)
     nodes = _get(args, "NodeNameToMetaVictims") or _get(args, "NodeNameToVictims") or {}
     try:
         return PreemptArguments(pod, {name: _read_victims(victims) for name, victims in nodes.items()})
@@ -188,6 +187,26 @@ def _object(body: bytes, expected: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WireError(f"the body is {quote(value)}; expected {expected}, a JSON object")
     return value
+
+
+def no_pod(found: object) -> WireError:
+    """For what cannot be read as a pod."""
+    return WireError(f"Pod must be a v1.Pod, found {quote(found)}")
+
+
+def _pod(args: Mapping[str, Any]) -> dict[str, Any]:
+    """With metadata by which a pod can be known; what is below `spec` and `status` is seen when it is read."""
+    pod = _get(args, "Pod")
+    if not isinstance(pod, dict):
+        raise no_pod(pod)
+    metadata = pod.get("metadata") or {}
+    labels = metadata.get("labels") or {} if isinstance(metadata, dict) else None
+    if not isinstance(labels, dict) or not _all_text([*labels.values(), *(metadata.get(name, "") for name in _KNOWN_BY)]):
+        raise no_pod(pod)
+    return pod
+
+
+_KNOWN_BY: Final = ("uid", "namespace", "name", "resourceVersion")
 
 
 def _all_text(values: list[Any]) -> bool:

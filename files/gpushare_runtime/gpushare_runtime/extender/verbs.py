@@ -20,7 +20,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import Preemption, Victims, seen_by
 from gpushare_runtime.core.placement.ranking import NodeCost, names_of, scores_of
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
-from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptArguments
+from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptArguments, no_pod
 
 log = logging.getLogger(__name__)
 
@@ -117,13 +117,13 @@ class Service:
         return helped
 
     def _pending(self, pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
-        """As `read_pending`; filter, prioritize and the next attempt send the same version of the same pod."""
+        """As `_read`; filter, prioritize and the next attempt send the same version of the same pod."""
         metadata = pod.get("metadata") or {}
         version = metadata.get("uid"), metadata.get("resourceVersion")
         if None in version:
-            return read_pending(pod)
+            return _read(pod)
         if version not in self._parsed:
-            read = read_pending(pod)
+            read = _read(pod)
             if isinstance(read, PendingPod) and len(read.labels) > _REMEMBERED_LABELS:
                 # Labels are unbounded, and would stay here after the pod.
                 return read
@@ -228,6 +228,15 @@ class Service:
             # Once, and not thousands of times in one response.
             failed = {**dict.fromkeys(args.names, IN_THE_POD), args.names[0]: reason}
         return Filtered(failed=failed, hopeless=True)
+
+
+def _read(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
+    """`read_pending`; WireError where that fails."""
+    try:
+        return read_pending(pod)
+    except Exception as error:
+        # The API server's pods have the right types everywhere: this one is none.
+        raise no_pod(pod) from error
 
 
 def pod_name(pod: Mapping[str, Any]) -> str:

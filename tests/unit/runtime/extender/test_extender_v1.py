@@ -89,7 +89,7 @@ def test_fields_in_any_case() -> None:
     [
         (b"", "the body is not JSON"),
         (b"[]", r"the body is \[\]; expected ExtenderArgs"),
-        (b"{}", "Pod must be a pod, found None"),
+        (b"{}", r"Pod must be a v1\.Pod, found None"),
         (b'{"Pod":{}}', "neither NodeNames nor Nodes is there"),
         (b'{"Pod":{},"NodeNames":"n"}', "NodeNames must be a list of names, found 'n'"),
         (b'{"Pod":{},"NodeNames":[1]}', "NodeNames must be a list"),
