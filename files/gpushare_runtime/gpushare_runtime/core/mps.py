@@ -27,6 +27,8 @@ SHARED_MEMORY: Final = "shm"
 # In a container. The second is where the driver's shared memory always is.
 CONTAINER_PIPES: Final = "/run/gpushare-mps/pipe"
 CONTAINER_SHARED_MEMORY: Final = "/dev/shm"
+# A library that CUDA loads into each process whose user owns a file of this name there, MPS servers included.
+INJECTED_LIBRARY: Final = "cuda_injection_path_shm"
 ENV_PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 ENV_LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
 ENV_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -109,11 +111,20 @@ def largest_share(usage: bytes, boot: str, uuid: str, card_mib: int) -> int:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """inside: path in the container; outside: path on the host."""
+
+    inside: str
+    outside: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
 class ClientAccess:
-    """What a container gets beside its card. mounts: (path in the container, path on the host), writable."""
+    """What a container gets beside its card."""
 
     environment: tuple[tuple[str, str], ...]
-    mounts: tuple[tuple[str, str], ...]
+    mounts: tuple[Mount, ...]
 
 
 def client_access(uuid: str, mib: int | None, core: int, folder: str = RUN_FOLDER) -> ClientAccess:
@@ -121,11 +132,19 @@ def client_access(uuid: str, mib: int | None, core: int, folder: str = RUN_FOLDE
 
     The limit names the card by its index, because releases of the driver ignore UUIDs there. The index is 0: the control daemon has only
     this card, and renumbers it.
+
+    The control daemon is root on the host, and opens its own files beside the pipes by their names. So no container makes a file there: to
+    connect, and to write into a pipe, is no change of a read-only folder. A process cannot remove what is a mount point to it, so none
+    can name a library to the servers and to the other containers of the card.
     """
     environment = [(ENV_PIPES, CONTAINER_PIPES)]
     if mib is not None:
         environment.append((ENV_MEMORY, f"0={mib}M"))
     if core:
         environment.append((ENV_THREADS, str(core)))
-    mounts = ((CONTAINER_PIPES, f"{folder}/{uuid}/{PIPES}"), (CONTAINER_SHARED_MEMORY, f"{folder}/{uuid}/{SHARED_MEMORY}"))
+    mounts = (
+        Mount(CONTAINER_PIPES, f"{folder}/{uuid}/{PIPES}"),
+        Mount(CONTAINER_SHARED_MEMORY, f"{folder}/{uuid}/{SHARED_MEMORY}", read_only=False),
+        Mount(f"{CONTAINER_SHARED_MEMORY}/{INJECTED_LIBRARY}", "/dev/null"),
+    )
     return ClientAccess(tuple(environment), mounts)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core import mps
+from gpushare_runtime.mps.folders import empty
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +86,11 @@ class ControlDaemon:
         for path, mode in ((self._folder / mps.PIPES, 0o755), (self._folder / mps.SHARED_MEMORY, 0o1777), (self._logs, 0o755)):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(mode)
-        for left in (self._folder / mps.PIPES).iterdir():
-            # Sockets of a former daemon. A new one does not take their place.
-            left.unlink()
+        # The daemon opens its own files by their names, and follows links. Sockets of a former one keep it from its place.
+        if left := empty(self._folder / mps.PIPES):
+            raise ControlError(
+                f"found {len(left)} files in {self._folder / mps.PIPES} that cannot be removed ({left[0][:80]!r}): remove them"
+            )
 
     async def ended(self) -> int:
         """The exit status, once the daemon has ended."""

@@ -81,7 +81,11 @@ def test_a_container_gets_its_memory_by_index_and_its_share_of_the_compute() -> 
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
     }
-    assert dict(access.mounts) == {"/run/gpushare-mps/pipe": "/run/gpushare-mps/GPU-a/pipe", "/dev/shm": "/run/gpushare-mps/GPU-a/shm"}
+    assert [(one.inside, one.outside, one.read_only) for one in access.mounts] == [
+        ("/run/gpushare-mps/pipe", "/run/gpushare-mps/GPU-a/pipe", True),
+        ("/dev/shm", "/run/gpushare-mps/GPU-a/shm", False),
+        ("/dev/shm/cuda_injection_path_shm", "/dev/null", True),
+    ]
     assert dict(client_access("GPU-a", None, 0).environment) == {"CUDA_MPS_PIPE_DIRECTORY": "/run/gpushare-mps/pipe"}
 
 

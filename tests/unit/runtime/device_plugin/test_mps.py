@@ -71,8 +71,10 @@ def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_card(tmp_p
                 assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/run/gpushare-mps/pipe"
                 uuid = it.inventory.by_index[1].uuid
                 mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in answer.mounts}
-                assert mounts["/run/gpushare-mps/pipe"] == (f"/run/gpushare-mps/{uuid}/pipe", False)
+                # Nothing that the control daemon opens by its name can be made there, and no library be named to its servers.
+                assert mounts["/run/gpushare-mps/pipe"] == (f"/run/gpushare-mps/{uuid}/pipe", True)
                 assert mounts["/dev/shm"] == (f"/run/gpushare-mps/{uuid}/shm", False)
+                assert mounts["/dev/shm/cuda_injection_path_shm"] == ("/dev/null", True)
             assert metric(it, "isolation_info") == ['gpushare_device_plugin_isolation_info{isolation="mps"} 1.0']
 
             def published() -> str:

@@ -30,7 +30,9 @@ def test_cdi_names_the_cards_by_uuid_and_leaves_nothing_to_the_nvidia_runtime() 
 def test_volume_mounts_are_one_for_each_card_below_nvidias_folder() -> None:
     access = access_to("volume-mounts", (FIRST, SECOND))
     assert access.visible == "/var/run/nvidia-container-devices"
-    assert access.mounts == ("/var/run/nvidia-container-devices/GPU-00000000", "/var/run/nvidia-container-devices/GPU-00000001")
+    assert [(one.inside, one.outside, one.read_only) for one in access.mounts] == [
+        (f"/var/run/nvidia-container-devices/GPU-0000000{number}", "/dev/null", True) for number in (0, 1)
+    ]
     assert (access.cdi_devices, access.device_nodes) == ((), ("nvidia3", "nvidia1", *CONTROL))
 
 
@@ -44,7 +46,7 @@ def test_the_environment_is_the_originals() -> None:
 def test_no_strategy_names_a_card_that_was_not_given(strategy: str, given_: set[int]) -> None:
     cards = [card(index, 16, uuid=f"GPU-{index}", minor=100 + index) for index in range(8)]
     access = access_to(strategy, [one for one in cards if one.index in given_])
-    everything = " ".join((access.visible, *access.cdi_devices, *access.mounts, *access.device_nodes))
+    everything = " ".join((access.visible, *access.cdi_devices, *(one.inside for one in access.mounts), *access.device_nodes))
     assert {one.index for one in cards if one.uuid in everything} <= given_
     named = {int(name[6:]) - 100 for name in access.device_nodes if name not in CONTROL}
     assert named == (set() if strategy == "cdi" else given_)

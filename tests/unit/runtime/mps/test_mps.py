@@ -129,6 +129,26 @@ def test_the_daemon_sees_its_card_alone(root: Path) -> None:
     asyncio.run(running(root, Cards(), body))
 
 
+def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root: Path, program: str) -> None:
+    """As a container left it to which a release before gave the folder."""
+    outside = root / "outside"
+    (outside / "folder").mkdir(parents=True)
+    (outside / "file").write_text("kept")
+    pipes = root / "r" / UUID / "pipe"
+    (pipes / "folder/in/folder").mkdir(parents=True)
+    for name, target in (("log", "file"), ("control_lock", "new"), ("folder/in/link", "folder"), ("control", "folder")):
+        (pipes / name).symlink_to(outside / target)
+
+    async def body(task: asyncio.Task[None]) -> None:
+        await until(lambda: state(root).problem == "")
+        assert not (pipes / "folder").exists()
+
+    asyncio.run(running(root, Cards(), body, program))
+    assert {path.name for path in outside.iterdir()} == {"folder", "file"}
+    assert (outside / "file").read_text() == "kept"
+    assert list((outside / "folder").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

@@ -250,10 +250,7 @@ class ResourceService(DevicePluginServicer):
         nodes = [name for name in access.device_nodes if (self._dev / name).exists()]
         return pb.ContainerAllocateResponse(
             envs=dict(result.environment),
-            mounts=[
-                *(pb.Mount(container_path=path, host_path="/dev/null", read_only=True) for path in access.mounts),
-                *(pb.Mount(container_path=inside, host_path=outside) for inside, outside in access.writable),
-            ],
+            mounts=[pb.Mount(container_path=one.inside, host_path=one.outside, read_only=one.read_only) for one in access.mounts],
             devices=[pb.DeviceSpec(container_path=f"/dev/{name}", host_path=f"{self._dev}/{name}", permissions="rw") for name in nodes],
             cdi_devices=[pb.CDIDevice(name=name) for name in access.cdi_devices],
         )

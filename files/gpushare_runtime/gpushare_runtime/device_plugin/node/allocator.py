@@ -117,7 +117,7 @@ def allocate_response(
         mib = units * unit_mib if resource == protocol.RESOURCE_MEMORY else None
         client = client_access(cards[0].uuid, mib, _core_of(container))
         environment.update(client.environment)
-        access = replace(access, writable=client.mounts)
+        access = replace(access, mounts=(*access.mounts, *client.mounts))
     return AllocateResult(environment, access, cards, container, as_planned)
 
 

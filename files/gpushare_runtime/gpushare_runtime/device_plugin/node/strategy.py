@@ -21,6 +21,7 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Card
+from gpushare_runtime.core.mps import Mount
 
 # For nvidia's runtime: it has nothing to do. It also replaces the value that an image sets.
 _NOTHING: Final = "void"
@@ -31,9 +32,7 @@ _KEEP_ISOLATION: Final = "Delete these pods first (kubectl drain, or their owner
 
 @dataclass(frozen=True)
 class CardAccess:
-    """visible: the value of NVIDIA_VISIBLE_DEVICES; cdi_devices: full names; mounts: paths in the container for the host's /dev/null.
-
-    writable: paths in the container with paths on the host, mounted so that the container may write.
+    """visible: the value of NVIDIA_VISIBLE_DEVICES; cdi_devices: full names.
 
     device_nodes: names in the host's /dev, of which the container gets those that exist. nvidia's runtime makes them as well, in its
     mode legacy behind runc's back: `systemctl daemon-reload` and the CPU manager then take away what the container's own list of
@@ -42,9 +41,8 @@ class CardAccess:
 
     visible: str
     cdi_devices: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
-    writable: tuple[tuple[str, str], ...] = ()
 
 
 def access_to(strategy: str, cards: Sequence[Card]) -> CardAccess:
@@ -54,7 +52,7 @@ def access_to(strategy: str, cards: Sequence[Card]) -> CardAccess:
         return CardAccess(_NOTHING, cdi_devices=tuple(f"{protocol.CDI_KIND}={uuid}" for uuid in uuids))
     nodes = (*(f"nvidia{card.minor}" for card in cards), *_CONTROL_NODES)
     if strategy == protocol.STRATEGY_MOUNTS:
-        mounts = tuple(f"{protocol.MOUNTED_DEVICES}/{uuid}" for uuid in uuids)
+        mounts = tuple(Mount(f"{protocol.MOUNTED_DEVICES}/{uuid}", "/dev/null") for uuid in uuids)
         return CardAccess(protocol.MOUNTED_DEVICES, mounts=mounts, device_nodes=nodes)
     return CardAccess(",".join(uuids), device_nodes=nodes)
 
