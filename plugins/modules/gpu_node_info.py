@@ -124,6 +124,7 @@ system:
     architecture: {description: Of the kernel., type: str, sample: x86_64}
     init: {description: V(systemd) or V(other)., type: str}
     selinux: {description: "V(enforcing), V(permissive) or V(disabled).", type: str}
+    memory_mib: {description: Memory of the machine in MiB., type: int}
 kernel:
   description: The running kernel.
   returned: when V(system) is gathered

@@ -150,6 +150,14 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             "A spec may have {} MiB; a folder may have {} specs",
             (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES),
         ),
+        (
+            f"{OPERATE}/isolation.md",
+            "It has {} MiB (`gpushare_mps_shared_memory_mib`) and {} files",
+            (
+                default("gpushare_mps_shared_memory_mib"),
+                *re.findall(r"nr_inodes=(\d+)", (REPOSITORY / "roles/mps/templates/gpushare-mps.service.j2").read_text()),
+            ),
+        ),
         (f"{OPERATE}/migrate.md", "(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),)),
         (f"{OPERATE}/operations.md", "between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
         (f"{OPERATE}/operations.md", "one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),

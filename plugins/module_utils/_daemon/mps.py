@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
     SETTINGS,
     Daemon,
     Health,
+    SystemdError,
     apart,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
@@ -30,6 +32,9 @@ OWNER = "mps"
 PREFIX = "gpushare-mps-"
 #: Stands for the card in the unit that the role renders.
 CARD = "@card@"
+#: Folders of the cards, and in each the tmpfs that its containers have for shared memory.
+FOLDER = "/run/gpushare-mps"
+SHARED_MEMORY = "shm"
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 _NAME = re.compile(rf"{PREFIX}({_UUID.pattern})\.service")
 _SHOWN = 3
@@ -45,21 +50,33 @@ class Place:
 
     units: str = UNITS
     settings: str = SETTINGS
+    folder: str = FOLDER
 
 
 class Daemons(Service):
-    """All services of the host that are ours. health: for each that runs."""
+    """All services of the host that are ours, by the folder of their card."""
 
-    def __init__(self, daemons: Sequence[Daemon]) -> None:
+    def __init__(self, daemons: Mapping[str, Daemon], run: Run) -> None:
         super().__init__(self.is_due, self.settle, self.problem)
-        self._daemons = daemons
+        self._folders = dict(daemons)
+        self._daemons = tuple(daemons.values())
+        self._run = run
 
     def is_due(self) -> bool:
-        return any(daemon.is_due() for daemon in self._daemons)
+        return any(daemon.is_due() for daemon in self._daemons) or bool(self._left())
 
     def settle(self) -> None:
         for daemon in self._daemons:
             daemon.restart_now()
+        for folder in self._left():
+            why = unmount(self._run, folder)
+            if why:
+                raise SystemdError(why)
+            shutil.rmtree(folder)
+
+    def _left(self) -> List[str]:
+        """Folders of cards that have no service any more."""
+        return [folder for folder, daemon in self._folders.items() if daemon.wanted_generation() is None and os.path.isdir(folder)]
 
     def problem(self) -> Optional[str]:
         problems = [why for why in (daemon.problem() for daemon in self._daemons) if why]
@@ -74,6 +91,15 @@ class Plan:
     service: Daemons
     disabled: Sequence[Daemon]
     waiting: Tuple[str, ...]
+
+
+def unmount(run: Run, folder: str) -> str:
+    """Take the shared memory of a card from the host's mounts; why that failed, "" if it is gone. A container keeps its own mount of it."""
+    path = os.path.join(folder, SHARED_MEMORY)
+    if not os.path.ismount(path):
+        return ""
+    status, out, err = run(["umount", path])
+    return "" if status == 0 else f"umount {path} failed with exit status {status}: {(err or out).strip()}; unmount it, and run again"
 
 
 def present(place: Place) -> List[str]:
@@ -120,9 +146,9 @@ def plan(
             continue
         transaction.write(daemon.path, text.encode(), 0o644)
         transaction.write(daemon.settings, settings.encode(), 0o644)
-    kept = [daemon for daemon in daemons.values() if daemon.unit not in waiting]
+    kept = {os.path.join(where.folder, card): daemon for card, daemon in daemons.items() if daemon.unit not in waiting}
     disabled = [daemon for card, daemon in daemons.items() if card not in gone and daemon.unit not in waiting and not daemon.is_enabled()]
-    return Plan(transaction, Daemons(kept), disabled, tuple(waiting))
+    return Plan(transaction, Daemons(kept, run), disabled, tuple(waiting))
 
 
 def _same(daemon: Daemon, text: str, settings: str) -> bool:

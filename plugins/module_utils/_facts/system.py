@@ -24,7 +24,10 @@ _PYTHON_SAYS = re.compile(r"^Python ([0-9]+\.[0-9]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class System:
-    """The distribution. id and like: os-release's own words ("debian", "rhel fedora"); init: "systemd" or "other"."""
+    """The distribution. id and like: os-release's own words ("debian", "rhel fedora"); init: "systemd" or "other".
+
+    memory_mib: of the machine, None if it cannot be asked.
+    """
 
     id: str
     like: Tuple[str, ...]
@@ -33,6 +36,7 @@ class System:
     architecture: str
     init: str
     selinux: str
+    memory_mib: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Python:
 
 def system(host: Host) -> System:
     """The distribution and what runs it."""
+    total = re.search(r"^MemTotal: +([0-9]{1,15}) kB$", host.text("/proc/meminfo") or "", re.MULTILINE)
     release = _os_release(host.text("/etc/os-release") or host.text("/usr/lib/os-release") or "")
     return System(
         id=release.get("ID", "unknown").lower(),
@@ -68,6 +73,7 @@ def system(host: Host) -> System:
         architecture=host.machine,
         init="systemd" if host.is_folder("/run/systemd/system") else "other",
         selinux={"1": "enforcing", "0": "permissive"}.get(host.line("/sys/fs/selinux/enforce") or "", "disabled"),
+        memory_mib=int(total.group(1)) // 1024 if total else None,
     )
 
 

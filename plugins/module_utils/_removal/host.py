@@ -26,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     EXTENDER,
     PLUGIN,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
@@ -68,8 +69,6 @@ CREDENTIALS = SETTINGS + tuple(
 )
 DASHBOARD_STATE = (DASHBOARD, f"private/{DASHBOARD}", "systemd/timers/stamp-gpushare-dashboard-pki.timer")
 STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "gpushare-mps", "systemd/timers/stamp-gpushare-pki.timer", *DASHBOARD_STATE)
-# Pipes and shared memory of MPS control daemons.
-MPS_RUN = "/run/gpushare-mps"
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
 # Packages and their repositories: the module gpushare_packages puts them back, by the journal, whoever asked for them.
@@ -123,7 +122,8 @@ def plan_services(layout: Layout, run: Run) -> Plan:
         owner = units.get(os.path.basename(name) + ".service")
         if owner is None or not owner.foreign:
             plan.remove_tree(os.path.join(layout.state, name))
-    plan.remove_tree(MPS_RUN)
+    _plan_shared_memory(plan, run)
+    plan.remove_tree(mps.FOLDER)
     if not units[PLUGIN_UNIT].active:
         for path in _sockets(layout):
             if not _listens(layout.real(path)):
@@ -308,6 +308,19 @@ def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:
                 raise RemoveError(f"systemctl daemon-reload failed: {(err or out).strip()}; run it, then run again")
 
     plan.add("removed", f"what systemd knew of {', '.join(stale)}", reload)
+
+
+def _plan_shared_memory(plan: Plan, run: Run) -> None:
+    for card in _names(plan.layout.real(mps.FOLDER), ""):
+        folder = plan.layout.real(os.path.join(mps.FOLDER, card))
+
+        def do(folder: str = folder) -> None:
+            why = mps.unmount(run, folder)
+            if why:
+                raise RemoveError(why)
+
+        if os.path.ismount(os.path.join(folder, mps.SHARED_MEMORY)):
+            plan.add("removed", f"the mount of {os.path.join(mps.FOLDER, card, mps.SHARED_MEMORY)}", do)
 
 
 def _plan_credentials(plan: Plan) -> None:

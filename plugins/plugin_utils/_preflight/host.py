@@ -94,6 +94,7 @@ class Wanted:
     memory_unit: str = "GiB"
     device_strategy: str = AUTO
     isolation: str = AUTO
+    mps_shared_memory_mib: int = 0
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
     toolkit_configured: bool = False
@@ -117,6 +118,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _runtime(found, facts)
         _strategy(found, facts, wanted)
         _isolation(found, facts, wanted.isolation)
+        _shared_memory(found, facts, wanted)
         _managers(found, facts, wanted.take_over)
     if wanted.control_plane:
         _control_plane(found, facts, wanted)
@@ -323,6 +325,15 @@ def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
         seen = f"{len(limited)} pods whose memory the driver limits (UID {_few(limited)}), with gpushare_isolation: {asked}"
         cure = "drain the node and run again, or keep gpushare_isolation as it was"
         found.error("isolation", seen, "no such pod, because their limits would stay", cure)
+
+
+def _shared_memory(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    """Containers fill it beside their own memory limits once those that wrote it have ended."""
+    memory = facts.system.memory_mib if facts.system is not None else None
+    cards = len(facts.nvidia_smi.cards) if facts.nvidia_smi is not None else 0
+    if wanted.isolation == "mps" and memory is not None and cards * wanted.mps_shared_memory_mib * 2 > memory:
+        seen = f"gpushare_mps_shared_memory_mib: {wanted.mps_shared_memory_mib} for each of {cards} cards, on a host with {memory} MiB"
+        found.error("isolation", seen, "at most half of the memory for all cards together", "lower gpushare_mps_shared_memory_mib")
 
 
 def _few(pods: Sequence[str]) -> str:

@@ -128,6 +128,13 @@ class ControlDaemon:
             raise ControlError(f"'get_server_list' was answered with {answer[:80]!r}; expected process numbers")
         return [int(word) for word in answer.split()]
 
+    async def end_servers(self) -> bool:
+        """Whether there are none. Those that there are end once they have no clients. ControlError."""
+        servers = await self.servers()
+        for server in servers:
+            await self.ask(f"shutdown_server {server}")
+        return not servers
+
     async def bound_clients(self, mib: int) -> None:
         """No client that starts from now on gets more than this of the card, whatever its own environment says. Read back. ControlError.
 

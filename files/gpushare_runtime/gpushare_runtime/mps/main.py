@@ -28,6 +28,7 @@ from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_ali
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.mps.card import CardError, ExclusiveMode, Nvml
 from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
+from gpushare_runtime.mps.folders import empty
 from gpushare_runtime.mps.shares import Shares
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ NAME: Final = "gpushare-mps"
 INTERVAL_SECONDS: Final = 5.0
 SHARES_SECONDS: Final = 0.2
 """A container waits for the limit that it needs."""
+_COARSE_SECONDS: Final = 1.0
+"""Times of files lag behind the clock by less."""
 _PART: Final = "control daemon"
 _LIMIT: Final = "memory limit"
 _CARD: Final = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
@@ -95,6 +98,8 @@ class MpsOfCard:
         self._mode = ExclusiveMode(nvml, settings.uuid, settings.state / f"{settings.uuid}.mode")
         self._daemon = ControlDaemon(settings.program, settings.uuid, folder, settings.logs / settings.uuid)
         self._usage = settings.usage
+        self._shared_memory = folder / mps.SHARED_MEMORY
+        self._tidied = 0.0
         self._interval = interval
         self._limit = 0
         self._servers = 0
@@ -149,8 +154,12 @@ class MpsOfCard:
             await asyncio.sleep(self._interval)
 
     async def _follow(self, shares: Shares) -> NoReturn:
-        """Keep the limit of clients that unset their own at the largest share that a container of this card has."""
+        """Keep the limit of clients that unset their own at the largest share that a container of this card has.
+
+        Nothing that containers leave in shared memory outlasts the last of them.
+        """
         while True:
+            began = time.time()
             wanted = await in_thread(shares.largest)
             problem = shares.problem
             if wanted != self._limit:
@@ -166,7 +175,22 @@ class MpsOfCard:
                 self.status.degraded(_LIMIT, problem)
             else:
                 self.status.ok(_LIMIT, f"{self._limit} MiB")
+            if not shares.used and time.monotonic() >= self._tidied + self._interval:
+                self._tidied = time.monotonic()
+                await self._tidy(began - _COARSE_SECONDS)
             await asyncio.sleep(SHARES_SECONDS)
+
+    async def _tidy(self, before: float) -> None:
+        """Once no container has any of the card: end the servers, and remove what was in shared memory before this time.
+
+        A container that starts now makes its files later.
+        """
+        try:
+            left = set(await in_thread(partial(os.listdir, self._shared_memory)))
+            if left.difference((mps.INJECTED_LIBRARY,)) and await self._daemon.end_servers():
+                await in_thread(partial(empty, self._shared_memory, before, (mps.INJECTED_LIBRARY,)))
+        except (ControlError, OSError) as error:
+            log.warning("%s is not emptied: %s", self._shared_memory, error)
 
     async def _write(self, problem: str, servers: int = 0) -> None:
         text = MpsState(int(time.monotonic()), problem, servers, self._limit).to_json()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The largest share of a card that a container has now, by the record that the device plugin keeps."""
+"""What containers have of a card now, by the record that the device plugin keeps before it lets them start."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class Shares:
     def __init__(self, file: Path, uuid: str, mib: int, boot: Callable[[], str] = lambda: _BOOT_ID.read_text().strip()) -> None:
         self.problem = ""
         """Why the record cannot be used; "" if it can, or there is none."""
+        self.used = True
+        """Whether a container may have some of the card."""
         self._file = file
         self._uuid = uuid
         self._mib = mib
@@ -35,10 +37,11 @@ class Shares:
             if state != self._state:
                 with self._file.open("rb") as file:
                     text = file.read(MOST_USAGE_BYTES)
-                self._largest = largest_share(text, self._boot, self._uuid, self._mib) or self._largest
+                share = largest_share(text, self._boot, self._uuid, self._mib)
+                self._largest, self.used = share or self._largest, share > 0
                 self._state, self.problem = state, ""
         except FileNotFoundError:
-            self._state, self.problem, self._largest = None, "", self._mib
+            self._state, self.problem, self.used, self._largest = None, "", True, self._mib
         except (OSError, MpsStateError) as error:
-            self._state, self.problem, self._largest = None, f"{self._file}: {error}", self._mib
+            self._state, self.problem, self.used, self._largest = None, f"{self._file}: {error}", True, self._mib
         return self._largest

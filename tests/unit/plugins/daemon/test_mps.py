@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jinja2
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, Place, Plan, plan, present
 
 from gpushare_runtime.mps.main import parse_arguments
@@ -25,7 +26,8 @@ class Host:
     """A host's systemd with any number of services."""
 
     def __init__(self, folder: Path) -> None:
-        self.place = Place(str(folder), str(folder))
+        self.place = Place(str(folder), str(folder), str(folder.parent / "run"))
+        self.umount: Callable[[list[str]], tuple[int, str, str]] | None = None
         self.folder, self.services, self.starts, self._pids = folder, {}, True, 0
         self.holders: list[str] = []
 
@@ -38,6 +40,9 @@ class Host:
         return self.services[unit]
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "umount":
+            assert self.umount
+            return self.umount(argv)
         units = [word for word in argv if word.endswith(".service")]
         if not units:
             for service in self.services.values():
@@ -145,16 +150,58 @@ def test_only_a_uuid_becomes_the_name_of_a_file(host: Host, card: str) -> None:
         host.plan(card)
 
 
-def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
+@pytest.mark.parametrize("after", [(A,), ()])
+def test_the_folder_of_a_card_without_daemon_goes_with_its_mount(host: Host, after: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folders, mounted = Path(host.place.folder), set()
+    monkeypatch.setattr(mps.os.path, "ismount", lambda path: path in mounted)
+    host.converge(A, B)
+    for card in (A, B):
+        (folders / card / "shm").mkdir(parents=True)
+        mounted.add(f"{folders}/{card}/shm")
+
+    def umount(argv: list[str]) -> tuple[int, str, str]:
+        assert host.running.keys() == set(after), "it is still used"
+        mounted.discard(argv[1])
+        return 0, "", ""
+
+    host.umount = umount
+    assert host.converge(*after) == (True, ())
+    assert sorted(path.name for path in folders.iterdir()) == sorted(after)
+    assert mounted == {f"{folders}/{card}/shm" for card in after}
+    assert host.converge(*after) == (False, ())
+
+
+def test_a_mount_that_does_not_go_is_said_and_the_daemon_comes_back(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps.os.path, "ismount", lambda path: path.endswith("/shm"))
+    host.converge(A)
+    (Path(host.place.folder) / A / "shm").mkdir(parents=True)
+    host.umount = lambda argv: (32, "", "target is busy.")
+    with pytest.raises(TransactionError, match=r"umount .*/shm failed with exit status 32: target is busy.; unmount it, and run again"):
+        host.converge()
+    assert host.running == {A: "1"}
+    assert (Path(host.place.folder) / A / "shm").exists()
+
+
+def rendered() -> str:
     text = (Path(__file__).resolve().parents[4] / "roles/mps/templates/gpushare-mps.service.j2").read_text()
     made = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined).from_string(text)
-    unit = made.render(__gpushare_runtime_installed={"environment": "/e"}, gpushare_mps_control="/x/mps", gpushare_start_timeout=60)
+    return made.render(
+        __gpushare_runtime_installed={"environment": "/e"},
+        gpushare_mps_control="/x/mps",
+        gpushare_start_timeout=60,
+        gpushare_mps_shared_memory_mib=2048,
+    )
+
+
+def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
+    unit = rendered()
     command = re.search(r"^ExecStart=((?:.*\\\n)*.*)$", unit, re.MULTILINE)
     assert command
     words = command[1].replace("\\\n", " ").replace("@card@", A).split()
     settings = parse_arguments(words[1:])
     assert (words[0], settings.uuid, settings.program) == ("/e/bin/gpushare-mps", A, "/x/mps")
     assert (str(settings.run), str(settings.logs)) == ("/run/gpushare-mps", "/var/lib/gpushare-mps/log")
+    assert "size=2048m,nr_inodes=16384 " in unit
     # systemd makes the folder before the mounts of any command of the unit, also of one with "+".
     assert "RuntimeDirectory=gpushare-mps/@card@/shm\n" in unit
     assert "BindPaths=/run/gpushare-mps/@card@/shm:/dev/shm\n" in unit

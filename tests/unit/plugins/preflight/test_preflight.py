@@ -240,6 +240,27 @@ def test_limits_of_the_driver_are_left_without_pods_only(node: FakeRoot, isolati
     ]
 
 
+@pytest.mark.parametrize(
+    ("isolation", "each", "memory", "rejected"),
+    [("mps", 1024, 4096, False), ("mps", 1025, 4096, True), ("mps", 1025, None, False), ("auto", 1025, 4096, False)],
+)
+def test_the_shared_memory_of_all_cards_fits_the_host(
+    node: FakeRoot, isolation: str, each: int, memory: int | None, rejected: bool
+) -> None:
+    if memory is not None:
+        node.file("/proc/meminfo", f"MemTotal:       {memory * 1024} kB\nMemFree:  1 kB\n")
+    assert reasons(node, replace(GPU_NODE, isolation=isolation, mps_shared_memory_mib=each)) == rejected * (
+        Reason(
+            "h",
+            "isolation",
+            "error",
+            "gpushare_mps_shared_memory_mib: 1025 for each of 2 cards, on a host with 4096 MiB",
+            "at most half of the memory for all cards together",
+            "lower gpushare_mps_shared_memory_mib",
+        ),
+    )
+
+
 def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) -> None:
     for path in ("/proc/driver/nvidia/version", "/etc/ld.so.cache", "/usr/bin/nvidia-smi"):
         node.at(path).unlink()
@@ -338,6 +359,7 @@ INT = {"type": "int", "default": 60}
         ("gpushare_install_dir", PATH, ["/opt/x", "/a/.b_c@d/"], ["opt/x", "", "/", "/a b", "/a/../b", "/a'; x", "/%h", "/$x", "/a\nb"]),
         ("gpushare_start_timeout", INT, [1, 600], [0, -1]),
         ("gpushare_memory_unit", {"type": "str"}, ["anything"], []),
+        ("gpushare_mps_shared_memory_mib", {"type": "int"}, [16, 1024, 2**20], [0, 15, -1, 2**20 + 1]),
         ("gpushare_percentage_of_nodes_to_score", {"type": "int"}, [-1, 0, 100], [-2, 101]),
         ("gpushare_serial", {"type": "raw"}, [1, "5", "25%", "100%", [1, "50%"]], [0, "0", "0%", "101%", "a third", [], [1, "x"], None]),
         ("gpushare_max_fail_percentage", {"type": "int"}, [0, 100], [-1, 101]),

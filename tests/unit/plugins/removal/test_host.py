@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
     check_scheduler,
     plan_dashboard,
@@ -759,6 +760,31 @@ def test_only_the_stop_of_the_device_plugin_takes_its_socket(host: Host) -> None
         if step.what == "gpushare-device-plugin.service":
             assert not host.at(SOCKET).exists()
             break
+
+
+def test_the_shared_memory_of_a_card_is_unmounted_before_its_folder_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, card = FakeRoot(tmp_path), "/run/gpushare-mps/GPU-a"
+    root.file(f"{card}/shm/x", "")
+    root.file("/run/gpushare-mps/GPU-b/state.json", "")
+    mounted, systemd = {str(root.at(f"{card}/shm"))}, Systemd(root)
+    monkeypatch.setattr(mps.os.path, "ismount", lambda path: path in mounted)
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] != "umount":
+            return systemd(argv)
+        mounted.remove(argv[1])
+        return 0, "", ""
+
+    plan = plan_services(Layout(root=str(root)), run)
+    assert what(plan, "removed") == [f"the mount of {card}/shm", "/run/gpushare-mps"]
+    plan.apply()
+    assert (mounted, root.at("/run/gpushare-mps").exists()) == (set(), False)
+    assert plan_services(Layout(root=str(root)), run).steps == []
+
+    root.file(f"{card}/shm/x", "")
+    mounted.add(str(root.at(f"{card}/shm")))
+    with pytest.raises(RemoveError, match="failed with exit status 32: target is busy; unmount it, and run again"):
+        plan_services(Layout(root=str(root)), lambda argv: (32, "", "target is busy") if argv[0] == "umount" else systemd(argv)).apply()
 
 
 def test_what_belongs_to_others_in_the_journal_does_not_keep_it_in_check_mode(host: Host) -> None:

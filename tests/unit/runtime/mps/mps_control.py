@@ -49,6 +49,9 @@ def daemon() -> int:
                 elif words[:2] == ["set_default_device_pinned_mem_limit", "0"] and (found := re.fullmatch(r"(\d+)M", words[2])):
                     limit, answer = 0 if FAULT == "forgets" else int(found[1]), ""
                     (FOLDER / "limit").write_text(str(limit))
+                elif words[0] == "shutdown_server" and words[1] in servers:
+                    listed.write_text(" ".join(one for one in servers if one != words[1]))
+                    answer = ""
                 elif words[0].endswith("et_device_pinned_mem_limit") and words[1] not in servers:
                     answer = f"Server {words[1]} not found"
                 elif words[0] == "set_device_pinned_mem_limit" and words[2] == "0" and (found := re.fullmatch(r"(\d+)M", words[3])):

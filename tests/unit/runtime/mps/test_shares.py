@@ -152,6 +152,53 @@ def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(root: Pat
     running(root, body)
 
 
+def shared_memory(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "r" / UUID / "shm").iterdir())
+
+
+def leave(folder: Path) -> None:
+    """What a container leaves there that has used the card. The cover of a name is ours."""
+    for name in ("cuda.shm.0.1", "in/a/folder/x", "cuda_injection_path_shm"):
+        path = folder / "r" / UUID / "shm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x" * 4096)
+
+
+def test_once_no_container_has_the_card_its_servers_end_and_its_shared_memory_is_emptied(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare_runtime.mps.main._COARSE_SECONDS", 0.1)
+
+    async def body(_made: MpsOfCard, daemon: ControlDaemon, boot: str) -> None:
+        await until(lambda: state(root).limit == 16384)
+        put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(OTHER, 9), boot=boot))
+        await until(lambda: state(root).limit == 4096)
+        leave(root)
+        (root / "r" / UUID / "servers").write_text("4711 4712")
+        await asyncio.sleep(1)
+        assert len(shared_memory(root)) == 3
+        assert await daemon.servers() == [4711, 4712]
+        put(root / "u/held.json", record(of_memory(OTHER, 9), boot=boot))
+        await until(lambda: shared_memory(root) == ["cuda_injection_path_shm"])
+        assert await daemon.servers() == []
+
+    running(root, body)
+
+
+@pytest.mark.parametrize("usage", [None, b"broken"])
+def test_where_it_is_not_known_who_has_the_card_nothing_is_removed(root: Path, usage: bytes | None) -> None:
+    async def body(made: MpsOfCard, _daemon: ControlDaemon, _boot: str) -> None:
+        await until(lambda: state(root).limit == 16384)
+        if usage is not None:
+            put(root / "u/held.json", usage)
+            await until(lambda: "held.json" in made.status.report()[1])
+        leave(root)
+        await asyncio.sleep(2)
+        assert len(shared_memory(root)) == 3
+
+    running(root, body)
+
+
 def test_a_state_of_the_release_before_has_no_limit() -> None:
     assert MpsState.from_json('{"v": 1, "at": 5, "problem": "", "servers": 1}').limit == 0
     assert MpsState.from_json(MpsState(5, "", 1, 4096).to_json()) == MpsState(5, "", 1, 4096)
