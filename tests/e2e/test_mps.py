@@ -16,9 +16,13 @@ from e2e.api import Json
 from e2e.cluster import Cluster, CommandError, allocation, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE
+from e2e.test_rights import ENTER, INSIDE
 
 CORE = "aliyun.com/gpu-core.percentage"
-SET = ("-e", "gpushare_isolation=mps")
+MIB = 32
+SET = ("-e", "gpushare_isolation=mps", "-e", f"gpushare_mps_shared_memory_mib={MIB}")
+FOLDER = "/run/gpushare-mps"
+INJECTED = "/dev/shm/cuda_injection_path_shm"
 
 
 def cards_of(cluster: Cluster, node: str) -> Json:
@@ -48,6 +52,8 @@ def mps(cluster: Cluster) -> Iterator[Cluster]:
     cluster.playbook()
     assert services(cluster, NODE) == []
     assert modes(cluster, NODE) == {"Default"}
+    assert FOLDER not in cluster.on(NODE, "cat", "/proc/mounts")
+    assert "GPU-" not in cluster.on(NODE, "ls", "-A", FOLDER)
 
 
 def default_limit(cluster: Cluster, uuid: str) -> str:
@@ -106,6 +112,132 @@ def test_while_a_daemon_does_not_answer_its_card_takes_no_pod(mps: Cluster) -> N
     mps.until("the card is usable again", lambda: all(usable(mps, NODE)), 60)
     mps.on(NODE, "sh", "-c", f"kill -9 $(pgrep -f nvidia-cuda-mps-control | head -1); systemctl is-active {unit} || true")
     mps.until("systemd has started both again", lambda: len(services(mps, NODE)) == len(usable(mps, NODE)) and all(usable(mps, NODE)), 120)
+
+
+def as_user(name: str, user: int) -> Json:
+    """A container without any capability."""
+    made = pod(name, memory=2, node=NODE)
+    made["spec"]["containers"][0]["securityContext"] = {"runAsUser": user, "capabilities": {"drop": ["ALL"]}}
+    return made
+
+
+def card_of(cluster: Cluster, name: str) -> str:
+    uuid: str = cards_of(cluster, NODE)["cards"][next(iter(allocation(cluster.pod(name))))]["uuid"]
+    return uuid
+
+
+# The daemon opens these by their names, follows links, and makes what is not there.
+PLANT = """
+cd "$CUDA_MPS_PIPE_DIRECTORY"
+while :; do
+  mkdir x; chmod 0777 control_lock
+  rm -f log control_lock; ln -s /dev/stand-in log; ln -s /run/gpushare-mps/planted control_lock
+done >/dev/null 2>&1
+"""
+
+
+def test_no_container_makes_what_the_root_of_the_host_opens(mps: Cluster) -> None:
+    mps.create(as_user("plants", 0))
+    mps.until_running("plants")
+    uuid = card_of(mps, "plants")
+    unit = f"gpushare-mps-{uuid}.service"
+    # Where the service may write: as a disk would be there.
+    mps.on(NODE, "sh", "-c", "printf disk > /dev/stand-in")
+    try:
+        mps.kubectl("exec", "plants", "--", "sh", "-c", f"( {PLANT} ) &")
+        for _ in range(6):
+            mps.on(NODE, "sh", "-c", f"systemctl restart {unit} || true")
+            assert mps.on(NODE, "cat", "/dev/stand-in") == "disk"
+            assert "planted" not in mps.on(NODE, "ls", FOLDER)
+        assert sorted(mps.on(NODE, "ls", f"{FOLDER}/{uuid}/pipe").split()) == ["control", "control_lock", "control_privileged", "log"]
+        assert mps.on(NODE, "systemctl", "is-active", unit).strip() == "active"
+    finally:
+        mps.on(NODE, "rm", "-f", "/dev/stand-in", f"{FOLDER}/planted")
+        mps.clear()
+
+
+def test_no_container_names_a_library_to_the_servers_and_to_the_others_of_its_card(mps: Cluster) -> None:
+    mps.create(as_user("names", 0))
+    mps.until_running("names")
+    uuid = card_of(mps, "names")
+    tries = f"""
+    printf evil > /dev/shm/evil
+    for way in 'rm -f' 'ln -f /dev/shm/evil' 'mv -f /dev/shm/evil' 'ln -sfn /dev/shm/evil' 'cp -f /dev/shm/evil'; do $way {INJECTED}; done
+    umount {INJECTED}; mv {INJECTED} /dev/shm/aside; cat {INJECTED}
+    """
+    assert mps.kubectl("exec", "names", "--", "sh", "-c", f"( {tries} ) 2>/dev/null") == ""
+    assert mps.on(NODE, "stat", "-c", "%s %u", f"{FOLDER}/{uuid}/shm/{INJECTED.rpartition('/')[2]}").strip() == "0 0"
+    assert mps.on(NODE, "cat", f"{FOLDER}/{uuid}/shm/evil") == "evil", "it is the shared memory of the card"
+    pid = mps.on(NODE, "systemctl", "show", "-p", "MainPID", "--value", f"gpushare-mps-{uuid}").strip()
+    assert mps.on(NODE, "nsenter", "-t", pid, "-m", "stat", "-c", "%F", INJECTED).strip() == "character special file"
+    options = next(line.split()[3].split(",") for line in mps.on(NODE, "cat", "/proc/mounts").splitlines() if f"{uuid}/shm" in line)
+    assert {"noexec", "nosuid", "nodev"} <= set(options)
+    mps.clear()
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        f"dd if=/dev/zero of=/dev/shm/bytes bs=1M count={2 * MIB}",
+        "i=0; while [ $i -lt 20000 ]; do : > /dev/shm/$i || exit 1; i=$((i+1)); done",
+    ],
+    ids=["bytes", "files"],
+)
+def test_a_container_fills_its_cards_shared_memory_only_and_for_as_long_as_the_card_has_pods(mps: Cluster, fill: str) -> None:
+    mps.create(as_user("fills", 65534))
+    mps.until_running("fills")
+    uuid = card_of(mps, "fills")
+    with pytest.raises(CommandError, match="No space left on device"):
+        mps.kubectl("exec", "fills", "--", "sh", "-c", fill)
+    free = mps.on(NODE, "sh", "-c", "echo x > /run/test-mps && cat /run/test-mps; rm -f /run/test-mps")
+    assert free.strip() == "x"
+    shared, run = (mps.on(NODE, "stat", "-c", "%d", path) for path in (f"{FOLDER}/{uuid}/shm", "/run"))
+    assert shared != run
+    # A restart of the daemon is none of the container: what it has mounted stays.
+    mps.on(NODE, "systemctl", "restart", f"gpushare-mps-{uuid}")
+    assert len(mps.on(NODE, "ls", f"{FOLDER}/{uuid}/shm").split()) > 1
+    mps.clear()
+    left = [INJECTED.rpartition("/")[2]]
+    mps.until("the shared memory is empty", lambda: mps.on(NODE, "ls", "-A", f"{FOLDER}/{uuid}/shm").split() == left, 60)
+
+
+def test_a_service_has_its_cards_and_its_folders_alone(mps: Cluster) -> None:
+    uuid = cards_of(mps, NODE)["cards"][0]["uuid"]
+    pid = mps.on(NODE, "systemctl", "show", "-p", "MainPID", "--value", f"gpushare-mps-{uuid}").strip()
+    own = (f"{FOLDER}/x", "/var/lib/gpushare-mps/x")
+    # The last three give the host to who is root.
+    others = (
+        "/etc/x",
+        "/usr/x",
+        "/var/lib/kubelet/x",
+        "/run/systemd/private",
+        "/run/dbus/system_bus_socket",
+        "/run/containerd/containerd.sock",
+    )
+    disk = "/dev/test-mps"
+    mps.on(NODE, "mknod", disk, "b", "7", "0")
+    try:
+        found = json.loads(mps.on(NODE, "sh", "-ec", ENTER, "sh", pid, INSIDE, *own, *others, "/dev/nvidiactl", "/dev/nvidia0", disk))
+    finally:
+        mps.on(NODE, "rm", "-f", disk, *own)
+    assert [path for path, why in found.items() if not why] == [*own, "/dev/nvidiactl", "/dev/nvidia0"]
+    assert found[disk] == "EPERM"
+    status = dict(line.split(":\t", 1) for line in mps.on(NODE, "cat", f"/proc/{pid}/status").splitlines() if ":\t" in line)
+    names = ("DAC_OVERRIDE", 1), ("FOWNER", 3), ("KILL", 5), ("SETGID", 6), ("SETUID", 7), ("SYS_ADMIN", 21)
+    assert int(status["CapBnd"], 16) == sum(1 << bit for _name, bit in names)
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+def test_a_driver_that_is_loaded_after_the_service_is_let_in_by_a_restart(mps: Cluster) -> None:
+    """systemd has the numbers of devices from the time of its start: a number that no driver of NVIDIA's has stands for the new one."""
+    mps.on(NODE, "mknod", "/dev/nvidia-uvm", "c", "10", "229")
+    try:
+        mps.until("the cards are unusable", lambda: not any(usable(mps, NODE)), 120)
+        said = mps.on(NODE, "journalctl", "-u", "gpushare-mps-*", "-n", "50", "--no-pager", "-o", "cat")
+        assert "found /dev/nvidia-uvm, which this service may not open" in said
+    finally:
+        mps.on(NODE, "rm", "-f", "/dev/nvidia-uvm")
+    mps.until("the cards are usable", lambda: all(usable(mps, NODE)), 120)
 
 
 def test_mps_is_not_left_under_pods(mps: Cluster) -> None:

@@ -77,9 +77,10 @@ def in_expression(name: str, pattern: str) -> int:
 
 
 def exposures() -> list[str]:
-    """What tests/e2e/test_rights.py lets the units have at most."""
+    """What tests let the units have at most."""
     text = (REPOSITORY / "tests/e2e/test_rights.py").read_text()
-    return re.findall(r'"gpushare-(?:extender|device-plugin|pki)", (\d\.\d)\)', text)
+    mps = (REPOSITORY / "tests/unit/plugins/daemon/test_mps.py").read_text()
+    return re.findall(r'"gpushare-(?:extender|device-plugin|pki)", (\d\.\d)\)', text) + re.findall(r"MOST_EXPOSURE = (\d\.\d)", mps)
 
 
 def took(*whats: str) -> str:
@@ -270,7 +271,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
                     unit("gpushare-device-plugin", "LimitNOFILE"),
                 ),
             ),
-            ("| exposure (0 to 10, systemd 252) | {} | {} | {} |", tuple(exposures())),
+            ("| exposure (0 to 10, systemd 252) | {} | {} | {} | {} |", tuple(exposures())),
             ("The extender used {:.0f} MiB with {} nodes and {:,} pods", (STARTUP["resident_mib"], STARTUP["nodes"], STARTUP["pods"])),
             ("The device plugin used {:.0f} MiB with {:,} ids", (PLUGIN["resident MiB"], PLUGIN["ids"])),
             ("the extender accepts has {} MiB", (http_server.MOST_BYTES // MIB,)),

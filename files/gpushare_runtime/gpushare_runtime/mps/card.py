@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,6 +16,8 @@ from gpushare_runtime.core import mps
 _SERVER: Final = "nvidia-cuda-mps-server"
 _SHOWN: Final = 5
 _MODES: Final = ("0", "1", "2", "3")
+# What every server opens beside its card.
+_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
 
 class CardError(Exception):
@@ -106,6 +108,18 @@ def obstacle(uuid: str, card: CardForMps, name_of: Callable[[int], str] = _name_
             f"{len(others)} processes use card {uuid} without MPS (PID {shown}), and would exclude the MPS server from it: end them, or "
             "drain the node"
         )
+    return ""
+
+
+def withheld(nodes: Collection[str] = _NODES) -> str:
+    """The device node that this service may not open; "" if none. One that is not there is a matter of the driver. Blocks."""
+    for node in nodes:
+        try:
+            os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+        except PermissionError:
+            return node
+        except OSError:
+            continue
     return ""
 
 

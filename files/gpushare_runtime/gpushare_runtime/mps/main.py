@@ -26,7 +26,7 @@ from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon import runner
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.daemon.sync import in_thread
-from gpushare_runtime.mps.card import CardError, ExclusiveMode, Nvml
+from gpushare_runtime.mps.card import CardError, ExclusiveMode, Nvml, withheld
 from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
 from gpushare_runtime.mps.folders import empty
 from gpushare_runtime.mps.shares import Shares
@@ -142,6 +142,11 @@ class MpsOfCard:
 
     async def _answer(self) -> NoReturn:
         while True:
+            if node := await in_thread(withheld):
+                # systemd takes the numbers of drivers from the kernel when it starts the service.
+                raise FatalError(
+                    f"found {node}, which this service may not open: its driver was loaded after the service began", restart=True
+                )
             try:
                 servers = len(await self._daemon.servers())
             except (ControlError, OSError) as error:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from gpushare_runtime.mps.main import parse_arguments
 from unit.plugins.daemon.test_service import Systemd
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+MOST_EXPOSURE = 2.3
 UNIT = "[Unit]\nDescription=@card@\n\n[Service]\nExecStart=/opt/gpushare/{}/bin/gpushare-mps @card@\n"
 
 
@@ -193,6 +196,15 @@ def rendered() -> str:
     )
 
 
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_the_units_sandbox_gets_no_weaker(tmp_path: Path) -> None:
+    unit = tmp_path / "gpushare-mps-x.service"
+    unit.write_text(rendered().replace("/e/bin/gpushare-mps", "/bin/true").replace("@card@", A))
+    analyze = ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={MOST_EXPOSURE * 10:.0f}", str(unit)]
+    done = subprocess.run(analyze, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
     unit = rendered()
     command = re.search(r"^ExecStart=((?:.*\\\n)*.*)$", unit, re.MULTILINE)
@@ -204,4 +216,4 @@ def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
     assert "size=2048m,nr_inodes=16384 " in unit
     # systemd makes the folder before the mounts of any command of the unit, also of one with "+".
     assert "RuntimeDirectory=gpushare-mps/@card@/shm\n" in unit
-    assert "BindPaths=/run/gpushare-mps/@card@/shm:/dev/shm\n" in unit
+    assert "BindPaths=/run/gpushare-mps /run/gpushare-mps/@card@/shm:/dev/shm\n" in unit
