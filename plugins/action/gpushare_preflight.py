@@ -60,7 +60,8 @@ class ActionModule(ActionBase):
         except AnsibleConnectionFailure as error:
             return preflight_reasons.unreachable(host, _line(error)), {}
         if result.get("failed") or "kubelet" not in result:
-            return preflight_reasons.not_gathered(host, preflight_reasons.failure_of(result)), {}
+            become = self._connection.become if preflight_reasons.is_silent(result) else None
+            return preflight_reasons.not_gathered(host, preflight_reasons.failure_of(result), become.name if become else ""), {}
         user = result.get("effective_uid")
         if user != 0 and arguments["root"] == "/":
             return preflight_reasons.not_root(host, f"modules that run as user id {str(user)[:_UID_SHOWN]}"), {}

@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versi
 
 ERROR, WARNING = "error", "warning"
 _HOSTS_SHOWN = 4
+_SHOWN = 80
 #: Of API server and kubelets: older ones were never run with the daemons. Their kubelets and schedulers have playbooks of their own.
 OLDEST_KUBERNETES = (1, 25)
 OLDEST_IN_WORDS = "1.25 or newer"
@@ -26,8 +27,13 @@ OLDEST_IN_WORDS = "1.25 or newer"
 OLDEST_WITH_POLICIES = (1, 30)
 #: Of meta/runtime.yml, for which Ansible itself only warns.
 OLDEST_ANSIBLE = (2, 18)
-# Ansible's words, and sudo's.
-_NOT_ROOT = re.compile(r"(?:Incorrect|Missing) \S+ password|sudoers|is not allowed to (?:execute|run)|may not run sudo")
+# Ansible's words, and those of sudo, su and doas: what the two last ones say, they say of themselves.
+_NOT_ROOT = re.compile(
+    r"(?:Incorrect|Missing) \S+ password|sudoers|is not allowed to (?:execute|run)|may not run sudo"
+    r"|waiting for (?:become success|privilege escalation prompt)|(?:^|\s)(?:su|doas): \S"
+    r"|sudo: (?:a password is required|a terminal is required|no tty present)"
+)
+_NO_PYTHON = re.compile("not found|No such file or directory")
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,20 @@ def unreachable(host: str, why: str) -> Judgement:
     return Judgement(host, None, (Reason(host, "unreachable", ERROR, f"no connection ({why})", "every host of the run to answer", cure),))
 
 
-def not_gathered(host: str, why: str) -> Judgement:
-    """A host that was connected to, but on which the facts could not be gathered."""
+def not_gathered(host: str, why: str, become: str = "") -> Judgement:
+    """A host that was connected to, but on which the facts could not be gathered.
+
+    become: by which program Ansible becomes root there, if the module has printed nothing; then Python was perhaps never reached.
+    """
     if _NOT_ROOT.search(why):
-        cure = "correct ansible_become_password of this host, or permit its ansible_user every command by sudo"
+        cure = "correct ansible_become_password or ansible_become_method of this host, or permit its ansible_user every command by sudo"
         return not_root(host, f"no way to root ({why})", cure)
+    if become and not _NO_PYTHON.search(why):
+        cure = (
+            f"see whether ansible_user becomes root there by {become[:_SHOWN]}: correct ansible_become_method and ansible_become_password "
+            "of this host, or else ansible_python_interpreter (Python 3.8 or newer)"
+        )
+        return not_root(host, f"a module that printed nothing ({why})", cure)
     cure = "Ansible needs Python 3.8 or newer there (ansible_python_interpreter), and root by way of become"
     return Judgement(host, None, (Reason(host, "facts", ERROR, f"a module that failed ({why})", "gpu_node_info to run on the host", cure),))
 
@@ -101,6 +116,11 @@ def failure_of(result: Mapping[str, Any]) -> str:
     """Why a module failed, on one line. Where it could not even start, with a terminal sudo's words are in its standard output."""
     words = f"{result.get('module_stdout') or ''} {result.get('module_stderr') or ''}".split() or str(result.get("msg") or result).split()
     return " ".join(words)[-300:]
+
+
+def is_silent(result: Mapping[str, Any]) -> bool:
+    """Whether a module that failed has printed nothing at all, so that it may never have run."""
+    return "module_stdout" in result and not str(result["module_stdout"]).strip()
 
 
 def no_plan(host: str, check: str, why: str) -> Reason:

@@ -105,7 +105,7 @@ class Templar:
 def action(module: Any, arguments: Json, *said: Any, host: str = "evil") -> tuple[Any, Json]:
     """An action plugin whose module says this, one after the other, the last one for good; and the host's variables."""
     task = SimpleNamespace(args=arguments, action=module.__name__.rpartition(".")[2], async_val=0, check_mode=True, delegate_to=None)
-    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None), has_pipelining=True)
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None), has_pipelining=True, become=SimpleNamespace(name="sudo"))
     made = module.ActionModule(task, connection, SimpleNamespace(), None, Templar(), None)
     left = list(said)
     made._execute_module = lambda **_more: copy.deepcopy(left.pop(0) if len(left) > 1 else left[0])

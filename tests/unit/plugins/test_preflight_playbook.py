@@ -63,6 +63,7 @@ def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -
                 # Where this test runs as root, root is who it is already.
                 "gpu5": {"ansible_become": True, "ansible_become_exe": str(sudo), "ansible_become_user": "nobody"},
                 "gpu6": {"ansible_python_interpreter": str(user)},
+                "gpu7": {"ansible_become": True, "ansible_become_exe": "/bin/false", "ansible_become_user": "nobody"},
             },
         },
         gpushare_extender_port=70000,
@@ -78,6 +79,7 @@ def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -
         r"variables: found gpushare_token_seconds: its default on cp1, gpu1, .*; 7200 on gpu4; expected one value on every host",
         r"gpu4: variables: found gpushare_start_timeout: 'soon' ",
         r"gpu5: become: found no way to root \(.*ops is not in the sudoers file",
+        r"gpu7: become: found no way to root \(Premature end of stream waiting for become success.*ansible_become_method",
         r"gpu6: become: found modules that run as user id 1000; expected Ansible to become root there; correct ansible_become ",
     ]
     output = done.stdout + done.stderr

@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     Reason,
     accept,
     failure_of,
+    is_silent,
     judge_authorities,
     judge_cluster,
     judge_controller,
@@ -493,6 +494,11 @@ SUDO = "[sudo via ansible, key=x] password:"
             {"module_stderr": "Shared connection closed.\n", "module_stdout": f"{SUDO}\r\nops is not in the sudoers file.\r\n"},
             f"{SUDO} ops is not in the sudoers file. Shared connection closed.",
         ),
+        ({"module_stderr": "su: Authentication failure\n", "module_stdout": ""}, "su: Authentication failure"),
+        ({"module_stderr": "", "module_stdout": "Password: \r\nsu: Permission denied\r\n"}, "Password: su: Permission denied"),
+        ({"module_stderr": "doas: Authentication failed\n", "module_stdout": ""}, "doas: Authentication failed"),
+        ({"module_stderr": "doas: Operation not permitted\n", "module_stdout": ""}, "doas: Operation not permitted"),
+        ({"module_stderr": "sudo: a password is required\n", "module_stdout": ""}, "sudo: a password is required"),
         (
             {"module_stderr": "Sorry, user ops is not allowed to execute '/bin/sh' as root on gpu1.", "msg": "x"},
             "Sorry, user ops is not allowed",
@@ -509,6 +515,29 @@ def test_a_user_who_does_not_become_root_is_named_with_the_cure(result: dict[str
 def test_a_module_that_fails_as_root_is_no_matter_of_sudo() -> None:
     (reason,) = not_gathered("gpu1", failure_of({"module_stderr": "/usr/bin/python3: not found", "msg": "MODULE FAILURE"})).reasons
     assert (reason.check, "/usr/bin/python3: not found" in reason.found) == ("facts", True)
+
+
+@pytest.mark.parametrize(
+    ("result", "become", "check"),
+    [
+        ({"module_stdout": "", "module_stderr": "", "msg": "MODULE FAILURE"}, "su", "become"),
+        ({"module_stdout": "\r\n", "module_stderr": "Shared connection closed.", "msg": "MODULE FAILURE"}, "doas", "become"),
+        ({"module_stdout": "", "module_stderr": "", "msg": "MODULE FAILURE"}, "", "facts"),
+        # It was root, and found no Python.
+        ({"module_stdout": "", "module_stderr": "/bin/sh: 1: /usr/bin/python3: not found"}, "sudo", "facts"),
+        ({"module_stdout": "Traceback (most recent call last):", "module_stderr": ""}, "sudo", "facts"),
+        ({"msg": "the module said so itself"}, "sudo", "facts"),
+        # What sudo says besides.
+        ({"module_stdout": "x", "module_stderr": "sudo: unable to resolve host gpu1: Name or service not known"}, "sudo", "facts"),
+    ],
+)
+def test_a_module_that_printed_nothing_may_never_have_been_root(result: dict[str, str], become: str, check: str) -> None:
+    (reason,) = not_gathered("gpu1", failure_of(result), become if is_silent(result) else "").reasons
+    assert reason.check == check
+    if check == "become":
+        assert f"becomes root there by {become}" in reason.cure
+        assert "ansible_become_method" in reason.cure
+        assert "ansible_python_interpreter" in reason.cure
 
 
 def of_cluster(*answers: dict[str, object], hosts: tuple[str, ...] = ("cp1", "gpu1")) -> list[tuple[str, str, str]]:
