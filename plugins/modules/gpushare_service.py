@@ -15,6 +15,8 @@ description:
   - Writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is healthy.
   - Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk. If only files
     differ that the unit copies, the module reloads it. A seed alone restarts nothing.
+  - For each address in C(--listen) and C(--metrics-listen) of its command line, enables and starts a socket unit, C(<name>.socket) and
+    C(<name>-metrics.socket). root holds the address, so that no other user gets it while the daemon restarts.
   - If the daemon does not start, restores the previous files and returns the daemon's own log.
   - A unit that has changed needs C(systemctl daemon-reload). If that would take the cards from a running container, the module fails
     before it changes anything.
@@ -119,6 +121,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.servic
     Together,
     read_environ,
     rejection,
+    sockets,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 
@@ -167,7 +170,7 @@ def main() -> None:
             return exposed(run)
 
         daemon = Daemon(params["name"], health, run, read_environ, copies=wanted.copied, settings=folder, exposed=hurt)
-        units = {name: content or None for name, content in params["companions"].items()}
+        units = {**sockets(params["name"], params["unit"]), **{name: content or None for name, content in params["companions"].items()}}
         companions = Companions(units, run, settings=folder, exposed=hurt)
         try:
             transaction = plan(wanted, daemon)
@@ -179,7 +182,7 @@ def main() -> None:
         if why:
             module.fail_json(msg=rejection(daemon.unit, why))
         service = Together(daemon, companions)
-        restart = bool({daemon.path, daemon.settings} & set(paths)) or daemon.is_stale()
+        restart = bool({daemon.path, daemon.settings} & set(paths)) or daemon.is_stale() or companions.sockets_are_due(paths)
         due, enabled = bool(transaction.changes) or transaction.unfinished or service.is_due(), daemon.is_enabled()
         result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
         if not module.check_mode:

@@ -106,6 +106,10 @@ class Cluster:
         """Standard output of a command on a node."""
         return self.lab("exec", node, *command, seconds=seconds)
 
+    def stop(self, node: str, daemon: str) -> None:
+        """A daemon with its sockets: a call at one would start it again. A start of the daemon brings them back."""
+        self.on(node, "systemctl", "stop", f"{daemon}*.socket", daemon)
+
     def playbook(self, *arguments: str, inventory: Path | None = None, seconds: float = 1800) -> str:
         """What `ansible-playbook site.yml` prints on this lab. inventory: another one than the lab's own."""
         environment = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}

@@ -104,7 +104,7 @@ def test_verify_looks_at_it(served: Cluster, tmp_path: Path) -> None:
     verify = Verify(served, tmp_path)
     verdict = verify.run(*variables("present"))
     assert verdict.findings == [], verdict.words
-    served.on(CONTROL_PLANE, "systemctl", "stop", UNIT)
+    served.stop(CONTROL_PLANE, UNIT)
     try:
         verdict = verify.run(*variables("present"))
     finally:

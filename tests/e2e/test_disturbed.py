@@ -29,7 +29,7 @@ def test_the_playbook_again_changes_nothing(samples: Cluster) -> None:
 
 
 def test_the_extender_is_down(empty: Cluster) -> None:
-    empty.on(CONTROL_PLANE, "systemctl", "stop", EXTENDER)
+    empty.stop(CONTROL_PLANE, EXTENDER)
     try:
         empty.create(pod("plain"))
         empty.create(pod("shares", memory=1))

@@ -24,7 +24,7 @@ PODS = "/api/v1/namespaces/default/pods"
 @contextmanager
 def stopped(cluster: Cluster, node: str, unit: str) -> Iterator[None]:
     """A service that does not run for a while."""
-    cluster.on(node, "systemctl", "stop", unit)
+    cluster.stop(node, unit)
     try:
         yield
     finally:
@@ -187,7 +187,7 @@ def test_a_device_plugin_that_does_not_run(samples: Cluster) -> None:
 
 
 def test_a_playbook_that_has_something_to_do(samples: Cluster) -> None:
-    samples.on(CONTROL_PLANE, "systemctl", "stop", "gpushare-extender")
+    samples.stop(CONTROL_PLANE, "gpushare-extender")
     problems = checks.check_changes_nothing(samples)
     assert f"{CONTROL_PLANE}: changed=1 unreachable=0 failed=0" in problems
     assert f"gpushare-extender on {CONTROL_PLANE} was restarted" in problems

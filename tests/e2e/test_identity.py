@@ -121,7 +121,7 @@ def test_what_does_not_renew_itself_is_repaired_by_the_next_run(cluster: Cluster
     cluster.api.delete(f"{SYSTEM}/serviceaccounts/gpushare-device-plugin-gpu2")
     # So a leaked token is revoked, too. The API server remembers a good one for some seconds.
     cluster.until("its token is rejected", lambda: is_rejected(revoked), 60)
-    cluster.on(CONTROL_PLANE, "systemctl", "stop", "gpushare-extender")
+    cluster.stop(CONTROL_PLANE, "gpushare-extender")
     node, unit, account, short = EXTENDER
     now = int(time.time())
     old = claims(own_token(cluster, node, unit)) | {"iat": now - 2 * WEEK, "exp": now - WEEK}

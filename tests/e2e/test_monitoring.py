@@ -112,12 +112,12 @@ def test_alerts_and_dashboard_on_a_real_cluster(monitored: Cluster, tmp_path: Pa
             card(monitored, "back", index)
             await exactly(server)
 
-            monitored.on(CONTROL_PLANE, "systemctl", "stop", "gpushare-extender")
+            monitored.stop(CONTROL_PLANE, "gpushare-extender")
             await exactly(server, "GPUShareExtenderDown", "GPUShareNoActiveExtender")
             monitored.on(CONTROL_PLANE, "systemctl", "start", "gpushare-extender")
             await exactly(server)
 
-            monitored.on(NODE, "systemctl", "stop", PLUGIN)
+            monitored.stop(NODE, PLUGIN)
             await exactly(server, "GPUShareDevicePluginDown")
             monitored.on(NODE, "systemctl", "start", PLUGIN)
             await exactly(server)

@@ -364,6 +364,37 @@ for path in sys.argv[1:]:
         said[path] = errno.errorcode[error.errno]
 print(json.dumps(said))
 """
+TAKES_PORT = """
+import json, os, pathlib, socket
+os.setgid(65534)
+os.setuid(65534)
+attempts = taken = 0
+while pathlib.Path("/run/gpushare-test-port").exists():
+    attempts += 1
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", 32766))
+            one.listen()
+            taken += 1
+        except OSError:
+            pass
+print(json.dumps({"attempts": attempts, "taken": taken}))
+"""
+RESTARTS = """
+touch /run/gpushare-test-port
+trap 'rm -f /run/gpushare-test-port' EXIT
+python3 -c "$1" &
+sleep 1
+systemctl kill -s KILL gpushare-extender
+sleep 3
+systemctl restart gpushare-extender
+systemctl stop gpushare-extender 2>/dev/null
+sleep 1
+systemctl start gpushare-extender
+rm /run/gpushare-test-port
+wait
+"""
 ENTER = """
 pid=$1; shift
 for group in $(sed -n 's/^[0-9]*:devices:/devices/p; s/^0:://p' "/proc/$pid/cgroup"); do
@@ -389,6 +420,19 @@ def test_a_daemon_has_none_of_roots_powers(cluster: Cluster, node: str, unit: st
     status = dict(line.split(":\t", 1) for line in cluster.on(node, "cat", f"/proc/{pid}/status").splitlines() if ":\t" in line)
     powers = {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
     assert (set(powers.values()), status["NoNewPrivs"], status["Seccomp"]) == ({0}, "1", "2")
+
+
+def test_nobody_takes_the_extenders_port_while_it_restarts(cluster: Cluster) -> None:
+    """Killed, restarted, and stopped until somebody calls."""
+
+    def process() -> str:
+        return cluster.on(CONTROL_PLANE, "systemctl", "show", "-p", "MainPID", "--value", "gpushare-extender").strip()
+
+    before = process()
+    said = json.loads(cluster.on(CONTROL_PLANE, "sh", "-ec", RESTARTS, "sh", TAKES_PORT, seconds=180))
+    assert (said["taken"], said["attempts"] > 1000) == (0, True), said
+    assert process() not in ("0", before)
+    assert cluster.on(CONTROL_PLANE, "systemctl", "is-active", "gpushare-extender.socket").strip() == "active"
 
 
 def test_a_device_plugin_writes_its_sockets_and_its_state_and_has_the_cards_alone(cluster: Cluster) -> None:

@@ -54,6 +54,20 @@ def reloads(cluster: Cluster, node: str) -> int:
     return int(sh(cluster, node, "journalctl --no-pager _PID=1 | grep -c 'systemd.*: Reloading' || true"))
 
 
+def held(cluster: Cluster, node: str, name: str) -> int:
+    """How many sockets the daemon got from systemd."""
+    variables = sh(cluster, node, f"tr '\\0' '\\n' < /proc/$(systemctl show -P MainPID {name})/environ")
+    return int(dict(line.partition("=")[::2] for line in variables.splitlines()).get("LISTEN_FDS", "0"))
+
+
+def without_sockets(cluster: Cluster) -> None:
+    """The extender of a release that holds its addresses itself."""
+    unit = f"/etc/systemd/system/{EXTENDER}.socket"
+    cluster.stop(CONTROL_PLANE, EXTENDER)
+    sh(cluster, CONTROL_PLANE, f"systemctl disable {EXTENDER}.socket; rm {unit}; systemctl daemon-reload; systemctl start {EXTENDER}")
+    assert held(cluster, CONTROL_PLANE, EXTENDER) == 0
+
+
 def opens(cluster: Cluster, name: str) -> bool:
     """Whether a process in the container's cgroup can open its card."""
     said = cluster.kubectl("exec", name, "--", "sh", "-c", "card=$(echo /dev/nvidia[0-9]); (exec 3<$card) 2>&1; echo $?", seconds=30)
@@ -74,13 +88,15 @@ def test_a_new_release_starts_without_a_daemon_reload_and_a_running_container_ke
     cluster.until_running("holder")
     assert opens(cluster, "holder")
     container = cluster.pod("holder")["status"]["containerStatuses"][0]
+    without_sockets(cluster)
     before = {node: (reloads(cluster, node), sh(cluster, node, f"cat /etc/systemd/system/{name}.service")) for node, name in DAEMONS}
 
-    done = play(next_release(tmp_path), cluster, "tests/hosts/daemons.yml")
+    done = play(next_release(tmp_path), cluster, "tests/hosts/daemons.yml", "-e", "gpushare_metrics_address=127.0.0.1")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     for node, name in DAEMONS:
         assert (reloads(cluster, node), sh(cluster, node, f"cat /etc/systemd/system/{name}.service")) == before[node]
         assert "/opt/gpushare/0.1.1-" in sh(cluster, node, f"tr '\\0' ' ' < /proc/$(systemctl show -P MainPID {name})/cmdline")
+    assert (held(cluster, NODE, PLUGIN), held(cluster, CONTROL_PLANE, EXTENDER)) == (1, 2)
     now = cluster.pod("holder")["status"]["containerStatuses"][0]
     assert (now["containerID"], now["restartCount"]) == (container["containerID"], container["restartCount"])
     assert opens(cluster, "holder")

@@ -100,7 +100,7 @@ def test_killed_at_each_step_the_next_run_finishes_and_pods_are_scheduled_meanwh
     site.schedules("scheduler-just-changed")
     site.ship(CONTROL_PLANE)
     steps = site.remove_killed_at_each_step(CONTROL_PLANE, "services")
-    assert steps[:2] == ["stopped gpushare-pki.timer", "stopped gpushare-extender.service"]
+    assert steps[:3] == ["stopped gpushare-pki.timer", "stopped gpushare-extender.socket", "stopped gpushare-extender.service"]
     assert "removed /etc/gpushare" in steps
     site.schedules("extender-half-removed")
 

@@ -243,7 +243,7 @@ def unknown_command(quoted: str) -> str:
         return "" if words[2] in known or words[2].isupper() else words[2]
     if words[0] == "systemctl":
         unit = next((word for word in words if word.startswith("gpushare-")), "")
-        return "" if not unit or unit.removesuffix(".service").removesuffix(".timer") in UNITS else unit
+        return "" if not unit or re.sub(r"\.service$|\.timer$|(-metrics)?\.socket$", "", unit) in UNITS else unit
     if words[0].startswith("gpushare-") and len(words) > 1:
         return "" if words[0] in SCRIPTS else words[0]
     return ""
@@ -279,6 +279,7 @@ def test_a_command_within_a_sentence_that_does_not_exist_is_found() -> None:
         "python -m suites recorded",
         "kubectl gpushare explain POD",
         "systemctl restart gpushare-pki.timer",
+        "systemctl stop gpushare-extender-metrics.socket",
         "gpushare-pki x",
     )
     assert not any(map(unknown_command, right))
@@ -359,7 +360,8 @@ def test_the_rows_that_are_marked_are_those_that_a_test_follows() -> None:
 def test_the_messages_of_pending_pods_are_those_of_the_code() -> None:
     sources = "\n".join(path.read_text() for path in (REPOSITORY / "files/gpushare_runtime/gpushare_runtime/core/placement").glob("*.py"))
     sources = re.sub(r'"\s*\n\s*f?"', "", sources)
-    of_kubernetes = {"Insufficient aliyun.com/gpu-mem", "connection refused", "context deadline exceeded", "certificate", "lease"}
+    of_kubernetes = {"Insufficient aliyun.com/gpu-mem", "certificate", "lease"}
+    of_kubernetes |= {"connection refused", "context deadline exceeded", "EOF", "connection reset"}
     words = {code for row in rows(section(faults.PAGE, faults.PENDING)) for code in codes(row[0])} - of_kubernetes
     # "cards are empty" has a count in the middle.
     assert [text for text in words if text not in sources and text != "cards are empty"] == []

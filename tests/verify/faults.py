@@ -45,7 +45,7 @@ def changed(cluster: Cluster, node: str, path: str, script: str) -> Iterator[Non
 @contextlib.contextmanager
 def stopped(cluster: Cluster, node: str, unit: str) -> Iterator[None]:
     """The printed cure brings it back."""
-    cluster.on(node, "systemctl", "stop", unit)
+    cluster.stop(node, unit)
     try:
         yield
     finally:
@@ -210,6 +210,22 @@ def scheduler_older_than_file(cluster: Cluster) -> contextlib.AbstractContextMan
 
 def extender_address_wrong(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     return scheduler_config(cluster, "s#\\(urlPrefix: .*127.0.0.1\\):[0-9]*#\\1:32767#")
+
+
+@contextlib.contextmanager
+def port_taken(cluster: Cluster) -> Iterator[None]:
+    """An unprivileged user has the extender's address since it was stopped with its socket."""
+    listen = 'import socket, time; one = socket.create_server(("127.0.0.1", 32766)); time.sleep(600)'
+    unit = "gpushare-test-port"
+    cluster.stop(CONTROL_PLANE, EXTENDER)
+    cluster.on(CONTROL_PLANE, "systemd-run", f"--unit={unit}", "--collect", "--uid=65534", "python3", "-c", listen)
+    cluster.until("the port is taken", lambda: ":32766" in cluster.on(CONTROL_PLANE, "sh", "-c", "ss -ltnH || cat /proc/net/tcp"), 60)
+    sh(cluster, CONTROL_PLANE, f"systemctl start --no-block {EXTENDER}")
+    try:
+        yield
+    finally:
+        cluster.on(CONTROL_PLANE, "systemctl", "stop", unit)
+        cluster.on(CONTROL_PLANE, "systemctl", "restart", EXTENDER)
 
 
 def plugin_stopped(cluster: Cluster) -> contextlib.AbstractContextManager[None]:

@@ -15,6 +15,7 @@ ANYWHERE = ""
 # The fault, where it is found and as what, and a word that its cure must have.
 PLANTED = [
     (faults.extender_down, CONTROL_PLANE, "extender_down", "systemctl restart gpushare-extender"),
+    (faults.port_taken, CONTROL_PLANE, "port_taken", "systemctl start gpushare-extender.socket gpushare-extender"),
     (faults.stale_scheduler_file, CONTROL_PLANE, "stale_scheduler_file", "move /etc/kubernetes/manifests/kube-scheduler.yaml.bak"),
     (faults.second_plugin, "gpu2", "second_plugin", "keep it off this node"),
     (faults.wrong_card_count, "gpu2", "wrong_card_count", "systemctl restart gpushare-device-plugin"),

@@ -107,7 +107,7 @@ def test_cordoned(installed: Cluster, line: Shell) -> None:
 
 
 def test_no_extender(installed: Cluster, line: Shell) -> None:
-    installed.on(CONTROL_PLANE, "systemctl", "stop", "gpushare-extender")
+    installed.stop(CONTROL_PLANE, "gpushare-extender")
     try:
         installed.create(pod("waiting", memory=2))
         row = waits(installed, line, "waiting", NO_EXTENDER)

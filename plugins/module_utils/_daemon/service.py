@@ -18,7 +18,7 @@ import json
 import os
 import re
 import time
-from typing import Callable, Collection, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
@@ -34,6 +34,29 @@ _SETTINGS_HEAD = "# Copyright: gpushare.kubernetes contributors\n# systemd reads
 _START = re.compile(r"^ExecStart=((?:.*\\\n)*.*)$", re.MULTILINE)
 _WORD = re.compile(r"[\w@+=:,./~\[\]-]+", re.ASCII)
 POLL_SECONDS = 0.3
+#: Each option of a daemon with an address that it listens on, and how its socket unit is called after the daemon's name.
+LISTENING = {"--listen": ".socket", "--metrics-listen": "-metrics.socket"}
+#: Units that run by themselves, also after a boot; others are started by them.
+_RUNNING = (".timer", ".socket")
+_SOCKET = """\
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+[Unit]
+Description=gpushare: {address} belongs to {name}, also while it restarts
+StartLimitIntervalSec=0
+
+[Socket]
+Service={name}.service
+ListenStream={address}
+BindIPv6Only=ipv6-only
+# The host may get the address later.
+FreeBind=yes
+# The address is kept, however often the service fails.
+TriggerLimitIntervalSec=0
+
+[Install]
+WantedBy=sockets.target {name}.service
+"""
 
 
 class SystemdError(RuntimeError):
@@ -53,10 +76,9 @@ def apart(unit: str, settings: str, parts: Sequence[Optional[str]]) -> Tuple[str
     head, section, rest = unit.partition("[Service]\n")
     if not section:
         raise SystemdError("the unit must have a line [Service]")
-    found = _START.search(rest)
+    found, words = _START.search(rest), command_line(unit)
     if found is None:
         raise SystemdError("the unit must have a line ExecStart=")
-    words = found.group(1).replace("\\\n", " ").split()
     for word in words:
         if not _WORD.fullmatch(word):
             raise SystemdError(
@@ -66,6 +88,25 @@ def apart(unit: str, settings: str, parts: Sequence[Optional[str]]) -> Tuple[str
     start = f"EnvironmentFile={settings}\n{rest[: found.start()]}ExecStart=/usr/bin/env ${COMMAND}{rest[found.end() :]}"
     command = " ".join(words)
     return head + section + start, f'{_SETTINGS_HEAD}{VARIABLE}={generation(parts)}\n{COMMAND}="{command}"\n'
+
+
+def command_line(unit: str) -> List[str]:
+    """The words with which a unit starts its process."""
+    found = _START.search(unit)
+    return found.group(1).replace("\\\n", " ").split() if found else []
+
+
+def sockets(name: str, unit: str) -> Dict[str, Optional[str]]:
+    """The socket units of a daemon by name, None for one that shall not be there: one for each address that its command line has.
+
+    root holds the address, so no other user gets it while the daemon restarts. The daemon's own unit needs no change for them.
+    """
+    words = command_line(unit)
+    addresses = {option: words[at + 1] for at, option in enumerate(words[:-1]) if option in LISTENING}
+    return {
+        name + end: _SOCKET.format(name=name, address=addresses[option]) if option in addresses else None
+        for option, end in LISTENING.items()
+    }
 
 
 class Health:
@@ -149,6 +190,10 @@ class Daemon(Service):
             self._manager.reload(self.unit)
         self.enable()
         self._must("restart", self.unit)
+
+    def stop(self) -> None:
+        """Until it is started again. Fails for a unit that systemd does not know; what needs it stopped fails if it runs on."""
+        self._run(["systemctl", "stop", self.unit])
 
     def reload(self) -> None:
         """Have the unit make its copies again, and the process read them."""
@@ -236,7 +281,7 @@ def read_environ(pid: str) -> bytes:
 
 
 class Companions:
-    """Units by name with their content, None for one that shall not be there. Timers run, also after a boot; others are started by them."""
+    """Units by name with their content, None for one that shall not be there."""
 
     def __init__(
         self,
@@ -288,9 +333,18 @@ class Companions:
         if old:
             self._manager.reload(old[0])
         for name in there:
-            if name.endswith(".timer"):
+            if name.endswith(_RUNNING):
                 self._must("enable", "--no-reload", "--quiet", name)
                 self._must("restart" if name in old else "start", name)
+
+    def sockets_are_due(self, changes: Collection[str] = ()) -> bool:
+        """Whether systemd does not have the sockets as they are wanted. changes: the paths of the files that are to be written."""
+        return any(self.path(name) in changes or self._is_off(name) for name in self._sockets())
+
+    def stop_sockets(self) -> None:
+        for name in self._sockets():
+            # It fails for one that systemd does not know.
+            self._run(["systemctl", "stop", name])
 
     def needs_reload(self, changes: Collection[str]) -> bool:
         """Whether the way there is a daemon-reload. changes: the paths of the files that are to be written."""
@@ -300,6 +354,9 @@ class Companions:
                 return True
         return False
 
+    def _sockets(self) -> List[str]:
+        return [name for name in self.wanted if name.endswith(".socket")]
+
     def _is_off(self, name: str) -> bool:
         status = show(self._run, name, "LoadState", "ActiveState", "NeedDaemonReload")
         running = status.get("ActiveState") in ("active", "activating")
@@ -307,7 +364,7 @@ class Companions:
             return running
         if status.get("NeedDaemonReload") == "yes":
             return True
-        return name.endswith(".timer") and not (running and self._run(["systemctl", "is-enabled", "--quiet", name])[0] == 0)
+        return name.endswith(_RUNNING) and not (running and self._run(["systemctl", "is-enabled", "--quiet", name])[0] == 0)
 
     def _must(self, *args: str) -> None:
         status, out, err = self._run(["systemctl", *args])
@@ -355,6 +412,11 @@ class Together(Service):
         """Each of the two only if it is due itself."""
         # Asked first: what the companions need makes systemd forget that the daemon's unit is another one.
         stale = self._daemon.is_stale()
+        if self._companions.sockets_are_due():
+            # systemd starts no socket beside its running service, and a call at one that is left would start that again.
+            self._companions.stop_sockets()
+            self._daemon.stop()
+            stale = True
         if self._companions.is_due():
             self._companions.settle()
         if stale:

@@ -45,9 +45,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest
 
 PLUGIN_UNIT = PLUGIN + ".service"
-# The timers first: they would start the services.
-DASHBOARD_UNITS = ("gpushare-dashboard-pki.timer", "gpushare-dashboard-pki.service", DASHBOARD + ".service")
-OUR_UNITS = ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".service", *DASHBOARD_UNITS, PLUGIN_UNIT)
+# The timers and sockets first: they would start the services.
+DASHBOARD_UNITS = ("gpushare-dashboard-pki.timer", "gpushare-dashboard-pki.service", DASHBOARD + ".socket", DASHBOARD + ".service")
+OUR_UNITS = (
+    *("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".socket", EXTENDER + "-metrics.socket", EXTENDER + ".service"),
+    *DASHBOARD_UNITS,
+    *(PLUGIN + "-metrics.socket", PLUGIN_UNIT),
+)
 # Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
 PROVEN_ELSEWHERE = (
     "scheduler",
@@ -103,7 +107,7 @@ def plan_services(layout: Layout, run: Run) -> Plan:
     """What stops and goes; ask `check_scheduler` before it is applied."""
     plan, journal = Plan(layout), Journal(layout.root)
     noted = [os.path.basename(entry.path) for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
-    names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".timer", ".path")) and name not in OUR_UNITS)
+    names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".socket", ".timer", ".path")) and name not in OUR_UNITS)
     units = {unit: _Unit(unit, layout, run, journal) for unit in names}
     for unit in units.values():
         unit.plan_stop(plan)
@@ -267,7 +271,7 @@ def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
         plan.notes.append(f"{path} was there before this collection and is gone now; it is not brought back")
         plan.add("removed", f"journal entry of {path}", do)
     else:
-        if path.endswith((".service", ".timer")):
+        if path.endswith((".service", ".socket", ".timer")):
             plan.notes.append(f"{path} is again as it was before this collection; it is neither enabled nor started")
         plan.add("restored", path, do, shown(path, real), shown_content(path, before))
 

@@ -25,7 +25,7 @@ CODES = frozenset(
         *("plugin_stopped", "plugin_not_registered", "second_plugin", "extender_down", "extender_not_synced", "runtime_differs"),
         *("dashboard_down", "dashboard_not_synced", "dashboard_open"),
         *("token_missing", "token_expired", "token_rejected", "token_not_renewed", "certificate_expired", "certificate_wrong"),
-        *("metrics_down", "metrics_open", "cdi_stale"),
+        *("metrics_down", "metrics_open", "port_taken", "socket_stopped", "cdi_stale"),
     ]
 )
 _MOST = 100

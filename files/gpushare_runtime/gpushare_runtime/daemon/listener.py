@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A listening socket that bounds what callers cost before they have shown who they are: descriptors, time and lines of the log."""
+"""A listening socket that bounds what callers cost before they have shown who they are: descriptors, time and lines of the log.
+
+Under systemd it is one that a .socket unit of the service holds: nobody else gets its address while the daemon restarts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -14,28 +18,34 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 _WAITING: Final = 128
+# systemd passes descriptors from this number on.
+_FIRST_PASSED: Final = 3
+_MOST_PASSED: Final = 16
 
 
 class Listener(socket.socket):
     """A listening socket for asyncio, which calls `accept`. A connection is unverified until `verified` is called for it.
 
     most: maximum number of unverified connections; one more closes the oldest. seconds: that a connection may stay unverified,
-    with its TLS handshake. port 0: any. OSError if the address is not available.
+    with its TLS handshake. port 0: any. OSError if the address is not available. The socket is systemd's, if it has passed one for this
+    address.
     """
 
     def __init__(self, host: str, port: int, *, most: int, seconds: float) -> None:
         family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
-        super().__init__(family, socket.SOCK_STREAM)
+        held = _held(host, port)
+        super().__init__(family, socket.SOCK_STREAM, fileno=held)
         self._most = most
         self._seconds = seconds
         # By descriptor, the oldest first.
         self._unverified: dict[int, tuple[socket.socket, float]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         try:
-            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                self.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            self.bind((host, port))
+            if held is None:
+                self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    self.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                self.bind((host, port))
             self.listen(_WAITING)
             self.setblocking(False)
         except OSError:
@@ -74,6 +84,38 @@ def _hang_up(connection: socket.socket) -> None:
     """asyncio reads the end of the connection, and closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
+
+
+def _passed() -> list[socket.socket]:
+    """Copies of the TCP sockets that systemd has passed to this process (sd_listen_fds): they may be closed, the originals stay."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not (count.isascii() and count.isdigit()):
+        return []
+    found = []
+    for number in range(_FIRST_PASSED, _FIRST_PASSED + min(int(count[:4]), _MOST_PASSED)):
+        with contextlib.suppress(OSError):
+            found.append(socket.socket(fileno=os.dup(number)))
+    return [one for one in found if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6)]
+
+
+def _held(host: str, port: int) -> int | None:
+    """The descriptor of a copy of systemd's socket for this address, None without one."""
+    held = None
+    for one in _passed():
+        with one:
+            bound = one.getsockname()
+            if held is None and (ip_address(bound[0]), bound[1]) == (ip_address(host), port):
+                held = one.detach()
+    return held
+
+
+def hang_up_on_waiting() -> None:
+    """At the end of a process that has failed: who waits at systemd's sockets learns it now, and does not start the service again."""
+    for one in _passed():
+        with one, contextlib.suppress(OSError):
+            one.setblocking(False)
+            for _ in range(_WAITING):
+                one.accept()[0].close()
 
 
 class RateLimit(logging.Filter):

@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, NoReturn
 
+from gpushare_runtime.daemon.listener import hang_up_on_waiting
+
 log = logging.getLogger(__name__)
 
 EXIT_STOPPED: Final = 0
@@ -81,6 +83,7 @@ def run(serve: Callable[[Signals], Coroutine[Any, Any, None]], log_level: str) -
         log.info("stopped")
         return EXIT_STOPPED
     notify(f"STATUS={why}")
+    hang_up_on_waiting()
     return status
 
 

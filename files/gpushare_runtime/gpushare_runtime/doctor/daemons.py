@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet
+from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet, ports
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, Host, Unit
 from gpushare_runtime.doctor.units import judge_unit
@@ -49,6 +49,7 @@ def _common(found: Findings, host: Host, unit: Unit, environment: Path) -> bool:
     """Whether it runs."""
     runs = judge_unit(found, unit, str(environment))
     identity.judge_tokens(found, host, unit, time.time(), identity.api_unauthorized)
+    ports.judge_ports(found, host, unit, runs)
     if runs:
         endpoints.judge_metrics(found, host, unit)
     if unit.text is not None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
 from gpushare_runtime.doctor.host import Host, Unit, shown
+from gpushare_runtime.doctor.ports import is_its_own
 
 _SECONDS: Final = 5.0
 _MOST_BYTES: Final = 64 * 1024
@@ -55,8 +56,10 @@ def judge_metrics(found: Findings, host: Host, unit: Unit) -> None:
     if not address:
         return
     token = (host.read(file) or b"").decode("ascii", "replace").strip() if file else ""
-    stranger = _status(address, "")
-    scraper = _status(address, token) if token else stranger
+    stranger, mine = _status(address, ""), is_its_own(host, unit, address)
+    if not mine and stranger.startswith("HTTP"):
+        return  # judge_ports says so
+    scraper = _status(address, token) if token and mine else stranger
     if scraper != "HTTP 200":
         cure = f"journalctl -u {unit.name} | grep -i metrics says why; is the port taken (ss -ltnp), the address one of this host?"
         found.error("metrics_down", f"{scraper} from {address}, for the metrics of {unit.name}", "HTTP 200", cure)
@@ -83,7 +86,7 @@ def judge_dashboard(found: Findings, host: Host, unit: Unit) -> None:
         found.error("dashboard_not_synced", f"{health} from {address}", "a dashboard that has read the cluster", log)
     elif health != "HTTP 200":
         found.error("dashboard_down", f"{health} from {address}", "HTTP 200", f"systemctl restart {unit.name}; {log}")
-    else:
+    elif is_its_own(host, unit, address):
         viewer, stranger = status("/api/state", token), status("/api/state")
         if stranger != "HTTP 401":
             seen = f"{stranger} from {address} for requests without a token"

@@ -144,8 +144,7 @@ class Host:
         """The service and its process. CannotLook if systemd does not answer."""
         file = f"{name}.service"
         content = self.read(f"{UNITS}/{file}")
-        lines = (line.partition("=") for line in self._systemctl(["show", file, f"--property={','.join(_PROPERTIES)}"]).splitlines())
-        properties = {key: value for key, equals, value in lines if equals}
+        properties = self._show(file, *_PROPERTIES)
         pid = int(properties.get("MainPID") or 0)
         text = None if content is None else content.decode("utf-8", "replace")
         settings = _SETTINGS.search(text or "")
@@ -161,9 +160,17 @@ class Host:
             self._stamp(pid),
         )
 
+    def active(self, unit: str) -> str:
+        """The state of any unit, such as "active". CannotLook if systemd does not answer."""
+        return self._show(unit, "ActiveState").get("ActiveState", "unknown")
+
     def command(self, pid: int) -> str:
         """The first words of a process's command line, to be shown only."""
         return shown(b" ".join((self.read(f"/proc/{pid}/cmdline", 4096) or b"").split(b"\0")[:3]).decode("utf-8", "replace"))
+
+    def _show(self, unit: str, *properties: str) -> dict[str, str]:
+        lines = (line.partition("=") for line in self._systemctl(["show", unit, f"--property={','.join(properties)}"]).splitlines())
+        return {key: value for key, equals, value in lines if equals}
 
     def _stamp(self, pid: int) -> str | None:
         data = self.read(f"/proc/{pid}/environ") if pid else None

@@ -11,13 +11,22 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, SystemdError, Together
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
+    Companions,
+    Daemon,
+    Health,
+    SystemdError,
+    Together,
+    sockets,
+)
 
 from unit.plugins.identity.tokens import claims, jwt
 
-UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
+UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x --listen 127.0.0.1:7\n"
+SOCKET, METRICS = "gpushare-x.socket", "gpushare-x-metrics.socket"
 
 
 def nothing_runs(argv: list[str]) -> tuple[int, str, str]:
@@ -154,7 +163,10 @@ def test_a_seed_that_was_put_back_is_waited_for_no_longer(wanted: Wanted) -> Non
 
 
 class Systemd:
-    """systemctl with any number of units: those loaded with their content, enabled and active ones, and what a process was started from."""
+    """systemctl with any number of units: those loaded with their content, enabled and active ones, and what a process was started from.
+
+    held: the sockets that the process got. taken: an address that somebody else has. starts: whether a service does.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -164,6 +176,9 @@ class Systemd:
         self.process = ""
         self.rejects = ""
         self.reloads = 0
+        self.held: set[str] = set()
+        self.taken = ""
+        self.starts = True
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[0] == "journalctl":
@@ -192,16 +207,36 @@ class Systemd:
             self.enabled.add(name)
         elif verb in ("restart", "start"):
             self.loaded.setdefault(name, on_disk[name])
+            if name in self.active and verb == "start":
+                return 0, "", ""
+            if name.endswith(".socket") and ("gpushare-x.service" in self.active or f"ListenStream={self.taken}\n" in self.loaded[name]):
+                self.active.discard(name)
+                return 1, "", f"Job for {name} failed"
             if name.endswith(".service"):
-                self.process = (self.folder / name.replace(".service", ".env")).read_text()
+                return self._start(name)
             if name.endswith(".timer"):  # it has systemd read what it starts
                 self.loaded |= {other: text for other, text in on_disk.items() if other == name.replace(".timer", ".service")}
             self.active.add(name)
         elif verb == "stop":
             self.active.discard(name)
+            if name == "gpushare-x.service" and self._sockets():
+                # Somebody calls at once, and systemd starts what the socket belongs to.
+                self._start(name)
         elif verb == "disable":
             self.enabled.discard(name)
         return 0, "", ""
+
+    def _start(self, name: str) -> tuple[int, str, str]:
+        settings = self.folder / name.replace(".service", ".env")
+        self.process, self.held = settings.read_text() if settings.exists() else "", self._sockets()
+        self.active.add(name)
+        if not self.starts:
+            self.active.discard(name)
+            return 1, "", "it ended"
+        return 0, "", ""
+
+    def _sockets(self) -> set[str]:
+        return {name for name in self.active if name.endswith(".socket")}
 
     def environ(self, pid: str) -> bytes:
         return b"\0".join(line.encode() for line in self.process.splitlines()) + b"\0"
@@ -251,11 +286,15 @@ class Killed(BaseException):
     """As SIGKILL: nothing of the module runs any more."""
 
 
-def converge(wanted: Wanted, systemd: Systemd, point: Callable[[str], None] = lambda name: None) -> bool:
-    """As the module does; whether it changed anything."""
+def converge(
+    wanted: Wanted, systemd: Systemd, point: Callable[[str], None] = lambda name: None, held: dict[str, str | None] | None = None
+) -> bool:
+    """As the module does; whether it changed anything. held: other sockets than those of the unit."""
     folder = str(systemd.folder)
     daemon = Daemon("gpushare-x", Health(None, "synced", 0), systemd, systemd.environ, folder, settings=folder)
-    companions = systemd.companions(p_timer="timer", p_service="[Service]\nExecStart=/p\n")
+    others = {"p.timer": "timer", "p.service": "[Service]\nExecStart=/p\n"}
+    of_unit = sockets(wanted.name, wanted.unit or "") if held is None else held
+    companions = Companions({**of_unit, **others}, systemd, folder, folder)
     transaction = plan(wanted, daemon, point)
     companions.plan(transaction)
     service = Together(daemon, companions)
@@ -293,7 +332,8 @@ def test_killed_anywhere_the_next_run_converges(wanted: Wanted, tmp_path: Path, 
         assert Path(one.seed_path or "").read_text() == "d.e.f\n"
         assert systemd.process == (folder / "gpushare-x.env").read_text()
         assert systemd.reloads == 0
-        assert (systemd.active, systemd.enabled) == ({"gpushare-x.service", "p.timer"},) * 2
+        assert (systemd.active, systemd.enabled) == ({"gpushare-x.service", SOCKET, "p.timer"},) * 2
+        assert systemd.held == {SOCKET}
         assert not converge(one, systemd)
     assert len(points) > 15
 
@@ -315,6 +355,84 @@ def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
     assert systemd.loaded[unit.name] == unit.read_text()
     assert "User=nobody" not in unit.read_text()
     assert not converge(wanted, systemd)
+
+
+def with_address(wanted: Wanted, *options: str) -> Wanted:
+    return replace(wanted, unit=UNIT.replace("--listen 127.0.0.1:7", " ".join(options)))
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
+    folder = tmp_path / "units"
+    folder.mkdir()
+    monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal").lstrip("/"))
+    return Systemd(folder)
+
+
+def test_each_address_of_a_daemon_is_roots_before_the_daemon_is_started(wanted: Wanted, systemd: Systemd) -> None:
+    both = with_address(wanted, "--listen", "127.0.0.1:7", "\\\n ", "--metrics-listen", "[::1]:8")
+    assert converge(both, systemd)
+    assert systemd.held == {SOCKET, METRICS} <= systemd.enabled
+    text = (systemd.folder / METRICS).read_text()
+    assert "\n[Socket]\nService=gpushare-x.service\nListenStream=[::1]:8\nBindIPv6Only=ipv6-only\n" in text
+    assert "\n[Install]\nWantedBy=sockets.target gpushare-x.service\n" in text
+    assert not converge(both, systemd)
+    systemd.active.discard(METRICS)
+    assert converge(both, systemd)
+    assert systemd.held == {SOCKET, METRICS}
+    assert converge(wanted, systemd)
+    assert (systemd.held, (systemd.folder / METRICS).exists(), METRICS in systemd.enabled) == ({SOCKET}, False, False)
+    assert not converge(wanted, systemd)
+    assert systemd.reloads == 0
+
+
+def test_a_daemon_that_holds_its_address_itself_gives_it_to_root_without_a_daemon_reload(wanted: Wanted, systemd: Systemd) -> None:
+    assert converge(wanted, systemd, held={SOCKET: None, METRICS: None})
+    assert systemd.held == set()
+    assert converge(wanted, systemd)
+    assert (systemd.held, systemd.reloads) == ({SOCKET}, 0)
+    assert not converge(wanted, systemd)
+
+
+def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: Wanted, systemd: Systemd) -> None:
+    assert converge(wanted, systemd, held={SOCKET: None, METRICS: None})
+    before, process = {path.name: path.read_text() for path in systemd.folder.iterdir()}, systemd.process
+    systemd.taken = "127.0.0.1:7"
+    with pytest.raises(TransactionError, match=rf"systemctl start {SOCKET} failed with exit status 1: .*; put back what was there"):
+        converge(wanted, systemd)
+    assert {path.name: path.read_text() for path in systemd.folder.iterdir()} == before
+    assert (systemd.active, systemd.process) == ({"gpushare-x.service", "p.timer"}, process)
+    systemd.taken = ""
+    assert converge(wanted, systemd)
+    assert systemd.held == {SOCKET}
+
+
+def test_a_daemon_that_does_not_start_has_no_sockets_afterwards_but_those_of_before(wanted: Wanted, systemd: Systemd) -> None:
+    systemd.starts = False
+    with pytest.raises(TransactionError):
+        converge(wanted, systemd)
+    assert not {"gpushare-x.service", SOCKET} & systemd.active
+    systemd.starts = True
+    assert converge(wanted, systemd)
+    systemd.rejects = "enable"
+    with pytest.raises(TransactionError):
+        converge(with_address(wanted, "--listen", "127.0.0.1:7", "--metrics-listen", "127.0.0.1:8"), systemd)
+    systemd.rejects = ""
+    assert converge(wanted, systemd) in (True, False)
+    assert (systemd.held, systemd.active) == ({SOCKET}, {"gpushare-x.service", SOCKET, "p.timer"})
+
+
+def test_another_address_is_read_by_a_daemon_reload_and_no_other_way(wanted: Wanted, systemd: Systemd) -> None:
+    assert converge(wanted, systemd)
+    other = with_address(wanted, "--listen", "127.0.0.1:9")
+    folder = str(systemd.folder)
+    changed = Companions(sockets(other.name, other.unit or ""), systemd, folder, folder)
+    assert changed.needs_reload([str(systemd.folder / SOCKET)])
+    assert changed.sockets_are_due([str(systemd.folder / SOCKET)])
+    assert not changed.sockets_are_due()
+    assert converge(other, systemd)
+    assert (systemd.held, systemd.reloads, "ListenStream=127.0.0.1:9\n" in systemd.loaded[SOCKET]) == ({SOCKET}, 1, True)
+    assert not converge(other, systemd)
 
 
 def test_gpushare_pki_is_told_what_to_reload_only_when_it_writes() -> None:

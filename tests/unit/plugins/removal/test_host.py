@@ -122,6 +122,10 @@ class Host:
             transaction.write(f"{UNITS}/{name}.service", b"[Service]\nEnvironment=GPUSHARE_GENERATION=1\nExecStart=/x\n", 0o644)
             transaction.apply()
             self.systemd.start(f"{name}.service")
+        transaction = Transaction("gpushare-extender", str(self.root))
+        transaction.write(f"{UNITS}/gpushare-extender.socket", b"# Copyright: gpushare.kubernetes contributors\n[Socket]\n", 0o644)
+        transaction.apply()
+        self.systemd.start("gpushare-extender.socket")
         transaction = Transaction("gpushare-pki", str(self.root))
         transaction.write(f"{UNITS}/gpushare-pki.service", b"# Copyright: gpushare.kubernetes contributors\n[Service]\n", 0o644)
         transaction.write(TIMER, b"# Copyright: gpushare.kubernetes contributors\n[Timer]\nOnCalendar=daily\n", 0o644)
@@ -188,7 +192,9 @@ def what(plan: Plan, kind: str) -> list[str]:
 def test_everything_of_ours_goes_and_nothing_else_and_the_second_run_does_nothing(host: Host) -> None:
     first = host.remove()
     assert host.tree() == host.before
-    assert what(first[0], "stopped") == ["gpushare-pki.timer", "gpushare-extender.service", "gpushare-device-plugin.service"]
+    assert what(first[0], "stopped") == [
+        *("gpushare-pki.timer", "gpushare-extender.socket", "gpushare-extender.service", "gpushare-device-plugin.service")
+    ]
     assert not host.systemd.loaded
     assert [plan.left for plan in first] == [[], []]
     calls = list(host.systemd.calls)
@@ -681,7 +687,8 @@ class Told(Systemd):
         status, out, err = super().__call__(argv)
         if argv[1] == self.rejects:
             return 1, "", " not today\n"
-        return status, out.replace("DropInPaths=", f"DropInPaths={self.drop_ins}") if argv[2:] and "extender" in argv[2] else out, err
+        ours = argv[2:] and "extender.service" in argv[2]
+        return status, out.replace("DropInPaths=", f"DropInPaths={self.drop_ins}") if ours else out, err
 
 
 def test_settings_of_others_for_a_unit_of_ours_are_named(host: Host) -> None:
@@ -732,7 +739,10 @@ def test_a_file_elsewhere_with_the_name_of_a_unit_is_no_unit(tmp_path: Path) -> 
         return systemd(argv)
 
     plan_services(layout, run)
-    units = ["gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.service", *DASHBOARD_UNITS, "gpushare-device-plugin.service"]
+    units = [
+        *("gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.socket", "gpushare-extender-metrics.socket"),
+        *("gpushare-extender.service", *DASHBOARD_UNITS, "gpushare-device-plugin-metrics.socket", "gpushare-device-plugin.service"),
+    ]
     assert asked == units
     transaction = Transaction("gpushare-more", str(root))
     for name in ("gpushare-more.timer", "gpushare-extender.service", "gpushare-more.conf"):
@@ -823,7 +833,12 @@ def with_dashboard(folder: Path) -> Host:
     return host
 
 
-DASHBOARD_UNITS = ("gpushare-dashboard-pki.timer", "gpushare-dashboard-pki.service", "gpushare-dashboard.service")
+DASHBOARD_UNITS = (
+    "gpushare-dashboard-pki.timer",
+    "gpushare-dashboard-pki.service",
+    "gpushare-dashboard.socket",
+    "gpushare-dashboard.service",
+)
 
 
 def test_the_dashboard_goes_alone(tmp_path: Path) -> None:
@@ -833,9 +848,10 @@ def test_the_dashboard_goes_alone(tmp_path: Path) -> None:
     plan.apply()
     assert host.tree() == without
     assert plan.left == []
-    assert plan.result()["stopped"] == ["gpushare-dashboard-pki.timer", "gpushare-dashboard.service"]
+    assert plan.result()["stopped"] == ["gpushare-dashboard-pki.timer", "gpushare-dashboard.socket", "gpushare-dashboard.service"]
     assert {name for name, state in host.systemd.active.items() if state == "active"} == {
         "gpushare-pki.timer",
+        "gpushare-extender.socket",
         "gpushare-extender.service",
         "gpushare-device-plugin.service",
     }

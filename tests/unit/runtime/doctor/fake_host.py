@@ -92,6 +92,16 @@ class FakeHost(Host):
         self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
         running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": ""}
         self.states[f"{name}.service"] = {**running, **state}
+        for end in (".socket", "-metrics.socket"):
+            self.states[name + end] = {"ActiveState": "active"}
+
+    def real_ports(self, *pids: int) -> None:
+        """Who listens where is this machine's; what is open in these processes is what this one has open."""
+        self.at("/proc").mkdir(exist_ok=True)
+        self.at("/proc/net").symlink_to("/proc/self/net")
+        for pid in pids:
+            self.at(f"/proc/{pid}").mkdir(exist_ok=True)
+            self.at(f"/proc/{pid}/fd").symlink_to(f"/proc/{os.getpid()}/fd")
 
     def _answer(self, arguments: Sequence[str]) -> str:
         self.asked.append(list(arguments))

@@ -31,6 +31,7 @@ def host(tmp_path: Path) -> FakeHost:
     found = FakeHost(tmp_path)
     found.file("/etc/gpushare/dashboard-viewer.token", TOKEN + "\n")
     made(found, datetime.now(timezone.utc))
+    found.real_ports(77)
     return found
 
 

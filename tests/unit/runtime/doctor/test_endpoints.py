@@ -26,7 +26,9 @@ TOKEN = "/etc/gpushare/extender-metrics.token"
 
 @pytest.fixture
 def host(tmp_path: Path) -> FakeHost:
-    return FakeHost(tmp_path)
+    found = FakeHost(tmp_path)
+    found.real_ports(77)
+    return found
 
 
 def with_options(host: FakeHost, *options: str, tls: bool = False) -> None:

@@ -163,7 +163,7 @@ def test_a_daemon_that_systemd_starts_again_just_now_has_time_for_it(
     busy.states = host.states
 
     def then(passed: float) -> None:
-        for state in host.states.values():
+        for state in (host.states[f"{name}.service"] for name in (PLUGIN, EXTENDER)):
             active, how = ("activating", "auto-restart") if passed < starts else ("active", "running")
             state.update(ActiveState=active, SubState=how)
 
