@@ -28,7 +28,13 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import SCOPES, of_type, scattered, variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
+    COMPARED,
+    of_type,
+    scattered,
+    shared,
+    variables,
+)
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"type": "list", "elements": "str", "required": True},
@@ -95,12 +101,12 @@ class ActionModule(ActionBase):
         for host in {*planes, *gpu_nodes}:
             theirs = task_vars["hostvars"][host]
             values[host] = {}
-            for name in SCOPES:
+            for name in COMPARED:
                 # A value that cannot be evaluated is a reason of its host.
                 with contextlib.suppress(AnsibleError):
                     if name in theirs:
                         values[host][name] = theirs[name]
-        return scattered(values, planes, gpu_nodes)
+        return scattered(values, planes, gpu_nodes) + shared(values)
 
     @staticmethod
     def _authorities(task_vars: dict[str, Any], host: str, name: str) -> list[str]:

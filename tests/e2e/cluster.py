@@ -110,12 +110,12 @@ class Cluster:
         """A daemon with its sockets: a call at one would start it again. A start of the daemon brings them back."""
         self.on(node, "systemctl", "stop", f"{daemon}*.socket", daemon)
 
-    def playbook(self, *arguments: str, inventory: Path | None = None, seconds: float = 1800) -> str:
-        """What `ansible-playbook site.yml` prints on this lab. inventory: another one than the lab's own."""
+    def playbook(self, *arguments: str, name: str = "site.yml", inventory: Path | None = None, seconds: float = 1800) -> str:
+        """What `ansible-playbook` prints on this lab. inventory: another one than the lab's own."""
         environment = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
         program = Path(sys.executable).with_name("ansible-playbook")
         hosts = str(inventory or self.inventory)
-        return run([str(program), "-i", hosts, "site.yml", *arguments], seconds=seconds, environment=environment)
+        return run([str(program), "-i", hosts, name, *arguments], seconds=seconds, environment=environment)
 
     def inspect(self, *arguments: str) -> str:
         """What `kubectl inspect gpushare` prints on the control plane, as it is installed there."""

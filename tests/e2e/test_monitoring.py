@@ -10,37 +10,43 @@ import math
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, allocation
 from e2e.manifests import pod
 from e2e.running import NODE
 from e2e.test_card_health import card
 from e2e.test_overuse import uses
-from gpushare_lab import state as lab_state
 from monitoring import dashboard
-from monitoring.prometheus import EXTENDER, PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
+from monitoring.prometheus import PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
 from unit.runtime.extender.test_main import free_port
 
-TOKEN = secrets.token_hex(16)
+SECRET = secrets.token_hex(16)
+METRICS = {
+    "gpushare_metrics_address": "{{ ansible_host }}",
+    "gpushare_metrics_token": f"{{{{ (inventory_hostname ~ '{SECRET}') | ansible.builtin.hash('sha256') }}}}",
+}
 
 
 @pytest.fixture(scope="module")
 def monitored(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with metrics on; afterwards as it was."""
     cluster.clear()
-    cluster.playbook("-e", json.dumps({"gpushare_metrics_address": "{{ ansible_host }}", "gpushare_metrics_token": TOKEN}))
+    cluster.playbook("-e", json.dumps(METRICS))
     yield cluster
     card(cluster, "driver", "ok")
     cluster.clear()
     cluster.playbook()
 
 
-def addresses(cluster: Cluster) -> dict[str, list[str]]:
-    """Of each job."""
-    found = {node.name: node.address for node in lab_state.existing(cluster.name).nodes}
-    return {EXTENDER: [f"{found[CONTROL_PLANE]}:9441"], PLUGIN: [f"{found[name]}:9440" for name in GPU_NODES]}
+def jobs(cluster: Cluster, folder: Path) -> list[dict[str, Any]]:
+    """As the playbook writes them, of all hosts."""
+    folder.mkdir()
+    cluster.playbook("-e", json.dumps({**METRICS, "gpushare_scrape_dir": str(folder)}), name="playbooks/scrape_config.yml")
+    return [job for path in sorted(folder.iterdir()) for job in yaml.safe_load(path.read_text())["scrape_configs"]]
 
 
 async def exactly(server: Prometheus, *names: str) -> None:
@@ -60,11 +66,12 @@ async def in_thread(call: object, *arguments: object) -> None:
 def test_alerts_and_dashboard_on_a_real_cluster(monitored: Cluster, tmp_path: Path) -> None:
     used: list[tuple[int, str]] = []
     queries = dashboard.expressions(json.loads(dashboard.FILE.read_text()))
-    (tmp_path / "token").write_text(TOKEN)
+    scraped_jobs = jobs(monitored, tmp_path / "scrape")
+    assert len({job["authorization"]["credentials"] for job in scraped_jobs}) == len({CONTROL_PLANE, *GPU_NODES})
 
     async def run() -> None:
         text = rules_that_fire_at_once(RULES.read_text())
-        async with serving(tmp_path, addresses(monitored), free_port(), text, tmp_path / "token") as server:
+        async with serving(tmp_path, {}, free_port(), text, scraped_jobs) as server:
 
             async def scraped() -> bool:
                 return [value for _, value in await server.query("sum(up) * (sum(cluster:gpushare_memory_bytes:sum) > bool 0)")] == [3]

@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -69,21 +69,20 @@ class Prometheus:
         return found
 
 
-def configuration(targets: Mapping[str, list[str]], rules: Path, token: Path | None = None) -> dict[str, Any]:
-    """targets: of each job, addresses with ports."""
-    more: dict[str, Any] = {"authorization": {"credentials_file": str(token)}} if token else {}
-    jobs = [{"job_name": job, "static_configs": [{"targets": addresses}], **more} for job, addresses in targets.items()]
+def configuration(targets: Mapping[str, list[str]], rules: Path, more: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """targets: of each job, addresses with ports; more: further jobs."""
+    jobs = [*({"job_name": job, "static_configs": [{"targets": addresses}]} for job, addresses in targets.items()), *more]
     every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     return {"global": every, "rule_files": [str(rules)], "scrape_configs": jobs}
 
 
 @asynccontextmanager
 async def serving(
-    folder: Path, targets: Mapping[str, list[str]], port: int, rules: str | None = None, token: Path | None = None
+    folder: Path, targets: Mapping[str, list[str]], port: int, rules: str | None = None, more: Sequence[Mapping[str, Any]] = ()
 ) -> AsyncIterator[Prometheus]:
-    """A server that scrapes the targets every second. rules: their text; None for those of the repository."""
+    """A server that scrapes every second, as `configuration` has it. rules: their text; None for those of the repository."""
     (folder / "rules.yml").write_text(RULES.read_text() if rules is None else rules)
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration(targets, folder / "rules.yml", token)))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration(targets, folder / "rules.yml", more)))
     with (folder / "prometheus.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             program("prometheus"),

@@ -70,6 +70,9 @@ SCOPES: Mapping[str, str] = {
     "gpushare_verify_timeout": CLUSTER,
     "gpushare_without_policies": CLUSTER,
 }
+METRICS_TOKEN = "gpushare_metrics_token"
+#: What is compared between hosts.
+COMPARED = (*SCOPES, METRICS_TOKEN, "gpushare_metrics_address")
 #: playbooks/inventory.yml compares these on every host itself, and then sets them, on the hosts of the run only.
 _SET_BY_PLAYBOOKS = ("gpushare_control_plane_group", "gpushare_gpu_group")
 
@@ -162,6 +165,21 @@ def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], 
                 cure = "set it for all of them, in the group_vars of a group that they are all in"
                 found.append(Reason("", "variables", ERROR, f"{name}: {seen}", f"one value {words}", cure))
     return found
+
+
+def shared(values: Mapping[str, Mapping[str, Any]]) -> list[Reason]:
+    """Hosts with one token for their metrics: root of each of them could read those of the others. values: as for `scattered`."""
+    by_token: dict[str, list[str]] = {}
+    for host in sorted(values):
+        if values[host].get(METRICS_TOKEN) and values[host].get("gpushare_metrics_address"):
+            by_token.setdefault(str(values[host][METRICS_TOKEN]), []).append(host)
+    words = "a token of its own for each host, because whoever is root there can read it"
+    cure = f"""set {METRICS_TOKEN}: "{{{{ (inventory_hostname ~ vault_gpushare_metrics_secret) | ansible.builtin.hash('sha256') }}}}\""""
+    return [
+        Reason("", "variables", ERROR, f"{METRICS_TOKEN}: one token on {_few(hosts)}", words, cure)
+        for hosts in by_token.values()
+        if len(hosts) > 1
+    ]
 
 
 def _few(hosts: list[str]) -> str:

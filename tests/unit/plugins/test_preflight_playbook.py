@@ -67,6 +67,8 @@ def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -
             },
         },
         gpushare_extender_port=70000,
+        gpushare_metrics_address="{{ '10.0.0.5' if inventory_hostname in ['gpu1', 'gpu6'] else '' }}",
+        gpushare_metrics_token="{{ 'only' ~ '-for-a-test' }}",
     )
     assert done.returncode == 2, done.stdout + done.stderr
     wanted = [
@@ -77,6 +79,8 @@ def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -
         r"gpu3: facts: found a module that failed \(.*/nonexistent/python",
         r"gpu3: variables: found gpushare_api_server: .*nowhere",
         r"variables: found gpushare_token_seconds: its default on cp1, gpu1, .*; 7200 on gpu4; expected one value on every host",
+        r"variables: found gpushare_metrics_token: one token on gpu1, gpu6; expected a token of its own for each host.*"
+        r"set gpushare_metrics_token: .*\(inventory_hostname ~ vault_gpushare_metrics_secret\) \| ansible\.builtin\.hash",
         r"gpu4: variables: found gpushare_start_timeout: 'soon' ",
         r"gpu5: become: found no way to root \(.*ops is not in the sudoers file",
         r"gpu7: become: found no way to root \(Premature end of stream waiting for become success.*ansible_become_method",

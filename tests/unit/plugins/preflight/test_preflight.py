@@ -35,6 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
     impossible,
     scattered,
     seconds,
+    shared,
     together,
     unknown,
 )
@@ -695,6 +696,28 @@ PLANES, GPUS = ["cp1", "cp2"], ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]
 def test_what_several_hosts_share_is_the_same_on_all_of_them(values: dict[str, dict[str, Any]], said: list[str]) -> None:
     found_ = scattered({host: values.get(host, {}) for host in [*PLANES, *GPUS]}, PLANES, GPUS)
     assert [str(one).partition("found ")[2].rpartition("; set it")[0] for one in found_] == said
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, []),
+        ({"cp1": {"gpushare_metrics_token": "a" * 16}, "gpu1": {"gpushare_metrics_token": "b" * 16}}, []),
+        ({name: {"gpushare_metrics_token": ""} for name in GPUS}, []),
+        ({"gpu1": {"gpushare_metrics_token": "a" * 16}, "gpu2": {"gpushare_metrics_token": "a" * 16}}, ["gpu1, gpu2"]),
+        ({name: {"gpushare_metrics_token": "a" * 16} for name in [*PLANES, *GPUS]}, ["cp1, cp2, gpu1 and 4 more"]),
+        (
+            {name: {"gpushare_metrics_token": "a" * 16} for name in PLANES} | {name: {"gpushare_metrics_token": "b" * 16} for name in GPUS},
+            ["cp1, cp2", "gpu1, gpu2, gpu3 and 2 more"],
+        ),
+        # Without an address nobody is asked for it.
+        ({name: {"gpushare_metrics_token": "a" * 16, "gpushare_metrics_address": ""} for name in GPUS}, []),
+    ],
+)
+def test_the_token_of_a_hosts_metrics_is_its_own(values: dict[str, dict[str, Any]], said: list[str]) -> None:
+    found_ = shared({host: {"gpushare_metrics_address": "10.0.0.5"} | values.get(host, {}) for host in [*PLANES, *GPUS]})
+    assert [one.found for one in found_] == [f"gpushare_metrics_token: one token on {hosts}" for hosts in said]
+    assert not any("a" * 16 in str(one) for one in found_)
 
 
 def test_a_gpu_node_of_another_distribution_is_rejected_before_its_containerd_is_looked_for(tmp_path: Path) -> None:
