@@ -416,6 +416,9 @@ class Together(Service):
             # systemd starts no socket beside its running service, and a call at one that is left would start that again.
             self._companions.stop_sockets()
             self._daemon.stop()
+            if self._daemon.wanted_generation() is not None:
+                # Before a socket has systemd read the unit: whether it is enabled is read with it, and kept.
+                self._daemon.enable()
             stale = True
         if self._companions.is_due():
             self._companions.settle()

@@ -179,6 +179,7 @@ class Systemd:
         self.held: set[str] = set()
         self.taken = ""
         self.starts = True
+        self.read_as_enabled = False
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[0] == "journalctl":
@@ -214,6 +215,8 @@ class Systemd:
                 return 1, "", f"Job for {name} failed"
             if name.endswith(".service"):
                 return self._start(name)
+            if name.endswith(".socket"):  # it has systemd read its service, and keep what it finds
+                self.read_as_enabled = "gpushare-x.service" in self.enabled
             if name.endswith(".timer"):  # it has systemd read what it starts
                 self.loaded |= {other: text for other, text in on_disk.items() if other == name.replace(".timer", ".service")}
             self.active.add(name)
@@ -373,6 +376,7 @@ def test_each_address_of_a_daemon_is_roots_before_the_daemon_is_started(wanted: 
     both = with_address(wanted, "--listen", "127.0.0.1:7", "\\\n ", "--metrics-listen", "[::1]:8")
     assert converge(both, systemd)
     assert systemd.held == {SOCKET, METRICS} <= systemd.enabled
+    assert systemd.read_as_enabled
     text = (systemd.folder / METRICS).read_text()
     assert "\n[Socket]\nService=gpushare-x.service\nListenStream=[::1]:8\nBindIPv6Only=ipv6-only\n" in text
     assert "\n[Install]\nWantedBy=sockets.target gpushare-x.service\n" in text
