@@ -57,9 +57,11 @@ def test_a_name_that_the_cluster_does_not_have_is_no_node(name: str) -> None:
 
 def test_a_name_that_fits_two_nodes_is_rejected_until_the_inventory_says_which() -> None:
     states = {"gpu2": "Unknown", "gpu2.example.org": "Unknown"}
-    choice = choose([host("gpu2")], states, [])
-    assert choice.rejections == ("gpu2 may be any of the nodes gpu2, gpu2.example.org: set gpushare_node_name for it",)
-    assert choose([host("gpu2", node="gpu2.example.org")], states, []).nodes == ("gpu2.example.org",)
+    choice = choose([host("gpu2.example.org")], states, [])
+    assert choice.rejections == ("gpu2.example.org may be any of the nodes gpu2, gpu2.example.org: set gpushare_node_name for it",)
+    assert choose([host("gpu2.example.org", node="gpu2")], states, []).nodes == ("gpu2",)
+    # The domain of the other one is not the inventory's.
+    assert choose([host("gpu2")], states, []).nodes == ("gpu2",)
 
 
 def test_an_account_without_our_prefix_names_no_node() -> None:
