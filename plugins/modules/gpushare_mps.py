@@ -92,7 +92,7 @@ def main() -> None:
         holders = list(sharing.holders) if sharing else []
         try:
             made = plan(params["cards"], params["unit"], holders, run, read_environ, params["timeout"], place, hurt)
-        except (MpsError, SystemdError) as error:
+        except (MpsError, SystemdError, OSError) as error:
             module.fail_json(msg=f"{error}; nothing was changed")
         transaction = made.transaction
         due = bool(transaction.changes) or transaction.unfinished or made.service.is_due()

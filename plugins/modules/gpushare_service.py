@@ -175,7 +175,7 @@ def main() -> None:
         try:
             transaction = plan(wanted, daemon)
             companions.plan(transaction)
-        except SystemdError as error:
+        except (SystemdError, OSError) as error:
             module.fail_json(msg=f"{error}; nothing was changed")
         paths = [change.path for change in transaction.changes]
         why = hurt() if daemon.needs_reload(paths) or companions.needs_reload(paths) else None

@@ -4,21 +4,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A change to a host's files as a transaction. No Ansible here.
 
-Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`:
-note the originals in the journal, replace each file atomically, restart if that is due, prove health; if anything
-of that fails, put back what was there and say why. Killed anywhere, each file is the old one or the new one, and the
-next run finishes: whether a restart is due is asked of the running process, not remembered, and what was not proven is
-proven then, or put back to what was there before the run that was killed.
+Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`: write all new files
+beside their places, note the originals in the journal, put each file in its place atomically, restart if that is due, prove health; if
+anything of that fails, put back what was there and say why. Killed anywhere, each file is the old one or the new one, and the next run
+finishes: whether a restart is due is asked of the running process, not remembered, and what was not proven is proven then, or put back
+to what was there before the run that was killed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, replace
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, Staged, digest, read_state, remove
 
 
 class TransactionError(Exception):
@@ -82,6 +83,11 @@ class Transaction:
     def write(self, path: str, content: bytes, mode: Optional[int] = None, secret: bool = False) -> None:
         """Plan: `path` (absolute) shall hold `content`. mode: for a new file, or to change it; else what is there stays."""
         before = read_state(self._real(path))
+        if before is None and os.path.islink(self._real(path)) and self.journal.entry(path) is None:
+            # Its target would be made, and an undo would take the link away instead.
+            raise OSError(
+                errno.EINVAL, "expected a file, found a link to one that is not there; remove the link, or restore its target", path
+            )
         wanted = mode if mode is not None else before.mode if before else 0o644
         self._changes.append(Change(path, before, content, wanted, secret))
 
@@ -121,14 +127,23 @@ class Transaction:
         """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
         changes, unfinished = self.changes, self.unfinished
         saved: List[Saved] = []
+        staged: Dict[str, Staged] = {}
         try:
             saved = self._begin(changes)
+            # A disk that is full is found before the first file has changed.
             for change in changes:
                 self._point("before " + change.path)
+                if change.path.startswith("/") and change.after is not None:
+                    staged[change.path] = self._staged(change.path, change.after, change.before, change.mode)
+            for change in changes:
                 self.journal.record(change.path, self.owner, change.before, change.after)
                 self._point("noted " + change.path)
+            for change in changes:
+                if change.path in staged:
+                    staged.pop(change.path).take_place()
+                elif change.path.startswith("/") and change.after is None:
+                    remove(self._real(change.path))
                 if change.path.startswith("/"):
-                    self._put(change.path, change.after, change.before, change.mode)
                     self._point("written " + change.path)
             restarted = False
             if service and service.due():
@@ -137,6 +152,8 @@ class Transaction:
                 self._point("restarted")
             problem = service.healthy() if service and (restarted or changes or unfinished) else None
         except Exception as error:
+            for one in staged.values():
+                one.discard()
             raise self._undo(saved, service, f"{type(error).__name__}: {error}", unfinished) from error
         if problem:
             raise self._undo(saved, service, problem, unfinished)
@@ -178,12 +195,14 @@ class Transaction:
         return TransactionError(f"{why}; {back}", restored=True)
 
     def _put(self, path: str, content: Optional[bytes], like: Optional[FileState], mode: int) -> None:
-        real = self._real(path)
         if content is None:
-            remove(real)
+            remove(self._real(path))
         else:
-            uid, gid = (like.uid, like.gid) if like else (os.getuid(), os.getgid())
-            replace(real, content, mode, uid, gid, like.label if like else None)
+            self._staged(path, content, like, mode).take_place()
+
+    def _staged(self, path: str, content: bytes, like: Optional[FileState], mode: int) -> Staged:
+        uid, gid = (like.uid, like.gid) if like else (os.getuid(), os.getgid())
+        return Staged(self._real(path), FileState(content, mode, uid, gid, like.label if like else None))
 
     def _real(self, path: str) -> str:
         return os.path.join(self.root, path.lstrip("/"))

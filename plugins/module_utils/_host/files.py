@@ -15,6 +15,7 @@ from typing import NamedTuple, Optional
 
 SELINUX = "security.selinux"
 SELINUX_ON = "/sys/fs/selinux/enforce"
+_OF_THE_KERNEL = "security."
 RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
 
 
@@ -53,47 +54,89 @@ def read_state(path: str) -> Optional[FileState]:
 
 
 def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Optional[bytes]) -> None:
-    """Put a whole new file in place of `path`, or nothing: a crash leaves the old one or the new one.
+    """Put a whole new file in place of `path`, or nothing: a crash leaves the old one or the new one."""
+    Staged(path, FileState(content, mode, uid, gid, label)).take_place()
 
-    The new bytes are staged outside the file's folder where that is on the same filesystem, because some folders
-    are read by others as a whole (/etc/kubernetes/manifests, *.d).
+
+class Staged:
+    """A whole new file, on the disk, that waits for its place. What can fail for want of room has not failed.
+
+    It waits outside the file's folder where that is on the same filesystem, because some folders are read by others as a whole
+    (/etc/kubernetes/manifests, *.d).
     """
-    folder = os.path.dirname(os.path.realpath(path))
-    os.makedirs(folder, exist_ok=True)
-    real = os.path.join(folder, os.path.basename(os.path.realpath(path)))
-    for staging in (_staging(folder), folder):
+
+    def __init__(self, path: str, state: FileState) -> None:
+        self._path, self._state = path, state
+        self._folder = os.path.dirname(os.path.realpath(path))
+        self._real = os.path.join(self._folder, os.path.basename(os.path.realpath(path)))
+        self._in = _staging(self._folder)
+        self._staged = self._write()
+
+    def take_place(self) -> None:
+        """Be the file. An error leaves the old one."""
         try:
-            _replace_from(staging, path, real, FileState(content, mode, uid, gid, label))
-            break
-        except OSError as error:
-            # kubelet mounts its folder onto itself: the same filesystem, and yet nothing can be renamed into it.
-            if error.errno != errno.EXDEV or staging == folder:
-                raise
-    if label is None:
-        # It has the type of the folder where it was staged.
-        relabel(real)
-    sync_folder(folder)
+            # Not before: whoever notes which folders are new has done so now.
+            os.makedirs(self._folder, exist_ok=True)
+            try:
+                os.rename(self._staged, self._real)
+            except OSError as error:
+                # kubelet mounts its folder onto itself: the same filesystem, and yet nothing can be renamed into it.
+                if error.errno != errno.EXDEV or self._in == self._folder:
+                    raise
+                self.discard()
+                self._in = self._folder
+                self._staged = self._write()
+                os.rename(self._staged, self._real)
+        except BaseException:
+            self.discard()
+            raise
+        if self._state.label is None:
+            # It has the type of the folder where it was staged.
+            relabel(self._real)
+        sync_folder(self._folder)
 
+    def discard(self) -> None:
+        """Leave nothing, unless it has taken its place."""
+        if os.path.exists(self._staged):
+            os.unlink(self._staged)
 
-def _replace_from(staging: str, path: str, real: str, state: FileState) -> None:
-    """Write the file in the folder `staging`, and rename it to `real`."""
-    _discard_leftovers(path, staging)
-    staged = os.path.join(staging, f".gpushare-staged-{digest(path.encode())[:12]}-{os.getpid()}")
-    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(state.content)
-            stream.flush()
-            os.fchown(stream.fileno(), state.uid, state.gid)
-            os.fchmod(stream.fileno(), state.mode)
-            if state.label is not None:
-                os.setxattr(stream.fileno(), SELINUX, state.label)
-            os.fsync(stream.fileno())
-        os.rename(staged, real)
-    except BaseException:
-        if os.path.exists(staged):
+    def _write(self) -> str:
+        _discard_leftovers(self._path, self._in)
+        staged = os.path.join(self._in, f".gpushare-staged-{digest(self._path.encode())[:12]}-{os.getpid()}")
+        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(self._state.content)
+                stream.flush()
+                os.fchown(stream.fileno(), self._state.uid, self._state.gid)
+                _copy_attributes(self._real, stream.fileno())
+                # After an access list, whose mask it is.
+                os.fchmod(stream.fileno(), self._state.mode)
+                if self._state.label is not None:
+                    os.setxattr(stream.fileno(), SELINUX, self._state.label)
+                os.fsync(stream.fileno())
+        except BaseException:
             os.unlink(staged)
+            raise
+        return staged
+
+
+def _copy_attributes(source: str, descriptor: int) -> None:
+    """Access lists and other attributes, as the file has them that is replaced. Those of the kernel's security modules are its own."""
+    try:
+        names = os.listxattr(source)
+        own = os.listxattr(descriptor)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENOSYS):
+            return
         raise
+    # What the folder where it was staged gives to every file.
+    for name in set(own) - set(names):
+        if not name.startswith(_OF_THE_KERNEL):
+            os.removexattr(descriptor, name)
+    for name in names:
+        if not name.startswith(_OF_THE_KERNEL):
+            os.setxattr(descriptor, name, os.getxattr(source, name))
 
 
 def relabel(path: str, recursive: bool = False) -> None:
@@ -128,10 +171,17 @@ def sync_folder(folder: str) -> None:
 
 
 def _staging(folder: str) -> str:
+    """Where a file for this folder waits; makes the folder only where it must wait in it."""
     parent = os.path.dirname(folder)
+    while not os.path.isdir(parent):
+        parent = os.path.dirname(parent)
     status = os.stat(parent)
+    same = not os.path.isdir(folder) or status.st_dev == os.stat(folder).st_dev
     # Where others may write, they could put another file in its place before it takes its own.
-    return parent if status.st_dev == os.stat(folder).st_dev and not status.st_mode & stat.S_IWOTH else folder
+    if same and not status.st_mode & stat.S_IWOTH:
+        return parent
+    os.makedirs(folder, exist_ok=True)
+    return folder
 
 
 def _discard_leftovers(path: str, folder: str) -> None:

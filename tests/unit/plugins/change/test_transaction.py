@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,6 +193,64 @@ def test_when_putting_back_fails_the_originals_are_named_and_the_next_run_puts_t
     with pytest.raises(TransactionError, match="put back what was there before it"):
         plan(host).apply(Daemon(host, breaks=b"new"))
     assert tree(host) == before
+
+
+def test_a_disk_that_is_full_is_found_before_the_first_file_has_changed(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second file on nothing can be written any more, the old first file neither."""
+    before, fsync = tree(host), os.fsync
+    full: list[str] = []
+
+    def write_through(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            if os.pread(descriptor_of(descriptor), 6, 0) == b"second":
+                full.append("now")
+            if full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    def descriptor_of(descriptor: int) -> int:
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+
+    transaction = Transaction("tests", str(host))
+    transaction.write(FIRST, b"new")
+    transaction.write(SECOND, b"second")
+    monkeypatch.setattr(os, "fsync", write_through)
+    with pytest.raises(TransactionError, match="No space left on device; put back what was there") as error:
+        transaction.apply(Daemon(host))
+    assert error.value.restored
+    assert full == ["now"]
+    assert tree(host) == before
+    assert not transaction.unfinished
+
+
+def test_a_path_that_is_planned_twice_ends_as_it_was_planned_last(host: Path) -> None:
+    transaction = Transaction("tests", str(host))
+    transaction.write(FIRST, b"first")
+    transaction.write(FIRST, b"last")
+    transaction.apply()
+    assert content(host, FIRST) == b"last"
+
+
+def test_a_link_that_leads_nowhere_is_rejected_and_a_file_of_ours_comes_back_through_one(host: Path) -> None:
+    """Its target would be made, and an undo would take the link away and leave the target."""
+    link, target = host / "etc/link", host / "etc/elsewhere/file"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(target)
+    before = tree(host)
+    with pytest.raises(OSError, match="found a link to one that is not there; remove the link, or restore its target: '/etc/link'"):
+        Transaction("tests", str(host)).write("/etc/link", b"new")
+    assert tree(host) == before
+    target.parent.mkdir()
+    target.write_bytes(b"theirs")
+    transaction = Transaction("tests", str(host))
+    transaction.write("/etc/link", b"new")
+    transaction.apply()
+    target.unlink()
+    again = Transaction("tests", str(host))
+    again.write("/etc/link", b"theirs")
+    again.apply()
+    assert link.is_symlink()
+    assert target.read_bytes() == b"theirs"
 
 
 def test_without_a_service_a_change_that_fails_is_put_back_as_well(host: Path) -> None:

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,47 @@ def test_what_is_written_is_the_file_with_mode_owner_and_label(path: Path, monke
         assert read_state(str(path)) == wanted
     assert os.listdir(path.parent) == ["file"]
     assert os.listdir(path.parent.parent) == ["conf.d"]
+
+
+def acl(user: int) -> bytes:
+    """An access list as the kernel has it: owner rw-, this user r--, group and others nothing, mask r--."""
+    entries = [(0x01, 6, 0xFFFFFFFF), (0x02, 4, user), (0x04, 0, 0xFFFFFFFF), (0x10, 4, 0xFFFFFFFF), (0x20, 0, 0xFFFFFFFF)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
+
+
+@pytest.fixture
+def listed(path: Path) -> Path:
+    """The file with an access list that lets one more user read it."""
+    try:
+        os.setxattr(path, ACL, acl(4711))
+    except OSError:
+        pytest.skip("a file system without access lists")
+    return path
+
+
+def test_access_lists_and_other_attributes_stay(listed: Path) -> None:
+    with contextlib.suppress(OSError):  # which not every file system has
+        os.setxattr(listed, "user.note", b"theirs")
+    kept = {name: os.getxattr(listed, name) for name in os.listxattr(listed)}
+    inode = listed.stat().st_ino
+    replace(str(listed), b"new", 0o640, os.getuid(), os.getgid(), None)
+    assert listed.stat().st_ino != inode
+    assert {name: os.getxattr(listed, name) for name in os.listxattr(listed)} == kept
+    assert stat.S_IMODE(listed.stat().st_mode) == 0o640
+    # The mode of a file with a list is its mask.
+    put(listed, mode=0o600)
+    assert stat.S_IMODE(listed.stat().st_mode) == 0o600
+    assert os.getxattr(listed, ACL) != kept[ACL]
+
+
+def test_the_folder_where_a_file_is_staged_gives_it_no_access_list(listed: Path) -> None:
+    os.removexattr(listed, ACL)
+    os.setxattr(listed.parent.parent, DEFAULT_ACL, acl(4711))
+    put(listed)
+    assert ACL not in os.listxattr(listed)
 
 
 def test_no_file_and_an_empty_one_are_told_apart() -> None:
