@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, replace
@@ -44,7 +44,10 @@ _STREAMS = "Enabling module streams"
 # As dnf 4 writes it.
 _DISABLED = "[{0}]\nname={0}\nstream=\nprofiles=\nstate=disabled\n"
 _LOCKED = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9+._-]*)-(?P<version>[0-9]+:[^\s:]+-[^\s-]+)\.\*$")
-_EXCLUDES = re.compile(r"^(?P<key>[ \t]*exclude(?:pkgs)?[ \t]*=)(?P<words>[^\n]*(?:\n[ \t]+[^\n]*)*)", re.MULTILINE)
+_EXCLUDES = ("exclude", "excludepkgs")
+_DUMPED = re.compile(r"^excludepkgs\s*=\s*(.*)$", re.MULTILINE)
+# Of dnf 4 by its plugin config-manager, and of dnf 5.
+_DUMPS = (["dnf", "-q", "config-manager", "--dump"], ["dnf", "-q", "--dump-main-config"])
 
 
 class Dnf(Manager):
@@ -127,6 +130,20 @@ class Dnf(Manager):
         content = text.encode("utf-8", "surrogateescape")
         if content != state.content:
             replace(path, content, state.mode, state.uid, state.gid, state.label)
+        if path == CONFIG and held:
+            self._check_excluded(list(versions))
+
+    def _check_excluded(self, names: Sequence[str]) -> None:
+        """PackagesError if dnf itself says that it does not exclude them. One without the means to say so is believed by its file."""
+        for argv in _DUMPS:
+            outcome = self._run(argv, _FETCH)
+            found = _DUMPED.search(outcome.out) if outcome.ok else None
+            if found is None:
+                continue
+            lacking = [name for name in names if name not in re.split(r"[\s,]+", found.group(1))]
+            if lacking:
+                raise PackagesError(f"{CONFIG} excludes {', '.join(lacking[:8])[:200]}, and dnf does not: look at its other files")
+            return
 
     def plan_removal(self, names: Sequence[str]) -> List[str]:
         # What dnf.conf excludes cannot be removed either.
@@ -296,24 +313,75 @@ def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bo
     return rows
 
 
+class _Item(NamedTuple):
+    """A key of [main] that excludes packages, with its whole value. start, end: of its lines in the text."""
+
+    key: str
+    value: str
+    start: int
+    end: int
+
+
+def _exclusions(text: str) -> "Tuple[List[_Item], Optional[int]]":
+    """Those items in their order, and where the first section [main] begins. As libdnf reads a file, which is not as INI files are read:
+    a section may be there several times, and a value goes on in lines that begin with white space.
+    """
+    items: List[_Item] = []
+    begins: Optional[int] = None
+    section, place = "", 0
+    current: Optional[_Item] = None
+    for raw in re.findall(r"[^\n]*\n|[^\n]+", text):
+        line = (raw.lstrip("\ufeff") if place == 0 else raw).rstrip("\r\n")
+        bare, end = line.strip(" \t\r"), place + len(raw)
+        goes_on = current is not None and (not bare or (line[0] in " \t" and bare[0] != "["))
+        if not line or line[0] in "#;":
+            goes_on = False
+        if goes_on and current is not None:
+            current = current._replace(value=f"{current.value}\n{bare}", end=end)
+            items[-1] = current
+        else:
+            current = None
+            if bare.startswith("["):
+                section = bare[1:].partition("]")[0]
+                begins = end if section == "main" and begins is None else begins
+            elif section == "main" and line and line[0] not in "#; \t":
+                key, _equals, value = (part.strip(" \t") for part in line.partition("="))
+                if key in _EXCLUDES:
+                    current = _Item(key, value, place, end)
+                    items.append(current)
+        place = end
+    return items, begins
+
+
 def excluded(text: str) -> List[str]:
-    """The packages that a dnf.conf excludes."""
-    found = _EXCLUDES.search(text)
-    return re.split(r"[\s,]+", found.group("words").strip()) if found and found.group("words").strip() else []
+    """The packages that a dnf.conf excludes: by the last value of each key, to which the other key adds unless it begins with a comma."""
+    found: List[str] = []
+    for value in {item.key: item.value for item in _exclusions(text)[0]}.values():
+        plain = value.strip()
+        if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "\"'":
+            plain = plain[1:-1]
+        if not plain or plain.startswith(","):
+            found = []
+        found += [word for word in re.split(r"[\s,]+", plain) if word]
+    return list(dict.fromkeys(found))
 
 
 def excluding(text: str, names: Sequence[str]) -> str:
-    """The dnf.conf, with these excluded and no others."""
-    found = _EXCLUDES.search(text)
-    if found and names:
-        return text[: found.start()] + f"{found.group('key').rstrip()} {' '.join(names)}" + text[found.end() :]
-    if found:
-        return text[: found.start()] + text[found.end() :].lstrip("\n")
-    if not names:
+    """The dnf.conf, with these excluded and no others, by one key of [main]."""
+    wanted = list(dict.fromkeys(names))
+    if excluded(text) == wanted:
         return text
-    head = re.search(r"^\[main\][ \t]*\n", text, re.MULTILINE)
-    line = f"excludepkgs={' '.join(names)}\n"
-    return text[: head.end()] + line + text[head.end() :] if head else "[main]\n" + line + text
+    items, begins = _exclusions(text)
+    line = f"{items[0].key if items else _EXCLUDES[1]}={' '.join(wanted)}\n" if wanted else ""
+    if items:
+        begins = items[0].start
+        for item in reversed(items):
+            text = text[: item.start] + text[item.end :]
+    if begins is None:
+        begins, line = len(text), f"[main]\n{line}" if line else ""
+    if line and begins and not text[:begins].endswith("\n"):
+        line = "\n" + line
+    return text[:begins] + line + text[begins:]
 
 
 def without(text: str, names: Sequence[str]) -> str:

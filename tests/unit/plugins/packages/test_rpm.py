@@ -11,8 +11,10 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import dnf, rpm, zypper
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Plan, Repository, Wanted
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, Plan, Repository, Wanted
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
+from hypothesis import given
+from hypothesis import strategies as st
 
 REPOSITORY = Repository("driver", "https://example.org/rpm", (Key("610C7B14E068A878070DA4E99CD0A493D42D0685", b"key"),))
 VERSIONS = {"kmod-nvidia-open-dkms": "3:580.126.20-1.el9"}
@@ -61,6 +63,108 @@ def test_what_is_wanted_is_not_excluded_and_the_rest_is(tmp_path: Path, monkeypa
         commands = Commands()
         Dnf(commands).plan_removal(["a", "b"])
         assert [word for word in commands.run[-1] if word.startswith("--setopt=excludepkgs")] == option
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("[main]\nexcludepkgs=a b\n", ["a", "b"]),
+        ("[main]\nexcludepkgs = a, b ,c\n", ["a", "b", "c"]),
+        # Of one key the last value counts, and the two keys add up.
+        ("[main]\nexcludepkgs=a\nexcludepkgs=b\n", ["b"]),
+        ("[main]\nexclude=a\nexcludepkgs=b\n", ["a", "b"]),
+        ("[main]\nexclude=a\nexcludepkgs=,b\n", ["b"]),
+        ("[main]\nexclude=a\nexcludepkgs=\n", []),
+        # Only those of [main], which may be there twice.
+        ("[other]\nexclude=a\n[main]\ngpgcheck=1\n", []),
+        ("[main]\ngpgcheck=1\n[other]\nexcludepkgs=a\n", []),
+        ("[main]\nexcludepkgs=a\n[other]\nx=1\n[main]\nexcludepkgs=b\n", ["b"]),
+        # A value goes on in lines that are indented; a comment or an empty line ends it.
+        ("[main]\nexcludepkgs=a\n  b\n\tc\n   \n d\n", ["a", "b", "c", "d"]),
+        ("[main]\nexcludepkgs=a\n#c\n", ["a"]),
+        ("[main]\nexcludepkgs='a b'\n", ["a", "b"]),
+        ("[main]\n#excludepkgs=a\n;excludepkgs=b\nexcludepkgs_x=c\n", []),
+        ("\ufeff[main]\nexcludepkgs=a\n", ["a"]),
+        ("[main]\r\nexcludepkgs=a\r\n", ["a"]),
+        ("  [main]  # it\nexcludepkgs=a\n", ["a"]),
+    ],
+)
+def test_what_dnf_excludes(text: str, found: list[str]) -> None:
+    """As libdnf reads the file: its iniparser.cpp, ConfigParser.cpp and Config-private.hpp."""
+    assert dnf.excluded(text) == found
+    for names in ([*found, "ours"], ["ours"], []):
+        after = dnf.excluding(text, names)
+        assert dnf.excluded(after) == names, after
+        others = [line for line in text.splitlines() if "exclude" not in line and not line.startswith((" b", " d", "  b", "\tc", "   "))]
+        assert [line for line in after.splitlines() if line in others] == others
+    assert dnf.excluding(text, found) == text
+
+
+LINES = st.sampled_from(
+    [
+        "[main]",
+        "[other]",
+        "exclude=a",
+        "excludepkgs = b, c",
+        "excludepkgs=",
+        "exclude=,d",
+        "  e",
+        "\tf",
+        "",
+        "   ",
+        "#x",
+        ";y",
+        "gpgcheck=1",
+        "z",
+    ]
+)
+
+
+def is_one(lines: list[str]) -> bool:
+    """Whether dnf reads it: keys stand in a section, and only what follows a key is indented."""
+    section = key = False
+    for line in lines:
+        indented = line[:1] in (" ", "\t") and bool(line.strip())
+        if (indented and not key) or ("=" in line and not indented and not section):
+            return False
+        section = section or line.startswith("[")
+        key = (key and line[:1] in (" ", "\t")) or "=" in line
+    return True
+
+
+DOCUMENTS = st.lists(LINES, max_size=8).filter(is_one)
+
+
+@given(DOCUMENTS, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.lists(st.sampled_from("abxy"), max_size=3, unique=True))
+def test_whatever_dnf_conf_is_like_what_is_written_is_what_is_read(lines: list[str], newline: str, ends: bool, names: list[str]) -> None:
+    text = newline.join(lines) + (newline if ends else "")
+    after = dnf.excluding(text, names)
+    assert dnf.excluded(after) == names
+    assert dnf.excluding(after, names) == after
+    assert dnf.excluded(dnf.without(after, ["a"])) == [name for name in names if name != "a"]
+
+
+DUMPED = "======= main =======\n[main]\ncachedir = /var/cache/dnf\nexcludepkgs = {}\nexit_on_lock = 0\n"
+
+
+@pytest.mark.parametrize(
+    ("out", "status", "raises"),
+    [(DUMPED.format("kernel*, a"), 0, False), (DUMPED.format("b"), 0, True), (DUMPED.format(""), 0, True), ("", 0, False), ("", 1, False)],
+)
+def test_dnf_itself_is_asked_what_it_excludes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, status: int, raises: bool) -> None:
+    monkeypatch.setattr(dnf, "CONFIG", str(tmp_path / "dnf.conf"))
+    monkeypatch.setattr(dnf, "PLUGIN", str(tmp_path / "versionlock.conf"))
+
+    def run(argv: list[str], _timeout: float) -> Outcome:
+        return Outcome(argv, 0, "a\t0:1-1\tnoarch\n") if argv[0] == "rpm" else Outcome(argv, status, out)
+
+    if raises:
+        with pytest.raises(PackagesError, match="excludes a, and dnf does not"):
+            Dnf(run).hold(["a"], True)
+    else:
+        Dnf(run).hold(["a"], True)
+    assert (tmp_path / "dnf.conf").read_text() == "[main]\nexcludepkgs=a\n"
 
 
 def test_zypper_removes_what_makes_room_although_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
