@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 # Of `make docs` and `make release` alone.
 DOCS_VENV := .venv-docs
 RUNTIME := files/gpushare_runtime
-PYTHON ?= python3
+# The newest of this machine: from 3.12 on, the lock has the current ansible-core.
+PYTHON ?= $(eval PYTHON := $(shell python3 tests/quality/pythons.py || echo python3))$(PYTHON)
 LAB := $(BIN)/python tests/lab/lab
 LAB_NAME ?= demo
 BENCH := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m bench.scheduling
@@ -147,14 +148,14 @@ mutants: venv ## Would the unit tests notice one wrong operator or line in the c
 	@PYTHONPATH=$(RUNTIME):tests $(BIN)/python -m mutants $(MUTANTS)
 
 .PHONY: lock
-lock: ## Rewrite the locked requirements with hashes from their .in files
+lock: ## Rewrite the locked requirements with hashes from their .in files; ansible-core moves to the newest
 	$(call say,locking with uv$(comma) itself locked$(comma) in a scratch environment)
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/pip" install -q --require-hashes -r requirements/lock.txt && \
 	lock="$$scratch/bin/uv pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate" && \
 	$$lock --python-version 3.10 $(RUNTIME)/requirements.in -o $(RUNTIME)/requirements.txt && \
 	$$lock --python-version 3.10 -c $(RUNTIME)/requirements.txt $(RUNTIME)/requirements-kubectl.in -o $(RUNTIME)/requirements-kubectl.txt && \
-	$$lock --python-version 3.11 -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in -o requirements/dev.txt && \
+	$$lock --python-version 3.11 --upgrade-package ansible-core -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in -o requirements/dev.txt && \
 	$$lock --python-version 3.11 -c requirements/dev.txt requirements/docs.in -o requirements/docs.txt && \
 	$$lock --python-version 3.11 requirements/lock.in -o requirements/lock.txt
 

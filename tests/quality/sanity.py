@@ -16,10 +16,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from quality.pythons import interpreters
 from quality.tree import copy, files, released
-
-# What modules must compile and import on: the targets of the ansible-core versions that meta/runtime.yml admits.
-PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 
 GET_PIP = """\
 # pip's own installer, of which only the wheel comes from the index.
@@ -36,28 +34,6 @@ def cache() -> Path:
     """Where the environments stay for the next run."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "gpushare-sanity"
-
-
-def interpreters() -> dict[str, Path]:
-    """The Pythons of this machine by version, each the program itself: a shim in its place would confuse ansible-test."""
-    folders = [Path(folder) for folder in os.environ["PATH"].split(":") if folder]
-    # pyenv's shims stand beside the versions that they choose from.
-    folders += [version for folder in folders if folder.name == "shims" for version in sorted(folder.parent.glob("versions/*/bin"))]
-    found: dict[str, Path] = {}
-    for python_version in PYTHONS:
-        programs = (folder / f"python{python_version}" for folder in folders)
-        working = (python for program in programs if program.is_file() and (python := _itself(program)))
-        if first := next(working, None):
-            found[python_version] = first
-    return found
-
-
-def _itself(program: Path) -> Path | None:
-    """The interpreter below it, where it works and can make environments; not one of an environment."""
-    code = "import os, sys, venv; print(os.path.join(sys.base_prefix, 'bin', 'python%d.%d' % sys.version_info[:2]))"
-    done = subprocess.run([program, "-c", code], capture_output=True, text=True, timeout=30, check=False)
-    found = Path(done.stdout.strip())
-    return found if done.returncode == 0 and found.is_file() else None
 
 
 def pip_of(ansible_test: Path) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quality.sanity import interpreters, run_sanity
+from quality.pythons import interpreters
+from quality.sanity import run_sanity
 from quality.tree import REPOSITORY
 
 IGNORES = sorted((REPOSITORY / "tests/sanity").glob("ignore-*.txt"))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labs import lab_name
+from quality.cores import newest
 from quality.tree import REPOSITORY
 from suites.table import Suite
 
@@ -140,7 +141,7 @@ class Runner:
         command = list(suite.command)
         if not command:
             options = ["-v", "-p", "timeline", "--timeout", str(LONGEST_TEST_S), f"--junitxml={job.report}"]
-            command = [sys.executable, "-m", "pytest", *suite.tests, *options]
+            command = [str(self._python(suite)), "-m", "pytest", *suite.tests, *options]
         job.began = self._now()
         self.say(f"[{_clock(job.began)}] {suite.name}: {suite.what}")
         with job.log.open("wb") as log:
@@ -153,6 +154,18 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def _python(self, suite: Suite) -> Path:
+        """What runs the suite: where it is to have the newest ansible-core, maybe that of another environment."""
+        if suite.newest_core:
+            try:
+                core = newest()
+            except (OSError, subprocess.SubprocessError) as error:
+                self.say(f"{suite.name}: on this environment's ansible-core, because the newest cannot be had: {error}")
+            else:
+                self.say(f"{suite.name}: {core}{f'; {core.lacks}' if core.lacks else ''}")
+                return core.program
+        return Path(sys.executable)
 
     def _shares(self, suite: Suite) -> bool:
         """Whether another suite goes on with its lab."""

@@ -64,8 +64,8 @@ class Suite:
 
     command: run from the repository, `pytest` in front of `tests` where it is empty. lab: the shape that it needs, see labs.py.
     env: variables of its environment; full: those that make it larger in `make test-full`. only_full: CI never runs it.
-    alone: nothing may run beside it. prepared: it needs what the lab's cache keeps. seconds: what it took on 2 cores, until a
-    run has been recorded.
+    alone: nothing may run beside it. prepared: it needs what the lab's cache keeps. newest_core: on the newest ansible-core that pip
+    offers. seconds: what it took on 2 cores, until a run has been recorded.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Suite:
     full: dict[str, str] = field(default_factory=dict)
     seconds: int = 120
     prepared: bool = False
+    newest_core: bool = False
 
     @property
     def instance(self) -> str:
@@ -120,7 +121,16 @@ SUITES = (
         lab="two",
         paths=("*",),
         always=True,
+        newest_core=True,
         seconds=500,
+    ),
+    Suite(
+        "cores",
+        "action plugins and playbooks on the oldest ansible-core that is admitted, and on the newest that pip provides",
+        tests=("tests/quality/test_cores.py",),
+        paths=("*",),
+        always=True,
+        seconds=200,
     ),
     Suite(
         "pods",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quality.cores import Core
 from quality.tree import REPOSITORY, files
 from suites import choose
 from suites import run as runner_module
@@ -226,6 +227,27 @@ def test_a_suite_without_a_test_or_an_end_has_failed(build: Path, content: str, 
     assert (job.passed, job.failed, job.trouble) == expected
     # Its words are at hand.
     assert not job.failed or job.log.name in {path.name for path in build.iterdir()}
+
+
+def test_a_suite_runs_on_the_newest_ansible_core_and_says_what_that_is(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pip does not answer, on what there is; the suite cores fails then."""
+    (build / "test_it.py").write_text(f"import pathlib\ndef test_it(): pathlib.Path({str(build / 'own')!r}).touch()")
+    suite = Suite("it", "it", tests=(str(build / "test_it.py"), "-p", "no:cacheprovider"), newest_core=True)
+    other = build / "python"
+    other.write_text(f"#!/bin/sh\ntouch {build}/other\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(runner_module, "newest", lambda: Core("2.99.1", "3.12", other, lacks="pip offers a newer one"))
+    _, said = run(suite)
+    assert ((build / "other").exists(), (build / "own").exists()) == (True, False)
+    assert "it: ansible-core 2.99.1 on Python 3.12; pip offers a newer one" in said
+
+    def no_index() -> Core:
+        raise OSError("no index")
+
+    monkeypatch.setattr(runner_module, "newest", no_index)
+    (job,), said = run(suite)
+    assert ((build / "own").exists(), job.failed) == (True, 0)
+    assert any("it: on this environment's ansible-core" in line and "no index" in line for line in said)
 
 
 def test_the_time_of_a_suite_is_told_by_kind_without_counting_twice(build: Path) -> None:
