@@ -63,25 +63,70 @@ def test_each_node_is_proven_by_a_pod_before_it_is_schedulable_and_before_the_ne
         "gpu1 nvidia_container_toolkit",
         "gpu1 nvidia_driver:prove",
         "gpu1 verify gpu1",
-        "gpu1 nvidia_driver:uncordon",
+        "gpu1 nvidia_driver:uncordon_working",
     ]
-    first = steps.index("gpu1 nvidia_driver:uncordon")
+    first = steps.index("gpu1 nvidia_driver:uncordon_working")
     assert {one.split()[0] for one in steps[: first + 1]} == {"gpu1"}
     assert {"gpu2 verify gpu2+gpu3", "gpu3 verify gpu2+gpu3"} <= set(steps[first:])
 
 
 @pytest.mark.parametrize("where", ["nvidia_driver", "nvidia_driver:prove", "verify"])
-def test_a_failure_stops_the_run_after_its_batch_and_the_node_is_schedulable_again(tmp_path: Path, where: str) -> None:
+def test_a_failure_stops_the_run_after_its_batch_and_whether_its_driver_works_is_asked(tmp_path: Path, where: str) -> None:
     done = upgrade(tmp_path, {name: {"broken": where} if name == "gpu2" else {} for name in NAMES})
     assert done.returncode == 2
     assert f"The driver of gpu2 is not as required: {where} as planned." in done.stdout
     assert "Hosts with the new driver: gpu1, gpu3. Hosts that have not finished: gpu2." in done.stdout
     assert "Hosts that were not changed: gpu4, gpu5." in done.stdout
     steps = did(done)
-    assert {"gpu1 nvidia_driver:uncordon", "gpu2 nvidia_driver:uncordon", "gpu3 nvidia_driver:uncordon"} <= set(steps)
+    assert {"gpu1 nvidia_driver:uncordon_working", "gpu2 nvidia_driver:uncordon_working", "gpu3 nvidia_driver:uncordon_working"} <= set(
+        steps
+    )
     assert not [one for one in steps if one.startswith(("gpu4", "gpu5"))]
     if where != "verify":
         assert "gpu3 verify gpu3" in steps, "the host that failed is judged with the others"
+
+
+SMI = {"found": "Failed to initialize NVML: Driver/library version mismatch", "cure": "reboot the host"}
+
+
+@pytest.mark.parametrize(
+    ("begun", "health", "schedulable"),
+    [
+        (True, {"problem": None}, True),
+        (True, {"problem": SMI}, False),
+        (True, {"failed": True, "msg": "the module failed"}, False),
+        (True, {}, False),
+        # The drain has failed: the driver is as it was, whatever that is.
+        (False, {"skipped": True}, True),
+    ],
+)
+def test_a_node_whose_driver_does_not_work_after_the_change_stays_cordoned(
+    tmp_path: Path, begun: bool, health: dict[str, Any], schedulable: bool
+) -> None:
+    (ask, *tasks) = yaml.safe_load((ROOT / "roles/nvidia_driver/tasks/uncordon_working.yml").read_text())
+    assert "gpushare.kubernetes.nvidia_smi_info" in ask
+    told = [{"ansible.builtin.set_fact": {"__nvidia_driver_health": health}}]
+    for task in tasks:
+        if task.pop("ansible.builtin.include_tasks", None) == "uncordon.yml":
+            task["ansible.builtin.debug"] = {"msg": "UNCORDONED"}
+    variables = yaml.safe_load((ROOT / "roles/nvidia_driver/vars/main.yml").read_text())
+    variables |= {"__gpushare_node": {"node_name": "node-1"}} | ({"__nvidia_driver_headers_installed": {"skipped": True}} if begun else {})
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "vars": variables, "tasks": told + tasks}]))
+    done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {"gpu1": {}}})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("UNCORDONED" in done.stdout) is schedulable
+    assert ("The node node-1 stays cordoned, because its driver does not work" in done.stdout) is not schedulable
+    if health.get("problem"):
+        assert "Driver/library version mismatch. reboot the host." in done.stdout
+
+
+def test_everything_is_checked_before_the_first_node_is_drained() -> None:
+    """With the permissions that the playbook itself gives, or preflight would reject what it is run for."""
+    first, change, *_rest = yaml.safe_load((ROOT / "playbooks/upgrade_driver.yml").read_text())
+    assert first["ansible.builtin.import_playbook"] == "preflight.yml"
+    (role,) = [task for task in change["tasks"][0]["block"] if task["name"] == "Change the driver"]
+    given = {name: value for name, value in role["vars"].items() if not name.startswith("__")}
+    assert first["vars"] == given
 
 
 def test_a_host_that_cannot_be_reached_stops_the_run_after_its_batch(tmp_path: Path) -> None:
