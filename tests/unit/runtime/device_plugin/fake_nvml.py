@@ -51,7 +51,7 @@ class FakeNvml:
         self.failure: NvmlError | None = None
         self.starts = 0
         self.xids: queue.Queue[tuple[str, int]] = queue.Queue()
-        self.unlimited: NvmlError | None = NvmlError("the driver has no such call")
+        self.unlimited: NvmlError | None = NvmlError("the driver has no such call", unable=True)
         self.limits: dict[tuple[str, str], int] = {}
         self.used: dict[tuple[str, str], int] = {}
         self.ignored = False

@@ -176,7 +176,7 @@ def test_until_a_first_process_knows_the_pods_of_before_it_checks_often(machine:
 
 
 def test_where_the_driver_has_no_limits_it_is_asked_once_a_minute(machine: Machine) -> None:
-    machine.nvml.unlimited = NvmlError("the driver has no such call")
+    machine.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
     assert machine.look(check=True) == {}
     assert machine.limits.interval == INTERVAL_SECONDS
 
@@ -184,7 +184,7 @@ def test_where_the_driver_has_no_limits_it_is_asked_once_a_minute(machine: Machi
 @pytest.mark.parametrize("how", ["driver", "mode"])
 def test_who_starts_while_nothing_limits_is_a_pod_of_before(machine: Machine, how: str) -> None:
     settled(machine)
-    machine.nvml.unlimited = NvmlError("the driver has no such call") if how == "driver" else None
+    machine.nvml.unlimited = NvmlError("the driver has no such call", unable=True) if how == "driver" else None
     machine.start("auto" if how == "driver" else "watch", seen=True)
     machine.give({"old": {0: 2}})
     machine.run("old")
@@ -259,7 +259,7 @@ def limits_only(machine: Machine, monkeypatch: pytest.MonkeyPatch, able: set[int
 
     def only(uuid: str, group: str, most: int | None) -> None:
         if uuid not in uuids:
-            raise NvmlError("not this card")
+            raise NvmlError("not this card", unable=True)
         limit(uuid, group, most)
 
     monkeypatch.setattr(machine.nvml, "limit_memory", only)
@@ -324,7 +324,7 @@ def test_without_one_owner_of_its_ids_a_container_does_not_start(machine: Machin
 )
 def test_a_pod_starts_only_where_what_it_requires_limits_it(machine: Machine, mode: str, able: bool, required: str, words: str) -> None:
     machine.start(mode)
-    machine.nvml.unlimited = None if able else NvmlError("the driver has no such call")
+    machine.nvml.unlimited = None if able else NvmlError("the driver has no such call", unable=True)
     machine.give({"pod": {0: 2}})
     machine.host.pods.add("pod")
     machine.see(annotations={"gpushare.request/isolation": required} if required else {})
@@ -483,7 +483,7 @@ def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_cards(
     sleeps: list[float] = []
     now = 0.0
 
-    async def sleep(seconds: float) -> None:
+    async def after(_: int, seconds: float) -> None:
         nonlocal now
         sleeps.append(seconds)
         now += seconds
@@ -502,7 +502,7 @@ def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_cards(
     machine.see()
     noted("check")
     noted("limit_unasked")
-    monkeypatch.setattr(pod_limits, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(machine.node.changes, "after", after)
     monkeypatch.setattr(pod_limits, "time", SimpleNamespace(monotonic=lambda: now))
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(machine.limits.run())
@@ -515,7 +515,7 @@ def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_cards(
 
 def test_a_plugin_that_needs_the_drivers_limits_ends_without_them(machine: Machine) -> None:
     machine.start("driver")
-    machine.nvml.unlimited = NvmlError("the driver has no such call")
+    machine.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
     with pytest.raises(FatalError, match="the driver has no such call"):
         machine.look(check=True)
 
@@ -559,7 +559,7 @@ def test_a_driver_that_limits_no_more_is_reported_while_pods_have_limits(machine
     machine.give({"pod": {0: 2}})
     machine.run("pod")
     machine.look()
-    machine.nvml.unlimited = NvmlError("the driver has no such call")
+    machine.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
     machine.start(seen=True)
     machine.look(check=True)
     ready, text = machine.status.report()
@@ -594,3 +594,55 @@ def test_the_kernels_controller_counts_in_a_group_when_all_above_let_it(tmp_path
         (place / "cgroup.subtree_control").write_text("cpu memory\n")
     enable_dmem(str(places[-1]))
     assert [(place / "cgroup.subtree_control").read_text() for place in places] == ["cpu memory\n"] * 3
+
+
+def test_a_container_that_starts_before_the_plugin_has_looked_for_groups_again_is_limited(machine: Machine) -> None:
+    """At a boot the plugin is quicker than kubelet, which has made the group of all pods when it asks."""
+    group = machine.host.group_of_pods
+    machine.host.group_of_pods = lambda: None  # type: ignore[method-assign]
+    machine.look(check=True)
+    assert machine.limits.interval <= 1
+    machine.host.group_of_pods = group  # type: ignore[method-assign]
+    machine.give({"pod": {0: 2}})
+    machine.run("pod")
+    machine.asks("pod")
+    assert machine.limited() == {"pod": {0: 2}}
+
+
+def test_an_error_that_passes_does_not_let_pods_start_without_their_limit(machine: Machine) -> None:
+    settled(machine)
+    machine.nvml.unlimited = NvmlError("the driver is busy")
+    machine.start(seen=True)
+    machine.give({"pod": {0: 2}})
+    machine.run("pod")
+    machine.look(check=True)
+    assert machine.limits.interval <= 1
+    with pytest.raises(AllocationRejected, match=r"cannot be set \(the driver is busy\); kubelet will retry the start"):
+        machine.asks("pod")
+    machine.see()
+    machine.look(check=True)
+    machine.nvml.unlimited = None
+    machine.asks("pod")
+    assert machine.limited() == {"pod": {0: 2}}
+    assert machine.limits.unlimited == 0
+
+
+def test_a_card_that_comes_back_is_asked_for_at_once(machine: Machine) -> None:
+    settled(machine)
+    cards = machine.cards
+    machine.cards = replace(cards, cards=(replace(cards.cards[0], health="lost"), cards.cards[1]))
+    machine.start(seen=True)
+    machine.look(check=True)
+    assert machine.limits.interval == INTERVAL_SECONDS
+    machine.node.devices.set_inventory(cards)
+    assert machine.limits.interval <= 1
+
+
+def test_who_started_while_no_plugin_ran_is_limited_before_the_api_server_says_that_it_started(machine: Machine) -> None:
+    settled(machine)
+    machine.give({"pod": {0: 2}})
+    machine.run("pod")
+    machine.start()
+    machine.node.unasked.clear()
+    assert machine.look(check=True) == {"pod": {0: 2}}
+    assert machine.limits.interval <= 1

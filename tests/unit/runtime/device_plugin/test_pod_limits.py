@@ -116,7 +116,7 @@ async def test_the_node_publishes_whether_it_limits_pods() -> None:
 
         await until(published)
         it.nvml.cards.append(facts(1, 16 * GIB))
-        it.nvml.unlimited = NvmlError("not this card")
+        it.nvml.unlimited = NvmlError("not this card", unable=True)
         await until(lambda: len(it.inventory.cards) == 2 and not published())
         it.nvml.unlimited = None
         await until(published)
@@ -129,7 +129,7 @@ def test_a_pod_that_requires_a_limit_does_not_start_without(mode: str) -> None:
 
 async def requires_a_limit(mode: str) -> None:
     async with world(16 * GIB, isolation=mode) as it:
-        it.nvml.unlimited = NvmlError("the driver has no such call")
+        it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
         await it.registered()
         strict = memory(it.inventory, 0, 6, annotations={"gpushare.request/isolation": "driver"})
         await admitted(it, strict)
@@ -212,7 +212,7 @@ def test_a_pod_of_before_is_limited_only_if_the_administrator_wants_it(told: boo
 
 async def runs_without_a_limit(told: bool) -> None:
     async with world(16 * GIB, isolation="auto", limit_running_pods=told) as it:
-        it.nvml.unlimited = NvmlError("the driver has no such call")
+        it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
         await it.registered()
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
@@ -359,7 +359,7 @@ async def test_a_driver_that_limits_no_more_is_reported_while_pods_have_limits()
         await start(it, pod)
         await until(lambda: list(stored(it)["limited"]) == [uid])
         async with next_process(it, isolation="auto"):
-            it.nvml.unlimited = NvmlError("the driver has no such call")
+            it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
         wrong = "degraded: memory limits: the driver limits new pods no more, and 1 pods may have lost their limits: the driver has no such"
         await until(lambda: wrong in it.plugin.status.report()[1])
         assert '"isolation":"watch"' in it.inventory.to_json()
@@ -377,6 +377,6 @@ async def test_without_the_drivers_limits_a_plugin_that_needs_them_ends_and_anot
         await start(it, pod)
         assert limits(it, uid) == {}
     async with world(16 * GIB, isolation="driver") as it:
-        it.nvml.unlimited = NvmlError("the driver has no such call")
+        it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
         with pytest.raises(FatalError, match=r"--isolation driver requires .*: the driver has no such call\. Install driver 615"):
             await asyncio.wait_for(it.task, 60)

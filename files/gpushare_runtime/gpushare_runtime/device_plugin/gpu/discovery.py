@@ -27,11 +27,13 @@ class NvmlError(Exception):
     """NVML as a whole, or one card, is not usable; the text has the reason and the action to take.
 
     reload: only a new process can recover, because somebody replaced the loaded library, or loaded the driver after this process started.
+    unable: the driver, the card or this process can never do that.
     """
 
-    def __init__(self, text: str, *, reload: bool = False) -> None:
+    def __init__(self, text: str, *, reload: bool = False, unable: bool = False) -> None:
         super().__init__(text)
         self.reload = reload
+        self.unable = unable
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ _SENTENCES: Final = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "the card is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the card requires a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
 }
+_UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
 
 
 class Pynvml:
@@ -218,7 +219,7 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        raise NvmlError(_sentence(error, function.__name__)) from None
+        raise NvmlError(_sentence(error, function.__name__), unable=error.value in _UNABLE) from None
 
 
 def _sentence(error: Any, function: str) -> str:

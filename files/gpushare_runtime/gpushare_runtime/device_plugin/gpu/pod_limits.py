@@ -101,7 +101,11 @@ class PodLimits:
         self._mode = mode
         self._running = running
         self._able: dict[str, str] = {}
+        # Cards whose reason in `_able` may be gone in a moment.
+        self._passing: set[str] = set()
         self._unlimited: set[tuple[str, str]] = set()
+        # Whether a comparison knew all pods. Some may have started while no plugin ran, and kubelet asked nobody.
+        self._compared = False
         # Bytes of the limits that this process has set or found last.
         self._most: dict[tuple[str, str], int] = {}
 
@@ -120,11 +124,17 @@ class PodLimits:
         if resource != protocol.RESOURCE_MEMORY:
             return
         cards = sorted({card_of_unit(i) for i in ids})
-        await self._probe([card for card in cards if card not in self._able])
+        # kubelet makes the group of all pods before it asks for anything, and the plugin may have looked earlier.
+        await self._probe([card for card in cards if card not in self._able or card in self._passing])
         uids = {uid for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)) if not self._node.usage.released(uid)}
         unable = next((self._able[card] for card in cards if self._able[card]), "")
         for uid in uids if unable else ():
             self._reject_without(uid, unable)
+        failing = next((self._able[card] for card in cards if card in self._passing & self._node.limited_cards), _NO_GROUP)
+        if failing != _NO_GROUP:
+            raise AllocationRejected(
+                f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set ({failing}); kubelet will retry the start"
+            )
         if all(self._able[card] for card in cards):
             return
         if len(uids) != 1:
@@ -162,19 +172,24 @@ class PodLimits:
             )
 
     async def run(self) -> NoReturn:
-        """Check every minute. FatalError where the mode requires limits that the driver does not have."""
+        """Check every minute, and when there is a card to ask for. FatalError where the mode requires limits and the driver has none."""
+        changes = self._node.changes
         while True:
             await self.check()
-            ends = time.monotonic() + self.interval
-            while (left := ends - time.monotonic()) > 0:
+            checked = time.monotonic()
+            while (left := checked + self.interval - time.monotonic()) > 0:
+                seen = changes.count
                 await self.limit_unasked()
                 # Most nodes have no card that the driver limits, so nothing to look for between two checks.
-                await asyncio.sleep(min(left, UNASKED_SECONDS) if self._node.limited_cards else left)
+                await changes.after(seen, min(left, UNASKED_SECONDS) if self._node.limited_cards else left)
 
     @property
     def interval(self) -> float:
         """Seconds until the next check."""
-        known = bool(self._able) and {card for card, why in self._able.items() if not why} <= self._node.limited_cards
+        cards = {card.uuid for card in self._node.devices.cards if card.health == HEALTHY}
+        asked = bool(self._able) and cards <= self._able.keys() - self._passing
+        able = {card for card, why in self._able.items() if not why}
+        known = asked and able <= self._node.limited_cards and (self._compared or not able)
         return INTERVAL_SECONDS if known or self._mode not in _BY_DRIVER else _UNKNOWN_SECONDS
 
     async def check(self) -> None:
@@ -214,8 +229,9 @@ class PodLimits:
             if self._mode not in _BY_DRIVER:
                 self._able[card] = f"--isolation {self._mode}"
             elif self._able.get(card) != "":
-                self._able[card] = why = await in_thread(partial(self._why_not, card))
-                if why not in ("", _NO_GROUP):
+                self._able[card], passing = await in_thread(partial(self._why_not, card))
+                self._passing = self._passing | {card} if passing else self._passing - {card}
+                if self._able[card] and not passing:
                     # Pods start without a limit there, until the driver can limit it again.
                     self._node.limited_cards.discard(card)
         lacking = {why for why in self._able.values() if why}
@@ -233,19 +249,21 @@ class PodLimits:
         else:
             self._status.ok(_STATUS, "the driver limits each pod" if not lacking else f"the driver does not limit pods: {min(lacking)}")
 
-    def _why_not(self, card: str) -> str:
-        """Why this card's memory cannot be limited by control group; "" if it can. Blocks."""
+    def _why_not(self, card: str) -> tuple[str, bool]:
+        """Why this card's memory cannot be limited by control group, "" if it can; and whether that may be over in a moment. Blocks."""
         group = self._groups.group_of_pods()
         if group is None:
-            return _NO_GROUP
+            return _NO_GROUP, True
         try:
             enable_dmem(group)
             # Nobody else limits the group of all pods: setting no limit changes nothing, and needs all that setting one needs.
             self._driver.limit_memory(card, group, None)
             self._driver.memory_limit(card, group)
-        except (NvmlError, OSError) as error:
-            return str(error)
-        return ""
+        except NvmlError as error:
+            return str(error), not error.unable
+        except OSError as error:
+            return str(error), True
+        return "", False
 
     def _set(self, uid: str, due: Mapping[str, int]) -> None:
         groups = self._groups.groups_of(uid)
@@ -268,7 +286,11 @@ class PodLimits:
         # What a process before this one has set, and ended before it was stored.
         self._record({key for key, found in self.use.items() if found.most is not None})
         limited = self._node.limited
-        missing = {key for key, found in wrong.items() if found is None and key not in limited and self._has_started(key[0])}
+        seen_by_nobody = not self._compared and protocol.RESOURCE_MEMORY not in self._node.unasked
+        due_now = {(uid, card) for uid in uids for card in self._node.limited_cards} - self._node.exempt if seen_by_nobody else set()
+        missing = {
+            key for key, found in wrong.items() if found is None and key not in limited and (key in due_now or self._has_started(key[0]))
+        }
         # Whatever starts later is due, also if kubelet has not asked.
         exempt = self._node.exempt | {key for key in missing if key[1] not in self._node.limited_cards}
         unlimited = set() if self._running else missing & exempt
@@ -288,6 +310,7 @@ class PodLimits:
                 self._record({(uid, card)})
                 log.warning("set the memory limit of %s on card %s: found %s bytes", self._node.usage.pod_name(uid), card, found)
         if self._node.pods.synced:
+            self._compared = True
             # Just after a start kubelet's checkpoint may not have been read.
             gone = {key for key in limited | exempt if key[0] not in uids and self._node.pods.get(key[0]) is None}
             if gone & limited:
