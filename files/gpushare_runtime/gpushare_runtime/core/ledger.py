@@ -100,6 +100,14 @@ class Ledger:
             self._rejections[record.name] = {rejection: seen.get(rejection) for rejection in node.rejections}
         self._drop_if_idle(record.name)
 
+    def reject(self, uid: str) -> None:
+        """This pod failed on its node, because its cards do not have what it should get: they are held back until the node reports."""
+        node = self._nodes.get(self._node_of.get(uid, ""))
+        if node is not None:
+            node.reject(node.pod(uid))
+            seen = self._rejections.get(node.name, {})
+            self._rejections[node.name] = {rejection: seen.get(rejection) for rejection in node.rejections}
+
     def set_inventory(self, name: str, inventory: Inventory | None, error: str = "") -> None:
         """Replace a node's cards; None: it has none that can be used, for the reason `error`. Its pods stay."""
         node = self._nodes.get(name)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.core.bounds import MOST_HELD, quote
 from gpushare_runtime.core.constraints import NO_CONTEXT, selects
 from gpushare_runtime.core.inventory import Card, Inventory
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Share
@@ -104,6 +104,8 @@ class NodeLedger:
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
         self._rejected: dict[str, list[Rejection]] | None = None
+        # Of pods that failed there, until the node reports something itself.
+        self._unreported: tuple[Rejection, ...] = ()
         self._ended: frozenset[Rejection] = frozenset()
         self._by_word: set[str] = set()
         self._with_rules = 0
@@ -143,7 +145,17 @@ class NodeLedger:
     @property
     def rejections(self) -> tuple[Rejection, ...]:
         """The admissions that the node rejected a moment ago, for which its cards are held back."""
-        return tuple(r for r in self.record.held.rejected if r not in self._ended)
+        return tuple(r for r in (*self.record.held.rejected, *self._unreported) if r not in self._ended)
+
+    def reject(self, pod: AllocatedPod) -> None:
+        """The pod failed there, because one of its cards does not have what it should get. The node's own report is better."""
+        by_index = self.inventory.by_index if self.inventory else {}
+        if pod.allocation is None or any(rejection.uid == pod.uid for rejection in self.rejections):
+            return
+        cards = [by_index[index].uuid for index in pod.allocation.by_card if index in by_index]
+        self._unreported += tuple(Rejection(pod.uid, card, pod.request.per_card, 0.0, pod.whole) for card in cards)
+        self._unreported = self._unreported[-MOST_HELD:]
+        self._changed()
 
     def guarded(self, compute: Callable[[], T], otherwise: T) -> T:
         """`compute()`, something about this node; `otherwise` where that fails: a fault about one node concerns that node only."""
@@ -494,12 +506,13 @@ class NodeLedger:
 
     def end_rejections(self, ended: Collection[Rejection]) -> None:
         """No card is held back for these any more."""
-        self._ended |= set(ended)
+        self._ended |= set(ended).intersection(self.record.held.rejected)
+        self._unreported = tuple(rejection for rejection in self._unreported if rejection not in ended)
         self._changed()
 
     def set_record(self, record: NodeRecord) -> None:
         if record != self.record:
-            self.record = record
+            self.record, self._unreported = record, ()
             self._ended &= set(record.held.rejected)
             self._changed()
 

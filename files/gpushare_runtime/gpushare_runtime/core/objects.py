@@ -88,7 +88,7 @@ class PodReader:
         if request is None:
             return None
         if finished:
-            return FinishedPod(uid, _runs(status))
+            return FinishedPod(uid, _runs(status), _rejected(status))
         labels = self._shared(labels_of(metadata))
         # Of the copy of a static pod only its node can say what it has: anybody may make one, and write what he likes on it.
         mirror = protocol.ANNOTATION_MIRROR in annotations
@@ -203,6 +203,17 @@ def _alive(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
 def _runs(status: Mapping[str, Any]) -> bool:
     """Whether kubelet has said of a container that it runs."""
     return any("running" in state for state in _states(status))
+
+
+def _rejected(status: Mapping[str, Any]) -> bool:
+    """Whether kubelet failed the pod since the node lacks what the scheduler counted on; not because no plugin answered at that moment.
+
+    kubelet's message has the plugin's error, which begins with the resource, or its own.
+    """
+    message = str(status.get("message") or "")[:MOST_TEXT]
+    return status.get("reason") == "UnexpectedAdmissionError" and any(
+        words + _RESOURCES in message for words in ("code = FailedPrecondition desc = ", "requested number of devices unavailable for ")
+    )
 
 
 def _failure(status: Mapping[str, Any]) -> int:

@@ -108,10 +108,12 @@ class FinishedPod:
 
     alive: containers may run all the same: by its status, since kubelet before 1.22 fails a pod first and ends them then, or because
     the pod cannot be read. It keeps its cards for the moment that its node takes to report them.
+    rejected: its node's device plugin rejected what it should have got.
     """
 
     uid: str
     alive: bool = False
+    rejected: bool = False
 
 
 PodRecord = AllocatedPod | PendingPod | InvalidPod | FinishedPod

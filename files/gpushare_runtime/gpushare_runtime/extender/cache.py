@@ -112,6 +112,8 @@ class Cluster:
         # The scheduler may have had us bind a pod that is younger than this list; the watch that follows will show it.
         younger = self.ledger.in_flight - seen - existing
         finished = {record.uid for record in records if isinstance(record, FinishedPod) and not record.alive}
+        for record in records:
+            self._observe_rejection(record)
         self.ledger.replace(allocated, existing | younger, finished, self._clock() + FORCED_SECONDS)
         for record in allocated:
             self._sent.pop(record.uid, None)
@@ -134,6 +136,7 @@ class Cluster:
             self.ledger.nominate(record.uid, record.nominee if isinstance(record, PendingPod) and kind != "DELETED" else None)
         if kind == "DELETED" or isinstance(record, FinishedPod):
             self._pending.pop(record.uid, None)
+            self._observe_rejection(record)
             self._remove(record)
         elif isinstance(record, AllocatedPod):
             self._pending.pop(record.uid, None)
@@ -180,6 +183,11 @@ class Cluster:
             self.ledger.hold_until(record.uid, self._clock() + FORCED_SECONDS)
             return
         self.ledger.remove(record.uid)
+
+    def _observe_rejection(self, record: PodRecord) -> None:
+        """A node's device plugin that cannot reach the API server rejects pods all the same, and a controller makes the next one."""
+        if isinstance(record, FinishedPod) and record.rejected:
+            self.ledger.reject(record.uid)
 
     def _observe_requests(self, records: list[PodRecord]) -> None:
         """Pass each new pod's request once to the workload, which the policy fgd uses."""

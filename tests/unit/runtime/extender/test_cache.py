@@ -15,6 +15,7 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
+from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, Cluster, incomplete
@@ -581,3 +582,69 @@ def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None
                     task.cancel()
 
     asyncio.run(scenario())
+
+
+def rejected_by_its_node(uid: str = "a") -> FinishedPod:
+    raw = pod(container(mem=8), uid=uid, name=uid)
+    raw["spec"]["nodeName"] = "n"
+    message = (
+        "Allocate failed due to rpc error: code = FailedPrecondition desc = aliyun.com/gpu-mem: asked for 8 units, which is unexpected"
+    )
+    raw["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
+    record = PodReader()(raw)
+    assert isinstance(record, FinishedPod)
+    return record
+
+
+def takes(cluster: Cluster, units: int) -> bool:
+    node = cluster.ledger.node("n")
+    assert node is not None
+    return bool(node.candidates(Request((ContainerRequest(Kind.APP, 0, "main", units=units),))))
+
+
+def test_a_pod_that_its_node_rejected_holds_its_card_back_until_the_node_reports_or_a_minute_is_over() -> None:
+    """A device plugin that cannot reach the API server rejects pods all the same."""
+    clock = 0.0
+    cluster = Cluster(clock=lambda: clock)
+    cluster.replace_nodes([NodeRecord("n", inventory(16))])
+
+    def reject() -> None:
+        cluster.pod_event("ADDED", allocated_pod("a"))
+        cluster.pod_event("MODIFIED", rejected_by_its_node())
+        cluster.expire()
+
+    reject()
+    assert (takes(cluster, 8), takes(cluster, 7), free(cluster)) == (False, True, 16)
+    clock = 61.0
+    cluster.expire()
+    assert takes(cluster, 8)
+    reject()
+    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), held=Held((HeldEntry("GPU-00000000", "x", "x", 1, "orphaned"),))))
+    assert takes(cluster, 8)
+    reject()
+    assert not takes(cluster, 8)
+    # The node's own report, which it withdraws.
+    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), held=Held((), (Rejection("a", "GPU-00000000", 8, 120.0),))))
+    assert not takes(cluster, 8)
+    reject()
+    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
+    assert takes(cluster, 8)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "counts"),
+    [
+        ("UnexpectedAdmissionError", "rpc error: code = FailedPrecondition desc = aliyun.com/gpu-mem: x", True),
+        ("UnexpectedAdmissionError", "requested number of devices unavailable for aliyun.com/gpu-mem. Requested: 8, Available: 2", True),
+        ("UnexpectedAdmissionError", "rpc error: code = Unavailable desc = connection error", False),
+        ("UnexpectedAdmissionError", "rpc error: code = Aborted desc = aliyun.com/gpu-mem: x", False),
+        ("UnexpectedAdmissionError", "rpc error: code = FailedPrecondition desc = example.com/nic: x", False),
+        ("Evicted", "rpc error: code = FailedPrecondition desc = aliyun.com/gpu-mem: x", False),
+        ("UnexpectedAdmissionError", None, False),
+    ],
+)
+def test_only_what_the_cards_lack_is_a_rejection(reason: str, message: str | None, counts: bool) -> None:
+    raw = pod(container(mem=8), uid="a", name="a")
+    raw["spec"]["nodeName"] = "n"
+    raw["status"] = {"phase": "Failed", "reason": reason, "message": message}
+    assert PodReader()(raw) == FinishedPod("a", rejected=counts)
