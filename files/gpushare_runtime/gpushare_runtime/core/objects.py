@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
+from gpushare_runtime.core.bounds import MOST_TEXT
 from gpushare_runtime.core.constraints import RULES_PREFIX, Labels, labels_of
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.node_ledger import NodeRecord

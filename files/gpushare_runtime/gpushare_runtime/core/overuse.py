@@ -15,9 +15,11 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_EVICTIONS, natural, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_EVICTIONS, natural, quote, read_versioned, typed
 
 VERSION: Final = 1
+STARTS_NEVER: Final = "starts-never"
+"""The reason of a request for a pod that can only start elsewhere; the other one is the use of memory."""
 READINGS: Final = 2
 """So often in a row above its units, then a pod is reported."""
 ENDS_BELOW: Final = 0.95
@@ -83,26 +85,54 @@ class EvictionsError(ValueError):
     """A `gpushare/evictions` annotation that cannot be used; the message says what was found and expected."""
 
 
+_NUMBERS: Final = ("card", "used", "requested", "seconds")
+
+
 @dataclass(frozen=True)
 class EvictionRequest:
-    """uid: the pod's; card: NVML's index; used, requested: MiB there; seconds: for how long."""
+    """uid: the pod's; card: NVML's index; used, requested: MiB there; seconds: for how long.
+
+    reason: "" for memory above its units, or STARTS_NEVER.
+    """
 
     uid: str
     card: int
     used: int
     requested: int
     seconds: int
+    reason: str = ""
 
     @property
     def cause(self) -> str:
         """The same words as long as the request is renewed."""
+        if self.reason == STARTS_NEVER:
+            return f"it can never start with what it has of card {self.card}"
         return f"it uses more than the {self.requested} MiB of card {self.card} that it requested"
 
+    @property
+    def advice(self) -> str:
+        """What its owner can do."""
+        return "its controller creates it again" if self.reason == STARTS_NEVER else "reduce its use, or request more"
+
     def __str__(self) -> str:
+        if self.reason == STARTS_NEVER:
+            return self.cause
         return f"{self.cause}, for {self.seconds} s; now {self.used} MiB"
 
+    def fields(self) -> dict[str, object]:
+        """Its entry in the annotation."""
+        reason = {"reason": self.reason} if self.reason else {}
+        return {"uid": self.uid, **{name: getattr(self, name) for name in _NUMBERS}, **reason}
 
-_NUMBERS: Final = ("card", "used", "requested", "seconds")
+    @classmethod
+    def read(cls, entry: object, where: str) -> EvictionRequest:
+        """From such an entry. EvictionsError."""
+        uid: str = typed(entry, "uid", str, where, error=EvictionsError)
+        card, used, requested, seconds = (natural(entry, name, where, error=EvictionsError) for name in _NUMBERS)
+        reason = entry.get("reason", "") if isinstance(entry, dict) else ""
+        if reason not in ("", STARTS_NEVER):
+            raise EvictionsError(f"{where}.reason must be {STARTS_NEVER} or missing, found {quote(reason)}")
+        return cls(uid, card, used, requested, seconds, reason)
 
 
 @dataclass(frozen=True)
@@ -119,7 +149,7 @@ class Evictions:
 
     def to_json(self) -> str:
         """The annotation's value."""
-        pods = [{"uid": one.uid, **{name: getattr(one, name) for name in _NUMBERS}} for one in self.requests]
+        pods = [one.fields() for one in self.requests]
         return json.dumps({"v": VERSION, "until": self.until, "pods": pods}, separators=(",", ":"))
 
     @classmethod
@@ -129,12 +159,8 @@ class Evictions:
         pods: list[object] = typed(data, "pods", list, error=EvictionsError)
         if len(pods) > MOST_EVICTIONS:
             raise EvictionsError(f"it lists {len(pods)} pods; expected at most {MOST_EVICTIONS}")
-        found: dict[str, EvictionRequest] = {}
-        for place, entry in enumerate(pods):
-            where = f"pods[{place}]"
-            uid: str = typed(entry, "uid", str, where, error=EvictionsError)
-            found[uid] = EvictionRequest(uid, *(natural(entry, name, where, error=EvictionsError) for name in _NUMBERS))
-        return cls(tuple(found.values()), natural(data, "until", most=_LATEST, error=EvictionsError))
+        requests = [EvictionRequest.read(entry, f"pods[{place}]") for place, entry in enumerate(pods)]
+        return cls(tuple({one.uid: one for one in requests}.values()), natural(data, "until", most=_LATEST, error=EvictionsError))
 
 
 NO_EVICTIONS: Final = Evictions()

@@ -16,11 +16,12 @@ class Changes:
 
     def __init__(self) -> None:
         self.count = 0
-        self._waiting: set[asyncio.Future[Any]] = set()
+        # Woken in this order, so that a run in virtual time repeats itself.
+        self._waiting: dict[asyncio.Future[Any], None] = {}
 
     def notify(self) -> None:
         self.count += 1
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for future in waiting:
             _wake(future)
 
@@ -39,14 +40,14 @@ async def any_after(*watched: tuple[Changes, int], timeout: float | None = None)
     future: asyncio.Future[Any] = loop.create_future()
     timer = loop.call_later(timeout, _wake, future) if timeout is not None else None
     for changes, _ in watched:
-        changes._waiting.add(future)
+        changes._waiting[future] = None
     try:
         await future
     finally:
         if timer is not None:
             timer.cancel()
         for changes, _ in watched:
-            changes._waiting.discard(future)
+            changes._waiting.pop(future, None)
 
 
 def _wake(future: asyncio.Future[Any]) -> None:

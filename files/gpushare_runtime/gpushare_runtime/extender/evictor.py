@@ -65,7 +65,7 @@ def rejected(pod: AllocatedPod, node: str, request: EvictionRequest) -> str:
         return f"it is on node {pod.node}, and node {node} requests it"
     if pod.mirror:
         return "it is a static pod, which kubelet would start again"
-    if pod.whole:
+    if pod.whole and request.reason == "":
         return "it has whole cards, which it shares with nobody"
     if pod.allocation is not None and request.card not in pod.allocation.by_card:
         return f"it has nothing of card {request.card}"
@@ -158,11 +158,9 @@ class Evictor:
             return
         self._results[EVICTED] += 1
         log.warning("evicted pod %s on node %s: %s", name, pod.node, request)
-        self._emit(pod, protocol.EVENT_EVICTED, f"It is evicted, because {request}; reduce its use, or request more")
+        self._emit(pod, protocol.EVENT_EVICTED, f"It is evicted, because {request}; {request.advice}")
 
     def families(self) -> Iterator[Metric]:
         """Its metrics."""
         values = [(self._results[result], {"result": result}) for result in RESULTS]
-        yield family(
-            "gpushare_extender_evictions_total", "counter", "Evictions of pods that used more than their units, by result.", values
-        )
+        yield family("gpushare_extender_evictions_total", "counter", "Evictions that nodes requested, by result.", values)

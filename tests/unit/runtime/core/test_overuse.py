@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.bounds import MOST_EVICTIONS
-from gpushare_runtime.core.overuse import ENDS_BELOW, NO_EVICTIONS, READINGS, EvictionRequest, Evictions, EvictionsError, Overuse
+from gpushare_runtime.core.overuse import (
+    ENDS_BELOW,
+    NO_EVICTIONS,
+    READINGS,
+    STARTS_NEVER,
+    EvictionRequest,
+    Evictions,
+    EvictionsError,
+    Overuse,
+)
 
 KEY = ("pod", "card")
 DUE = 1000
@@ -84,10 +93,18 @@ def changed(old: str, new: str) -> str:
     return f'{{"v":1,"until":7,"pods":[{ENTRY},{ENTRY.replace(old, new)}]}}'
 
 
+def test_a_request_for_a_pod_that_starts_never_says_so() -> None:
+    request = EvictionRequest("u", 3, 0, 0, 0, STARTS_NEVER)
+    assert Evictions.from_json(Evictions((request,), 7).to_json()) == Evictions((request,), 7)
+    assert str(request) == request.cause == "it can never start with what it has of card 3"
+    assert request.advice == "its controller creates it again"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "not JSON"),
+        (changed(',"seconds":60', ',"seconds":60,"reason":"x"'), r"pods\[1\].reason must be starts-never or missing, found 'x'"),
         ('{"v":2}', "version 2 is not known"),
         ('{"v":1,"until":7}', "pods must be list, found None"),
         ('{"v":1,"until":7,"pods":{}}', "pods must be list"),
@@ -112,7 +129,9 @@ def test_requests_that_cannot_be_read_are_none(text: str, said: str) -> None:
 
 
 VALUES = st.sampled_from([0, -1, 1, 60, 2**31 - 1, 2**31, 2**70, 1.5, True, None, "", "u", "\x1b", "x" * 600, [], {}])
-ENTRIES = st.fixed_dictionaries({}, optional=dict.fromkeys(("uid", "card", "used", "requested", "seconds", "other"), VALUES)) | VALUES
+ENTRIES = (
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("uid", "card", "used", "requested", "seconds", "reason", "other"), VALUES)) | VALUES
+)
 ANNOTATIONS = (
     st.fixed_dictionaries(
         {"v": st.sampled_from([1, 1, 1, 2, "1", None])},

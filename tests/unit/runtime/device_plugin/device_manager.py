@@ -38,6 +38,10 @@ class StartError(Exception):
     """The container is not started; kubelet tries again later."""
 
 
+class Panic(Exception):
+    """kubelet ends. What was allocated is in its checkpoint."""
+
+
 class DeviceManager:
     """given[pod UID][container][resource] are ids; active: UIDs of the pods that kubelet still counts.
 
@@ -79,9 +83,12 @@ class DeviceManager:
         """One container; what earlier init containers of the same pod have is reused first."""
         uid, name = pod["metadata"]["uid"], container["name"]
         self._reuse = {uid: self._reuse.get(uid, {})}
-        reuse = self._reuse[uid]
-        environment = await self._container(uid, container, reuse)
+        environment = await self._container(uid, container, self._reuse[uid])
         got = self.given.get(uid, {}).get(name, {})
+        if got and uid not in self._reuse:
+            # The source writes to the entry that the other pod's call has removed: "assignment to entry in nil map".
+            raise Panic(f"another pod's Allocate began before that of {uid} ended")
+        reuse = self._reuse.get(uid, {})
         init = any(name == other["name"] for other in pod["spec"].get("initContainers", []))
         for resource, ids in got.items():
             if init and container.get("restartPolicy") != "Always":

@@ -19,7 +19,7 @@ from gpushare_runtime.device_plugin.publish.node_annotations import NodePublishe
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
 from unit.runtime.device_plugin.test_plugin import running
-from unit.runtime.device_plugin.test_pod_limits import admitted
+from unit.runtime.device_plugin.test_pod_limits import admitted, reported
 from unit.runtime.device_plugin.test_pod_memory import uses
 from unit.runtime.kube.fake_api import fail, status, until
 
@@ -228,3 +228,23 @@ async def _course(chance: random.Random) -> None:
         await until(lambda: requested(it, pods[greedy]))
         for uid, pod in pods.items():
             assert uid == greedy or requested(it, pod) is None
+
+
+@running
+async def test_a_pod_that_starts_never_is_requested_unless_something_of_it_runs() -> None:
+    async with world(16 * GIB, **EVICT) as it:
+        await it.registered()
+        pod = memory(it.inventory, 0, 4)
+        it.plugin.node.allocator.starts_never[await admitted(it, pod)] = 0
+        await until(lambda: requested(it, pod))
+        found = requested(it, pod)
+        assert found is not None
+        assert (found.card, found.reason) == (0, "starts-never")
+        await reported(it, pod)
+        await until(lambda: requested(it, pod) is None)
+    async with world(16 * GIB, overuse="report") as it:
+        await it.registered()
+        other = memory(it.inventory, 0, 4)
+        it.plugin.node.allocator.starts_never[await admitted(it, other)] = 0
+        await asyncio.sleep(0.2)
+        assert requested(it, other) is None

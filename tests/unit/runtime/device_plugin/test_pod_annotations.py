@@ -492,3 +492,19 @@ def test_what_all_pods_meet_alike_is_one_line(caplog: pytest.LogCaptureFixture) 
     play(story)
     warnings = [record for record in caplog.records if record.levelname == "WARNING" and "cannot be marked" in record.message]
     assert len(warnings) == 1
+
+
+def test_a_container_that_has_other_ids_without_any_word_of_the_api_server_is_corrected() -> None:
+    """As after a lost record, when it has been started again somewhere else."""
+
+    async def story(world: World) -> None:
+        raw = memory(NODE, 1, 4, name="a", phase="Running")
+        pod = await world.see(raw)
+        await world.record(got(pod, "main", 1, 4))
+        [marked] = world.patches
+        await world.see({**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **_of(marked)}}})
+        await world.record()
+        await world.record(got(pod, "main", 0, 4))
+        assert _of(world.patches[-1])["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+    play(story)

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck, Difference, PodResourcesError, Reported, differences, entries_of
+from gpushare_runtime.device_plugin.kubelet.podresources import (
+    CrossCheck,
+    Difference,
+    PodResourcesError,
+    Reported,
+    differences,
+    entries_of,
+    twice,
+)
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
@@ -330,3 +338,14 @@ async def test_while_the_checkpoint_cannot_be_read_kubelets_word_stands_in() -> 
         manager.write()
         await until(lambda: it.plugin._checkpoint.entries == it.plugin.node.usage.entries)
         assert len(it.plugin.node.usage.entries) == 2
+
+
+def test_ids_that_two_pods_have_by_kubelets_record_are_found() -> None:
+    pods = PodTable()
+    pods.replace([parse_local_pod(memory(None, 0, 2, name=name, uid=name)) for name in "abc"])
+    ids = frozenset({"GPU-0-_-0", "GPU-0-_-1"})
+    listed = [CheckpointEntry(uid, "main", "aliyun.com/gpu-mem", ids) for uid in ("a", "b", "unknown")]
+    # An init container's.
+    listed.append(CheckpointEntry("a", "first", "aliyun.com/gpu-mem", ids))
+    listed.append(CheckpointEntry("c", "main", "aliyun.com/gpu-mem", frozenset({"GPU-0-_-3"})))
+    assert list(twice(listed, pods)) == [("aliyun.com/gpu-mem", "default/a", "default/b")]

@@ -14,6 +14,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
 from gpushare_runtime.device_plugin.node.allocator import LIFETIME, AllocationRejected
 from gpushare_runtime.device_plugin.node.devices import is_cordoned
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
@@ -804,3 +805,34 @@ def test_an_init_container_that_only_podresources_leaves_out_starts_with_what_it
     assert not bare.allocator.may_start(MEMORY, first)
     with pytest.raises(AllocationRejected, match=f"are those of container main of {bare.usage.pod_name(uid)}"):
         bare.allocator.may_start(MEMORY, set(sorted(ids_of(node, pod))[:3]))
+
+
+def test_an_unknown_container_gets_the_shape_that_all_known_ones_of_its_size_want() -> None:
+    """As when kubelet starts a container anew whose pod cannot be told from others."""
+    cards = inventory(16, 16)
+    node = Node(cards)
+    pod = node.see(bound(cards, {0: {0: 4, 1: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"}))
+    node.state.pending.reject(node.state.pods.get(pod["metadata"]["uid"]))  # type: ignore[arg-type]
+    assert node.state.pending.cards_per_pod(MEMORY, 8, None) == 2
+    node.see(memory(cards, 0, 8))
+    assert node.state.pending.cards_per_pod(MEMORY, 8, None) == 1
+
+
+def test_a_start_that_can_never_succeed_is_remembered_until_it_does_or_its_pod_is_gone() -> None:
+    cards = inventory(16, 16)
+    node = Node(cards)
+    ids = [f"GPU-00000000-_-{slot}" for slot in range(8)]
+    pod = bound(cards, {0: {0: 4, 1: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"})
+    # The plugin saw it too late.
+    node.state.allocator.allocate(MEMORY, ids)
+    node.see(pod)
+    uid = pod["metadata"]["uid"]
+    node.state.usage.set_checkpoint((CheckpointEntry(uid, "main", MEMORY, frozenset(ids)),))
+    with pytest.raises(AllocationRejected, match="has units of 1 cards, it needs 2 cards"):
+        node.state.allocator.may_start(MEMORY, ids)
+    assert node.state.allocator.starts_never == {uid: 0}
+    node.state.pods.event("DELETED", parse_local_pod(pod))
+    other = node.see(memory(cards, 1, 2))
+    node.admit(other)
+    node.state.allocator.may_start(MEMORY, node.manager.given[other["metadata"]["uid"]]["main"][MEMORY])
+    assert node.state.allocator.starts_never == {}

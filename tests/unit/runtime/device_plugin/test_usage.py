@@ -105,7 +105,10 @@ def test_what_processes_hold_stays_held(how: str) -> None:
     elif how == "gone from the API":
         case.pods.event("DELETED", parse_local_pod(pod))
     elif how == "offered again":
+        # Of a pod that the API server shows as active that says nothing, as long as the API server is heard.
         case.usage.observe_available(MEMORY, {"GPU-00000000-_-1"})
+        case.heard = False
+        case.wait(WATCH_GRACE)
     else:
         case.pods.event("MODIFIED", parse_local_pod({**pod, "status": {"phase": "Failed"}}))
     assert case.release() == {"a", "b"}
@@ -365,6 +368,9 @@ def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_coun
     case.live = {"a"}
     case.record(entry("a", 0))
     case.usage.observe_available(MEMORY, units(0))
+    case.heard = False
+    case.wait(WATCH_GRACE)
+    case.release()
     assert case.usage.dropped_by_kubelet() == {"a"}
     case.record(entry("a", 0))
     assert case.usage.dropped_by_kubelet() == {"a"}
@@ -375,7 +381,7 @@ def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_coun
 
 def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_are_offered() -> None:
     case = Case()
-    case.add("a")
+    case.add("a", "Succeeded")
     case.record(entry("a", 0))
     case.usage.observe_available(CARDS, units(0))
     case.usage.observe_available(MEMORY, units(1))
@@ -859,3 +865,61 @@ def test_of_a_lost_record_only_what_no_other_container_has_is_a_containers_own()
     case.record(entry("a", 0, 1, container="first"), entry("a", 0, 1), entry("a", 5, container="side"))
     case.record()
     assert (case.former_ids("a"), case.usage.former_ids(("a", "side", MEMORY))) == (set(), units(5))
+
+
+@pytest.mark.parametrize(("phase", "patience"), [("Running", WATCH_GRACE), ("Pending", 90.0)])
+def test_an_offer_ends_an_active_pod_only_when_the_api_server_has_been_silent(phase: str, patience: float) -> None:
+    """A pod that waits for its image has no process that would show that it lives."""
+    for heard in (True, False):
+        case = Case()
+        case.add("a", phase)
+        case.record(entry("a", 0))
+        case.heard = heard
+        case.usage.observe_available(MEMORY, units(0))
+        case.wait(patience - 0.1)
+        assert case.release() == {"a"}
+        assert case.usage.recorded_ids("a", MEMORY) == units(0)
+        case.wait(0.1)
+        assert case.release() == ({"a"} if heard or phase == "Pending" else set())
+        assert (case.usage.recorded_ids("a", MEMORY) == units(0)) is heard
+
+
+def test_an_offer_of_before_says_nothing_of_what_was_listed_or_granted_since() -> None:
+    case = Case()
+    pod = case.add("a")
+    before = case.usage.moment
+    case.record(entry("a", 0))
+    case.usage.record_grant(MEMORY, units(1), None)
+    case.delete(pod)
+    case.usage.observe_available(MEMORY, units(0, 1), before)
+    assert case.usage.dropped_by_kubelet() == set()
+    assert case.usage.counted_ids(MEMORY) == units(0, 1)
+    case.usage.observe_available(MEMORY, units(0, 1))
+    assert case.usage.dropped_by_kubelet() == {"a"}
+    assert case.usage.counted_ids(MEMORY) == frozenset()
+
+
+def test_ids_that_kubelets_record_has_twice_are_of_the_pod_that_had_them_first() -> None:
+    case = Case()
+    for uid in "abc":
+        case.add(uid)
+    case.record(entry("a", 0, 1))
+    case.record(entry("a", 0, 1), entry("b", 1, 2), entry("c", 0, 1))
+    twice = {uid: case.usage.recorded_twice((uid, "main", MEMORY)) for uid in "abc"}
+    # Of the same ids nobody can tell whose start kubelet asks about.
+    assert twice == {"a": "c", "b": "a", "c": "a"}
+    case.pods.event("MODIFIED", parse_local_pod(memory(NODE, 0, 2, uid="a", name="a", phase="Succeeded")))
+    assert case.usage.recorded_twice(("b", "main", MEMORY)) is None
+
+
+def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids() -> None:
+    for running, kept in ((frozenset({"main"}), units(0, 3)), (frozenset(), units(3)), (None, units(0, 3))):
+        case = Case()
+        case.add("a")
+        case.live = {"a"}
+        case.usage.running = lambda _, names=running: names  # type: ignore[misc]
+        case.record(entry("a", 0), entry("a", 5, container="side"))
+        case.record(entry("a", 5, container="side"))
+        case.record(entry("a", 3), entry("a", 5, container="side"))
+        case.release()
+        assert case.usage.ids_of(MEMORY, ["GPU-00000000"]) == kept | units(5)

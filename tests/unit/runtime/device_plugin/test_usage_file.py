@@ -314,3 +314,19 @@ def test_a_trouble_with_writing_is_said_again_when_it_was_over(tmp_path: Path, c
 def test_without_a_word_it_is_the_boot_that_the_kernel_names(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     assert json.loads(StateFile(tmp_path / "held.json", node_state())._render(CARDS))["boot"] == boot[:36]
+
+
+def test_what_a_running_container_keeps_beside_its_record_is_known_again(tmp_path: Path) -> None:
+    before, first, anew = node_state(), frozenset({"GPU-1-_-0"}), frozenset({"GPU-2-_-0"})
+    before.usage.running = lambda _: None
+    file = state(tmp_path, before)
+    for entries in ((CheckpointEntry("a", "main", MEMORY, first),), (), (CheckpointEntry("a", "main", MEMORY, anew),)):
+        before.usage.set_checkpoint(entries)
+    file._write(file._render(CARDS))
+    after = node_state()
+    state(tmp_path, after).load()
+    after.usage.set_checkpoint((CheckpointEntry("a", "main", MEMORY, anew),))
+    assert after.usage.memory_of("a") == {"GPU-1": 1, "GPU-2": 1}
+    other = node_state()
+    state(tmp_path, other, boot="two").load()
+    assert other.usage.kept == {}

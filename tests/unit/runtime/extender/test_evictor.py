@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from gpushare_runtime.core.objects import PodReader, read_node
-from gpushare_runtime.core.overuse import EvictionRequest, Evictions
+from gpushare_runtime.core.overuse import STARTS_NEVER, EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.extender import evictor as subject
@@ -357,3 +357,9 @@ def test_only_the_leader_evicts(tmp_path: Path) -> None:
         await until(lambda: api.asked)
 
     asyncio.run(running(world, tmp_path, Answers(), body))
+
+
+def test_a_pod_with_whole_cards_that_starts_never_is_evicted() -> None:
+    world = World(allocated_pod("whole", whole(1), on(0, 16)))
+    world.ask(replace(request("whole"), reason=STARTS_NEVER))
+    assert world.due() == ["whole"]

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,10 +66,12 @@ class StateFile:
                 return
             # Parse all of it before any part is used.
             unit, cards = str(data.get("unit", "")), _cards(data.get("cards"))
-            snapshot, names = _usage(data["pods"]) if data["boot"] == self._boot else ({}, {})
+            same = data["boot"] == self._boot
+            snapshot, names = _usage(data["pods"]) if same else ({}, {})
+            kept = _kept(data.get("kept", [])) if same else {}
             # A release without these fields did not know.
             limited, limited_cards = _pairs(data.get("limited", {})), {str(card) for card in data.get("limited_cards", [])}
-            exempt = _pairs(data.get("exempt", {})) if data["boot"] == self._boot else set()
+            exempt = _pairs(data.get("exempt", {})) if same else set()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not a file of this plugin (%r): the plugin replaces it", self.path, error)
             return
@@ -82,7 +84,7 @@ class StateFile:
         self._node.limited |= limited
         self._node.limited_cards |= limited_cards
         self._node.exempt |= exempt
-        self._node.usage.restore(snapshot, names)
+        self._node.usage.restore(snapshot, names, kept)
 
     async def run(self) -> NoReturn:
         """Keep the file up to date. Never returns; cancel it."""
@@ -102,7 +104,8 @@ class StateFile:
         names, used = self._node.usage.names(), self._node.usage.snapshot()
         # Most changes of the node's state do not concern the file.
         limits = (frozenset(self._node.limited), frozenset(self._node.limited_cards), frozenset(self._node.exempt))
-        if (state := (names, used, inventory, limits)) == self._rendered[0]:
+        kept = dict(self._node.usage.kept)
+        if (state := (names, used, inventory, limits, kept)) == self._rendered[0]:
             return self._rendered[1]
         # Each change affects few of thousands of ids.
         self._texts = {key: self._text(key, ids) for key, ids in used.items()}
@@ -122,6 +125,8 @@ class StateFile:
                 "limited": _by_pod(self._node.limited),
                 "limited_cards": sorted(self._node.limited_cards),
                 "exempt": _by_pod(self._node.exempt),
+                # What running containers have although kubelet's record has other ids for them.
+                **({"kept": [[*key, sorted(usage.ids), container] for key, (usage, container) in sorted(kept.items())]} if kept else {}),
             }
         )
         self._rendered = state, text
@@ -166,6 +171,13 @@ def _by_pod(pairs: Set[tuple[str, str]]) -> dict[str, list[str]]:
     for uid, card in sorted(pairs):
         found.setdefault(uid, []).append(card)
     return found
+
+
+def _kept(entries: Sequence[Any]) -> dict[DeviceKey, tuple[frozenset[str], str | None]]:
+    return {
+        (str(uid), str(container), str(resource)): (frozenset(map(str, ids)), None if container_id is None else str(container_id))
+        for uid, container, resource, ids, container_id in entries
+    }
 
 
 def _usage(pods: Mapping[str, Any]) -> tuple[dict[DeviceKey, frozenset[str]], dict[str, str]]:

@@ -97,6 +97,20 @@ def differences(entries: Iterable[CheckpointEntry], reported: Reported, pods: Po
             yield Difference(name, container, resource, frozenset().union(*known), frozenset())
 
 
+def twice(entries: Iterable[CheckpointEntry], pods: PodTable) -> Iterator[tuple[str, str, str]]:
+    """(resource, pod, pod) for which kubelet's record has the same id. Of one pod containers pass ids on."""
+    owners: dict[tuple[str, str], str] = {}
+    found: set[tuple[str, str, str]] = set()
+    for entry in entries:
+        pod = pods.get(entry.pod)
+        for device_id in entry.ids if pod is not None and pod.active else ():
+            owner = owners.setdefault((entry.resource, device_id), entry.pod)
+            if owner != entry.pod:
+                one, other = sorted((str(pods.get(owner)), str(pod)))
+                found.add((entry.resource, one, other))
+    yield from sorted(found)
+
+
 def entries_of(reported: Reported, pods: PodTable, before: Iterable[CheckpointEntry]) -> tuple[CheckpointEntry, ...]:
     """The entries of a checkpoint with what podresources lists for known pods; init containers keep their entries of `before`."""
     uids: dict[str, str] = {str(pod): pod.uid for pod in pods if not pod.finished}
@@ -147,6 +161,7 @@ class CrossCheck:
         self._scale = scale
         self._seen: frozenset[Difference] = frozenset()
         self._logged: frozenset[Difference] = frozenset()
+        self._twice: frozenset[tuple[str, str, str]] = frozenset()
         self._problem = ""
 
     async def run(self) -> NoReturn:
@@ -173,6 +188,7 @@ class CrossCheck:
         if self._checkpoint.problem:
             self._use(reported)
             return _ALONE_SECONDS
+        self._log_twice(frozenset(twice(self._node.usage.entries, self._node.pods)))
         found = frozenset(differences(self._node.usage.entries, reported, self._node.pods))
         self._log(found & self._seen)
         self._seen = found
@@ -184,6 +200,12 @@ class CrossCheck:
         if set(entries) != set(usage.entries):
             log.info("kubelet's podresources API lists ids of %d containers, while its checkpoint cannot be read", len(entries))
             usage.set_checkpoint(entries)
+
+    def _log_twice(self, found: frozenset[tuple[str, str, str]]) -> None:
+        for resource, one, other in sorted(found - self._twice):
+            self._counters.checkpoint_mismatches += 1
+            log.error("kubelet's checkpoint has the same ids of %s for pods %s and %s: delete the one created later", resource, one, other)
+        self._twice = found
 
     def _log(self, lasting: frozenset[Difference]) -> None:
         """lasting: found twice in a row."""

@@ -24,13 +24,14 @@ import grpc
 import grpc.aio
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon.sync import Changes
+from gpushare_runtime.daemon.sync import Changes, any_after
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.allocator import AllocateResult, AllocationRejected
 from gpushare_runtime.device_plugin.node.messages import card_name
 from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turn
 
 _UNLIMITED: Final = -1
 # kubelet's requests contain every free id, which exceeds gRPC's default of 4 MiB on large nodes.
@@ -104,6 +105,10 @@ log = logging.getLogger(__name__)
 
 # kubelet admits no other pod of the node while it waits for a response.
 POD_WAIT_SECONDS: Final = 0.5
+_OVERTAKEN: Final = (
+    "kubelet requests devices for several pods at once, as it does after its checkpoint was lost, and would end if all succeeded; "
+    "it will retry the start of a container"
+)
 # Between two requests for one pod (preference, Allocate, then its next container). kubelet takes a hundredth of this.
 _NEXT_REQUEST_SECONDS: Final = 0.1
 
@@ -204,12 +209,18 @@ class ResourceService(DevicePluginServicer):
     async def _prefer(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
         responses, started = [], time.monotonic()
         for of in request.container_requests:
-            size = of.allocation_size
-            await self._wait_for_pod(size, started + POD_WAIT_SECONDS)
+            size, moment, turn = of.allocation_size, self._node.usage.moment, self._node.turns.begin(self.resource)
             try:
-                ids, pending = self._node.allocator.prefer(self.resource, of.available_deviceIDs, of.must_include_deviceIDs, size)
+                await self._wait_for_pod(size, turn, started + POD_WAIT_SECONDS)
+                if turn.overtaken:
+                    await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
+                ids, pending = self._node.allocator.prefer(self.resource, of.available_deviceIDs, of.must_include_deviceIDs, size, moment)
+                turn.ids = frozenset(ids)
             except AllocationRejected as rejection:
                 await self._reject(context, rejection)
+            finally:
+                if not turn.ids:
+                    self._node.turns.end(turn)
             if pending is None:
                 log.warning("%s: kubelet requests %d ids for a pod that is not known here; choosing a card for it", self.resource, size)
             log.debug("%s: %d ids preferred for %s in %.1f ms", self.resource, len(ids), pending, (time.monotonic() - started) * 1000)
@@ -217,16 +228,27 @@ class ResourceService(DevicePluginServicer):
         self._counters.observe("GetPreferredAllocation", time.monotonic() - started)
         return pb.PreferredAllocationResponse(container_responses=responses)
 
-    async def _wait_for_pod(self, size: int, deadline: float) -> None:
-        """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin."""
-        changes = self._node.changes
-        while True:
+    async def _wait_for_pod(self, size: int, turn: Turn, deadline: float) -> None:
+        """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin.
+
+        A container that starts without a record waits as well, but for other containers' requests: one that comes overtakes it.
+        """
+        changes, turns = self._node.changes, self._node.turns.changes
+        quiet = time.monotonic() + QUIET_SECONDS
+        while not turn.overtaken:
             self._refresh()
-            seen = changes.count
-            if self._node.pending.match(self.resource, size) is not None:
+            seen = (changes, changes.count), (turns, turns.count)
+            known = self._node.pending.match(self.resource, size) is not None
+            if known and not turn.crowded:
                 return
-            if not await changes.after(seen, max(0.0, deadline - time.monotonic())):
+            ends = quiet if known or self._starts_again(size) else deadline
+            if time.monotonic() >= ends:
                 return
+            await any_after(*seen, timeout=ends - time.monotonic())
+
+    def _starts_again(self, size: int) -> bool:
+        """Whether the request can be of a container whose record kubelet has lost."""
+        return self._node.usage.any_record_lost(self.resource) and self._node.pending.match(self.resource, size, late=True) is not None
 
     async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
         with self._request():
@@ -236,10 +258,15 @@ class ResourceService(DevicePluginServicer):
         responses, started = [], time.monotonic()
         self._refresh()
         for of in request.container_requests:
+            turn = self._node.turns.resume(self.resource, frozenset(of.devices_ids))
             try:
+                if turn.overtaken:
+                    await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
                 result = self._node.allocator.allocate(self.resource, of.devices_ids)
             except AllocationRejected as rejection:
                 await self._reject(context, rejection)
+            finally:
+                self._node.turns.end(turn)
             self._report(result, len(of.devices_ids))
             responses.append(self._response(result))
         self._counters.observe("Allocate", time.monotonic() - started)
@@ -266,10 +293,11 @@ class ResourceService(DevicePluginServicer):
         pod = f"pod {result.container}" if result.container else "a pod"
         log.warning("%s: %d ids of %s for %s, %s", self.resource, size, cards, pod, why)
 
-    async def _reject(self, context: _Context, rejection: AllocationRejected) -> NoReturn:
+    async def _reject(self, context: _Context, rejection: AllocationRejected, code: Any = grpc.StatusCode.FAILED_PRECONDITION) -> NoReturn:
+        """The extender holds a card back for the default code, see core/objects.py."""
         self._counters.rejections += 1
         log.warning("rejected: %s", rejection)
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(rejection))
+        await context.abort(code, str(rejection))
         raise AssertionError("abort returned")
 
     async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: _Context) -> pb.PreStartContainerResponse:

@@ -150,6 +150,8 @@ class Allocator:
     """Resource → ids that the plugin preferred → the container that they were for."""
     shares: OrderedDict[frozenset[str], int] = field(default_factory=OrderedDict)
     """Ids of memory → per cent of the card's compute in the environment that their container got, with MPS."""
+    starts_never: dict[str, int] = field(default_factory=dict)
+    """UID of a pod whose container cannot start with what it got → a card of it (NVML index)."""
 
     def release_terminated(self) -> None:
         """Release the ids of terminated pods without a process. Scans processes if there are terminated pods."""
@@ -158,15 +160,15 @@ class Allocator:
     # GetPreferredAllocation.
 
     def prefer(
-        self, resource: str, available: Collection[str], must_include: Collection[str], size: int
+        self, resource: str, available: Collection[str], must_include: Collection[str], size: int, moment: int | None = None
     ) -> tuple[list[str], PendingContainer | None]:
         """The ids that kubelet should allocate, and the container that the request seems to be for.
 
         AllocationRejected if the cards lack them. available: all ids that kubelet has free, with `must_include`, which kubelet kept
-        from an init container of the same pod.
+        from an init container of the same pod. moment: the usage's, when the request came; None for now.
         """
         free, required = set(available), set(must_include)
-        self.usage.observe_available(resource, free.difference(required) if required else free)
+        self.usage.observe_available(resource, free.difference(required) if required else free, moment)
         doubtful = self.usage.terminated_pods()
         container = self.pending.match(resource, size) or self.pending.match(resource, size, late=True)
         ids, candidates = self.candidates.choose(resource, free, required, size, container)
@@ -219,7 +221,7 @@ class Allocator:
         units: dict[Card, int] = {}
         for i in ids:
             units[known[i]] = units.get(known[i], 0) + 1
-        needed = container.devices.cards_per_pod if container else 1
+        needed = self.pending.cards_per_pod(resource, len(ids), container)
         if resource == protocol.RESOURCE_MEMORY and (len(units) != needed or len(set(units.values())) != 1):
             parts = ", ".join(f"{units[card]} of {card_name(card)}" for card in sorted(units, key=lambda c: c.index))
             needs = "one card" if needed == 1 else f"the same on each of {needed} cards"
@@ -234,6 +236,8 @@ class Allocator:
             why = unavailable(resource, card, users, self.usage.pod_name)
             if why:
                 return f"{card_name(card)} {why}"
+        if uid := self.usage.allocated_to_others(resource, ids, container):
+            return f"kubelet gives ids that {self.usage.pod_name(uid)} has"
         return self._used_by_others(resource, ids, {container.key} if container else set())
 
     # PreStartContainer.
@@ -252,8 +256,21 @@ class Allocator:
             if card.health != HEALTHY:
                 raise AllocationRejected(f"{resource}: {card_name(card)} is not usable ({card.health}); {_RETRIES}")
         recorded = [key for key in owners if not usage.released(key[0])]
-        self._check_cards(resource, cards, recorded)
-        self._check_share(resource, given, recorded)
+        for key in owners:
+            if other := usage.recorded_twice(key):
+                names = f"{usage.pod_name(key[0])} and {usage.pod_name(other)}"
+                raise AllocationRejected(
+                    f"{resource}: kubelet's record has the same ids for {names}; delete the one that was created later"
+                )
+        uids = {key[0] for key in recorded}
+        try:
+            self._check_cards(resource, cards, recorded)
+            self._check_share(resource, given, recorded)
+        except AllocationRejected:
+            self.starts_never.update(dict.fromkeys(uids, cards[0].index) if cards else {})
+            raise
+        for uid in uids.union(uid for uid in self.starts_never if self.pods.get(uid) is None):
+            self.starts_never.pop(uid, None)
         if self._used_by_others(resource, given, recorded) and doubtful:
             self.release_terminated()
             recorded = [key for key in recorded if key in usage.snapshot()]

@@ -158,7 +158,9 @@ class Candidates:
             if chosen is not None:
                 return chosen, []
         candidates = self._candidates(resource, free, must_include, container)
-        return choose_units(candidates, size, must_include, planned, container.devices.cards_per_pod if container else 1, room), candidates
+        return choose_units(
+            candidates, size, must_include, planned, self.pending.cards_per_pod(resource, size, container), room
+        ), candidates
 
     def as_planned(self, resource: str, ids: Collection[str], container: PendingContainer | None) -> bool:
         """Whether these ids are of exactly the cards that the container should get."""
@@ -200,7 +202,8 @@ class Candidates:
         """only: these cards (index), without what ranks them among others; () for all cards."""
         users = self.usage.card_users()
         former = self._former_ids(container)
-        taken = frozenset().union(*self.usage.still_in_use(resource).values()).difference(former, must_include)
+        # kubelet may offer what it has just given: it computes what is free, then lets other workers go on while it asks.
+        taken = self.usage.counted_ids(resource).union(*self.usage.still_in_use(resource).values()).difference(former, must_include)
         reserved = {} if only else self._reserved_for_others(container)
         allowed = None if only else self._allowed(container)
         # Ids that kubelet has free, of memory that a container has whose ids are another card's.

@@ -71,6 +71,19 @@ class PendingContainers:
             allocated.add(found.key)
         return None
 
+    def cards_per_pod(self, resource: str, size: int, container: PendingContainer | None) -> int:
+        """Of how many cards the container gets the same: if it is unknown, as all containers want it that lack such ids."""
+        if container is not None:
+            return container.devices.cards_per_pod
+        allocated = self.usage.allocated()
+        shapes = {
+            of.cards_per_pod
+            for pod in self.pods
+            for of in pod.container_devices
+            if pod.active and (of.resource, of.size) == (resource, size) and (pod.uid, of.container, resource) not in allocated
+        }
+        return shapes.pop() if len(shapes) == 1 else 1
+
     def reject(self, pod: LocalPod) -> None:
         """kubelet fails this pod and requests nothing more for it."""
         self.rejected = {other.uid for other in self.pods if other.uid in self.rejected or other.uid == pod.uid}

@@ -12,6 +12,7 @@ from gpushare_runtime.device_plugin.node.candidates import Candidates
 from gpushare_runtime.device_plugin.node.devices import Devices
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.pending import PendingContainers
+from gpushare_runtime.device_plugin.node.turns import Turns
 from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 
@@ -39,7 +40,9 @@ class NodeState:
         """(pod UID, card UUID) of the pods that started before the driver limited the card."""
         self.unasked: set[str] = set()
         """The resources with which kubelet starts containers without asking the plugin, because it has lost a record."""
+        self.turns = Turns(clock)
         self.usage = Usage(pods, clock)
+        self.usage.running = lambda uid: processes.containers(uid)
         self.devices = Devices(self.usage, strategy)
         self.pending = PendingContainers(pods, self.usage, processes)
         self.candidates = Candidates(pods, self.devices, self.usage, self.pending, processes)

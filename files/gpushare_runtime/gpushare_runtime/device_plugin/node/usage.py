@@ -29,6 +29,8 @@ _BURST: Final = 2.0
 START_GRACE: Final = 2.0
 # The runtime creates a container between kubelet's PreStartContainer and the first process.
 _CREATION_SECONDS: Final = 30.0
+# The API server sends each watch a bookmark about every minute.
+_SILENCE: Final = 90.0
 
 
 class Processes(Protocol):
@@ -49,15 +51,17 @@ class UnconfirmedAllocation:
     ids: frozenset[str]
     container: PendingContainer | None
     at: float
+    moment: int
 
 
 @dataclass(frozen=True)
 class ContainerUsage:
-    """The ids of one resource that one container has. card_uuids: those that the ids name."""
+    """The ids of one resource that one container has. card_uuids: those that the ids name; moment: when they were listed."""
 
     ids: frozenset[str]
     card_uuids: Set[str]
     listed: bool = True  # by kubelet's checkpoint
+    moment: int = 0
     index: int | None = None  # of the card that another device plugin gave it, whatever its ids
 
 
@@ -66,10 +70,12 @@ class PodState:
     """What is known about the end of a pod in the table. Times are of the usage's clock."""
 
     seen_at: float  # in kubelet's checkpoint for the first time
+    version: int = 0  # the moment when its ids changed last
     name: str = ""  # namespace/name; "" before the watch showed the pod
     dropped_at: float | None = None  # kubelet's checkpoint no longer lists something that it listed
     record_lost: bool = False  # kubelet lost its record, and did not forget the pod
     freed: bool = False  # kubelet reported some of its ids as available
+    offered_at: float | None = None  # the same, although the API server shows it as active
     missing_since: float | None = None  # the API server should have reported it by then, and did not
     terminated_at: float | None = None  # kubelet or the API server no longer counts it
     alive: bool = False  # it had a process at the last scan
@@ -88,25 +94,35 @@ class CardUsers:
 
 
 class Usage:
-    """The table. Used from one event loop only. entries: kubelet's checkpoint as last read."""
+    """The table. Used from one event loop only. entries: kubelet's checkpoint as last read; moment: counts what was granted or listed.
+
+    kept: (pod UID, container, resource) → ids that a running container has although kubelet's record lists others, and its container ID
+    (None if unknown). kubelet allocates anew for a running container if it is resized in place after its record was lost.
+    """
 
     def __init__(self, pods: PodTable, clock: Callable[[], float]) -> None:
         self.entries: tuple[CheckpointEntry, ...] = ()
         self.changes = pods.changes
         self.cards_by_index: Callable[[], Mapping[int, Card]] = dict
         """The cards of the node by NVML index; set by whoever has read them."""
+        self.running: Callable[[str], Set[str] | None] = lambda _: None
+        """As Processes.containers; set by whoever has them."""
         self._pods = pods
+        pods.recorded = lambda uid: any(entry.pod == uid for entry in self.entries)
         self._clock = clock
         self._table: dict[DeviceKey, ContainerUsage] = {}
         self._states: dict[str, PodState] = {}
         self._unconfirmed: list[UnconfirmedAllocation] = []
         self._unrecorded: dict[str, float] = {}
+        self.moment = 0
+        self.kept: dict[DeviceKey, tuple[ContainerUsage, str | None]] = {}
 
     # What kubelet reports.
 
     def set_checkpoint(self, entries: tuple[CheckpointEntry, ...], age: float = 0.0) -> None:
         """Take kubelet's checkpoint. age: seconds since kubelet wrote it; it has had these pods for at least that long."""
         now = self._clock()
+        self.moment += 1
         listed = {(entry.pod, entry.container, entry.resource): entry for entry in entries}
         counted = {key[0] for key in listed}
         for key, usage in self._table.items():
@@ -115,16 +131,25 @@ class Usage:
                 # kubelet forgets pods one by one and completely: all at once, or a part of one, is a lost record.
                 state = self._states[key[0]]
                 state.dropped_at, state.record_lost, state.freed = now, not entries or key[0] in counted, False
+                state.version = self.moment
         for key, entry in listed.items():
             ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
+            if before is not None and not before.listed and state.dropped_at is not None:
+                # kubelet allocates anew when it starts a container, and then does not ask before the start.
+                state.starts[key[1],] = now, self._container_ids(key[0], [key[1]])
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
-                self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids), index=entry.index)
+                if before is not None and not before.listed and not before.ids <= ids and not state.released and self._runs(key):
+                    self.kept.setdefault(key, (replace(before, listed=False), self._container_ids(key[0], [key[1]])[0] or None))
+                self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids), moment=self.moment, index=entry.index)
                 self._set_counted(state)
             elif not before.listed or entry.index not in (None, before.index):
                 # Only the checkpoint itself has the index: not the file of the process before, nor podresources.
-                self._table[key] = ContainerUsage(ids, before.card_uuids, index=before.index if entry.index is None else entry.index)
+                index = before.index if entry.index is None else entry.index
+                self._table[key] = ContainerUsage(ids, before.card_uuids, moment=self.moment, index=index)
                 self._set_counted(state)
+            elif not before.moment:
+                self._table[key] = replace(before, moment=self.moment)
         self._remove(key for key, usage in self._table.items() if not usage.listed and self._states[key[0]].released)
         for uid in {key[0] for key in self._table} - {key[0] for key, usage in self._table.items() if not usage.listed}:
             self._states[uid].dropped_at, self._states[uid].record_lost = None, False
@@ -133,24 +158,40 @@ class Usage:
         self._unconfirmed = [allocation for allocation in self._unconfirmed if not self._confirms(allocation)]
         self._changed()
 
+    def _runs(self, key: DeviceKey) -> bool:
+        names = self.running(key[0])
+        return names is None or key[1] in names
+
     def _set_counted(self, state: PodState) -> None:
         """kubelet allocated ids to the pod: earlier signs of its end were wrong."""
-        state.freed, state.released, state.terminated_at, state.ran = False, False, None, False
+        state.freed, state.released, state.terminated_at, state.ran, state.offered_at = False, False, None, False, None
+        state.version = self.moment
 
     def _confirms(self, allocation: UnconfirmedAllocation) -> bool:
         return any(entry.resource == allocation.resource and allocation.ids <= entry.ids for entry in self.entries)
 
     def record_grant(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> None:
         """The plugin has just allocated these ids. It wakes nothing: kubelet's checkpoint lists them within milliseconds, and that does."""
-        self._unconfirmed.append(UnconfirmedAllocation(resource, ids, container, self._clock()))
+        self.moment += 1
+        self._unconfirmed.append(UnconfirmedAllocation(resource, ids, container, self._clock(), self.moment))
 
-    def observe_available(self, resource: str, ids: Collection[str]) -> None:
-        """kubelet has these ids free: it rejected the allocations that had them, and no longer counts the pods that have them."""
+    def observe_available(self, resource: str, ids: Collection[str], moment: int | None = None) -> None:
+        """kubelet had these ids free at that moment, None for now: it rejected the allocations that had them, and no longer counts the
+        pods that have them.
+
+        What came later, it did not know. And it may offer ids of a pod that it counts: somebody asked podresources while it waited for
+        that pod's Allocate. So a pod that the API server shows as active has not ended by that alone.
+        """
         available = ids if isinstance(ids, (set, frozenset)) else set(ids)
-        self._unconfirmed = [a for a in self._unconfirmed if a.resource != resource or a.ids.isdisjoint(available)]
+        known = self.moment if moment is None else moment
+        self._unconfirmed = [a for a in self._unconfirmed if a.resource != resource or a.moment > known or a.ids.isdisjoint(available)]
         for (uid, _, of), usage in self._table.items():
-            if usage.listed and of == resource and not usage.ids.isdisjoint(available):
-                self._states[uid].freed = True
+            if usage.listed and usage.moment <= known and of == resource and not usage.ids.isdisjoint(available):
+                state, pod = self._states[uid], self._pods.get(uid)
+                if pod is None or not pod.active:
+                    state.freed = True
+                elif state.offered_at is None:
+                    state.offered_at = self._clock()
 
     def record_start(self, keys: Collection[DeviceKey]) -> None:
         """kubelet is about to start one of these containers of one pod in the table: it will soon have a process."""
@@ -179,7 +220,7 @@ class Usage:
 
         Their processes decide. They keep their ids until `apply_process_scan` releases them.
         """
-        now, stopped, changed = self._clock(), [], False
+        now, stopped, changed = self._clock(), [], self._forget_kept()
         for uid, state in self._states.items():
             terminated = self._is_terminated(uid, state, now)
             if terminated != (state.terminated_at is not None):
@@ -192,13 +233,33 @@ class Usage:
         self._update_unrecorded(now)
         if stopped or changed:
             self._release(stopped)
-        return frozenset(u for u, s in self._states.items() if (s.terminated_at is not None and not s.released) or self.record_lost(u))
+        kept = frozenset(key[0] for key in self.kept)
+        return kept.union(u for u, s in self._states.items() if (s.terminated_at is not None and not s.released) or self.record_lost(u))
+
+    def _forget_kept(self) -> bool:
+        """Forget what containers had before they were started again; whether there was any."""
+        before = len(self.kept)
+        for key, (usage, container_id) in list(self.kept.items()):
+            now = self._container_ids(key[0], [key[1]])[0]
+            if container_id is None and now:
+                self.kept[key] = usage, now
+            elif now and now != container_id:
+                self._forget(key)
+        return len(self.kept) != before
+
+    def _forget(self, key: DeviceKey) -> None:
+        del self.kept[key]
+        self.moment += 1
+        self._states[key[0]].version = self.moment
 
     def apply_process_scan(self, scanned: Set[str], live: Set[str]) -> None:
         """Of `scanned`, which `terminated_pods` returned before the scan, only the pods in `live` have a process."""
         now, ended, changed = self._clock(), [], False
         for uid in scanned & self._states.keys():
             state = self._states[uid]
+            for key in [key for key in self.kept if key[0] == uid and uid not in live and not self.is_starting(key)]:
+                self._forget(key)
+                changed = True
             if state.terminated_at is None and not self.record_lost(uid):
                 continue
             changed = changed or state.alive != (uid in live)
@@ -220,6 +281,7 @@ class Usage:
             del self._table[key]
         left = {key[0] for key in self._table}
         self._states = {uid: state for uid, state in self._states.items() if uid in left}
+        self.kept = {key: usage for key, usage in self.kept.items() if key[0] in left}
 
     def _changed(self) -> None:
         for uid, state in self._states.items():
@@ -230,6 +292,14 @@ class Usage:
     def _is_terminated(self, uid: str, state: PodState, now: float) -> bool:
         """Whether kubelet no longer counts the pod, or the API server does not although kubelet's checkpoint lists it."""
         pod = self._pods.get(uid)
+        if state.offered_at is not None and pod is not None:
+            # Of a pod that has run, processes decide; before that nothing shows that kubelet is about to start it.
+            patience = _GRACE if pod.phase == "Running" else _SILENCE
+            heard = self._pods.last_contact()
+            if self._watch_has_passed(state.offered_at):
+                state.offered_at = None
+            elif now - max(state.offered_at, state.offered_at if heard is None else heard) >= patience:
+                state.freed = True
         if state.freed or (state.dropped_at is not None and not state.record_lost):
             return True
         if pod is not None:
@@ -336,6 +406,9 @@ class Usage:
             state = self._states[key[0]]
             if not state.released and not (orphaned and usage.listed and state.terminated_at is None):
                 yield key, usage
+        for key, (usage, _) in self.kept.items():
+            if not self._states[key[0]].released:
+                yield key, usage
 
     def card_users(self) -> CardUsers:
         """The pods that use each card."""
@@ -383,14 +456,62 @@ class Usage:
 
     def still_in_use(self, resource: str) -> dict[DeviceKey, frozenset[str]]:
         """The ids that containers use although kubelet may offer them."""
-        return {key: usage.ids for key, usage in self._in_use(orphaned=True) if key[2] == resource}
+        used: dict[DeviceKey, frozenset[str]] = {}
+        for key, usage in self._in_use(orphaned=True):
+            if key[2] == resource:
+                used[key] = used.get(key, frozenset()) | usage.ids
+        return used
+
+    def _counted(self, resource: str) -> Iterator[tuple[DeviceKey, frozenset[str]]]:
+        """The ids that kubelet has given to containers and counts for them."""
+        for key, usage in self._table.items():
+            state = self._states[key[0]]
+            if key[2] == resource and usage.listed and not state.freed and state.terminated_at is None:
+                yield key, usage.ids
+
+    def counted_ids(self, resource: str) -> frozenset[str]:
+        """The ids that kubelet counts for containers, or has just been given for them."""
+        return frozenset().union(*(ids for _, ids in self._counted(resource)), *(a.ids for a in self._granted(resource)))
+
+    def _granted(self, resource: str) -> Iterator[UnconfirmedAllocation]:
+        """What kubelet has just been given for containers of pods that have not ended since."""
+        for allocation in self._recent():
+            pod = self._pods.get(allocation.container.pod.uid) if allocation.container else None
+            if allocation.resource == resource and not (pod is not None and pod.finished):
+                yield allocation
+
+    def recorded_twice(self, key: DeviceKey) -> str | None:
+        """UID of another active pod for which kubelet's record has all the ids of this container, or had some of them before it."""
+        mine, own = self._table[key], self._pods.get(key[0])
+        for other, usage in self._table.items() if mine.listed and own is not None and own.active else ():
+            pod = self._pods.get(other[0]) if usage.listed and other[0] != key[0] and other[2] == key[2] else None
+            if pod is not None and pod.active and (usage.ids == mine.ids or (usage.moment < mine.moment and usage.ids & mine.ids)):
+                return other[0]
+        return None
+
+    def allocated_to_others(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> str | None:
+        """UID of the pod to one of whose containers kubelet has given some of these ids; None if there is none.
+
+        An ordinary init container passes its ids on to later containers of its pod, which may be unknown here.
+        """
+        mine = container.key if container else None
+        counted = [*self._counted(resource), *((a.container.key, a.ids) for a in self._granted(resource) if a.container)]
+        for key, of in counted:
+            pod = self._pods.get(key[0])
+            request = pod.request if pod is not None else None
+            passes_on = pod is None or (request is not None and any(c.name == key[1] and not c.keeps for c in request.containers))
+            if key != mine and not passes_on and not of.isdisjoint(ids):
+                return key[0]
+        return None
 
     def former_ids(self, key: DeviceKey) -> frozenset[str]:
         """The ids of this container in a record that kubelet lost, without those that another container has."""
         mine = self._table.get(key)
         if mine is None or mine.listed or not self.record_lost(key[0]):
             return frozenset()
-        return mine.ids.difference(*(usage.ids for other, usage in self._in_use() if other != key and other[2] == key[2]))
+        ids = self.kept[key][0].ids if key in self.kept else mine.ids
+        granted = (a.ids for a in self._granted(key[2]))
+        return ids.difference(*(usage.ids for other, usage in self._in_use() if other != key and other[2] == key[2]), *granted)
 
     def ids_of(self, resource: str, card_uuids: Collection[str], *, orphaned: bool = False) -> set[str]:
         """The ids in use by containers that have some of these cards. orphaned: only by pods that are terminated."""
@@ -408,7 +529,8 @@ class Usage:
         """(pod UID, resource) → ids that the pod uses although it is terminated."""
         ids: dict[tuple[str, str], frozenset[str]] = {}
         for key, usage in self._in_use(orphaned=True):
-            ids[key[0], key[2]] = ids.get((key[0], key[2]), frozenset()) | usage.ids
+            of = self._table[key].ids if key in self.kept else usage.ids
+            ids[key[0], key[2]] = ids.get((key[0], key[2]), frozenset()) | usage.ids | of
         return ids
 
     def recorded_ids(self, uid: str, resource: str) -> frozenset[str]:
@@ -462,7 +584,13 @@ class Usage:
         """The ids of this pod's containers, by kubelet's checkpoint or by the record that kubelet lost."""
         lost = self.record_lost(uid)
         mine = ((key, usage) for key, usage in self._table.items() if key[0] == uid and (usage.listed or lost))
-        return [CheckpointEntry(*key, usage.ids, usage.index) for key, usage in mine]
+        of = ((key, self.kept[key][0] if key in self.kept else usage) for key, usage in mine)
+        return [CheckpointEntry(*key, usage.ids, usage.index) for key, usage in of]
+
+    def version(self, uid: str) -> int:
+        """Another number after each change of what this pod has."""
+        state = self._states.get(uid)
+        return state.version if state is not None else 0
 
     def was_allocated(self, uid: str) -> bool:
         """Whether a container of this pod has ids, or had."""
@@ -490,16 +618,24 @@ class Usage:
 
     def snapshot(self) -> dict[DeviceKey, frozenset[str]]:
         """All ids in use."""
-        return {key: usage.ids for key, usage in self._in_use()}
+        return {key: usage.ids for key, usage in self._table.items() if not self._states[key[0]].released}
 
     def names(self) -> Mapping[str, str]:
         """Pod UID → namespace and name, of the pods that use something."""
         return {uid: state.name for uid, state in self._states.items() if state.name and not state.released}
 
-    def restore(self, snapshot: Mapping[DeviceKey, frozenset[str]], names: Mapping[str, str]) -> None:
+    def restore(
+        self,
+        snapshot: Mapping[DeviceKey, frozenset[str]],
+        names: Mapping[str, str],
+        kept: Mapping[DeviceKey, tuple[frozenset[str], str | None]] | None = None,
+    ) -> None:
         """Take what was in use when the previous process ended. Call it before the first checkpoint, which is newer."""
         now = self._clock()
         for key, ids in snapshot.items():
             self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids))
-            self._states.setdefault(key[0], PodState(now, names.get(key[0], "")))
+            self._states.setdefault(key[0], PodState(now, name=names.get(key[0], "")))
+        for key, (ids, container_id) in (kept or {}).items():
+            if key in self._table:
+                self.kept[key] = ContainerUsage(ids, card_uuids_of(key[2], ids), listed=False), container_id
         self._changed()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Requests the eviction of pods that use more than their units for too long, by an annotation of the node that the extender reads.
+"""Requests the eviction of pods that use more than their units for too long, or can never start, by an annotation of the node.
 
 Nothing is requested in doubt: about who the pod is, what kubelet has allocated to it, or what it uses now. The request is withdrawn
-as soon as a reading shows that the pod keeps to its units, or the pod is gone.
+as soon as a reading shows that the pod keeps to its units, something of it runs after all, or it is gone.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_EVICTIONS
-from gpushare_runtime.core.overuse import REQUEST_SECONDS, EvictionRequest, Evictions, EvictionsError, Excess, Key
+from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, EvictionRequest, Evictions, EvictionsError, Excess, Key
 from gpushare_runtime.device_plugin.node.ids import card_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -100,13 +101,13 @@ class EvictionRequests:
             found, now = Evictions.from_json(text or ""), self._now()
         except EvictionsError:
             return True
-        pods = {one.uid: one.card for one in found.requests}
-        wanted = {uid: one.card for uid, one in requests.items()}
+        pods = {one.uid: (one.card, one.reason) for one in found.requests}
+        wanted = {uid: (one.card, one.reason) for uid, one in requests.items()}
         return not wanted or pods != wanted or not found.in_force(now) or found.until - now <= _RENEW_BEFORE
 
     def _requests(self) -> dict[str, EvictionRequest]:
-        """By UID; those that have lasted longest where they are too many."""
-        found: dict[str, EvictionRequest] = {}
+        """By UID; those that can never start first, then those that have lasted longest."""
+        found = self._never_started()
         doubts: dict[str, str] = {}
         lasting = self._memory.lasting(self._grace) if self._mode == EVICT else {}
         for (uid, card), excess in sorted(lasting.items(), key=lambda one: (one[1].since, one[0])):
@@ -124,6 +125,16 @@ class EvictionRequests:
                 found[uid] = EvictionRequest(uid, index, excess.used // _MIB, excess.due // _MIB, lasts)
         self._doubts = doubts
         return found
+
+    def _never_started(self) -> dict[str, EvictionRequest]:
+        """For pods that nobody starts again until they are deleted, and of which nothing runs. kubelet would start a static pod again."""
+        known = ((self._node.pods.get(uid), card) for uid, card in self._node.allocator.starts_never.items())
+        requests = {
+            pod.uid: EvictionRequest(pod.uid, card, 0, 0, 0, STARTS_NEVER)
+            for pod, card in (known if self._mode == EVICT else ())
+            if pod is not None and pod.active and not pod.static and not pod.running
+        }
+        return dict(islice(requests.items(), MOST_EVICTIONS))
 
     async def _write(self, requests: Mapping[str, EvictionRequest]) -> None:
         until = int(self._now() + REQUEST_SECONDS)

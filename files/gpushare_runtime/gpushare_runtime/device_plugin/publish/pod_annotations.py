@@ -63,8 +63,8 @@ class Assigner:
         self._client = client
         self._counters = counters
         self._clock = clock
-        self._verified: dict[str, Mapping[str, str]] = {}
-        """Pod UID → its annotations when they were last verified: as long as the watch shows these, nothing is due."""
+        self._verified: dict[str, tuple[Mapping[str, str], int]] = {}
+        """Pod UID → its annotations when they were last verified, and the version of its ids: while these stay, nothing is due."""
         self._warned: set[str] = set()
         self._cards: Mapping[int, str] = {}
         self._problem = ""
@@ -82,18 +82,21 @@ class Assigner:
                     self._verified = {uid: notes for uid, notes in self._verified.items() if uid in here}
                     self._warned &= here
                 for pod in pods:
-                    if pod.uid in self._patching or self._verified.get(pod.uid) == pod.annotations:
+                    if pod.uid in self._patching or self._verified.get(pod.uid) == self._version(pod):
                         continue
                     if not pod.annotatable:
                         self._warn(pod)
                     elif self._due(pod.uid):
                         self._patching[pod.uid] = asyncio.create_task(self._mark(pod.uid))
                     elif pod.uid in self._verified:
-                        self._verified[pod.uid] = pod.annotations
+                        self._verified[pod.uid] = self._version(pod)
                 await changes.after(seen)
         finally:
             for task in list(self._patching.values()):
                 task.cancel()
+
+    def _version(self, pod: LocalPod) -> tuple[Mapping[str, str], int]:
+        return pod.annotations, self._node.usage.version(pod.uid)
 
     def _verify_indexes(self) -> None:
         """Annotations name cards by index: if an index now means another card, all pods are due for verification."""
@@ -130,7 +133,7 @@ class Assigner:
             del self._patching[uid]
 
     async def _patch(self, uid: str) -> None:
-        backoff, pod = Backoff(), None
+        backoff, pod, version = Backoff(), None, self._node.usage.version(uid)
         while (due := self._due(uid)) and (pod := self._node.pods.get(uid)):
             try:
                 # With the UID the API server rejects a PATCH of another pod under the same name.
@@ -146,12 +149,13 @@ class Assigner:
                 # Either another pod has the name, which the watch will show, or somebody else wrote at the same moment.
                 self._log_failure(pod, error, logging.INFO if error.status == 409 else logging.WARNING)
                 await asyncio.sleep(wait)
+                version = self._node.usage.version(uid)
                 continue
             self._problem = ""
             self._report(pod, due)
             break
         if (last := pod or self._node.pods.get(uid)) is not None:
-            self._verified[uid] = last.annotations
+            self._verified[uid] = last.annotations, version
 
     def _log_failure(self, pod: LocalPod, error: KubeError, level: int) -> None:
         """One warning for a problem of all pods, such as a missing permission, until a PATCH succeeds."""

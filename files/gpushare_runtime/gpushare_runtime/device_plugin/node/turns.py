@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""kubelet's requests that are under way, of all resources of this node. No I/O.
+
+kubelet admits one pod after the other. But it starts containers from many workers at once, and a container whose record it has lost
+requests ids at its start. kubelet does not lock what such a request shares with others: when a second pod's request begins before the
+first one is over, and the first one succeeds, kubelet panics (1.36.3, devicemanager: the second `Allocate` deletes the first pod's
+`devicesToReuse`, into which the first one then writes). A request that fails does not write there. So a request that was overtaken
+fails here, and kubelet tries that start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare_runtime.daemon.sync import Changes
+
+QUIET_SECONDS: Final = 0.2
+"""kubelet notices ended containers together, once a second, and then begins all their requests within a shorter time than this."""
+# Two requests may arrive in another order than they began: nobody can tell which of them was overtaken.
+_ORDER_SECONDS: Final = 0.005
+# Between the preferred ids and their Allocate kubelet takes milliseconds.
+_OPEN_SECONDS: Final = 2.0
+
+
+@dataclass(eq=False)
+class Turn:
+    """One container's request. crowded: it has overtaken another one; overtaken: it must fail; ids: what it was told to allocate."""
+
+    resource: str
+    at: float
+    crowded: bool = False
+    overtaken: bool = False
+    ids: frozenset[str] = frozenset()
+
+
+class Turns:
+    """clock: monotonic seconds; changes: counts the turns that began."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.changes = Changes()
+        self._clock = clock
+        self._open: list[Turn] = []
+
+    def begin(self, resource: str) -> Turn:
+        """kubelet begins a request: those that it had begun before are overtaken."""
+        now = self._clock()
+        self._open = [turn for turn in self._open if now - turn.at < _OPEN_SECONDS]
+        mine = Turn(resource, now, bool(self._open), any(now - turn.at < _ORDER_SECONDS for turn in self._open))
+        for turn in self._open:
+            turn.overtaken = True
+        self._open.append(mine)
+        self.changes.notify()
+        return mine
+
+    def resume(self, resource: str, ids: frozenset[str]) -> Turn:
+        """The turn that was told these ids. Without one kubelet reuses ids of the same pod, and its turn begins now."""
+        return next((turn for turn in self._open if (turn.resource, turn.ids) == (resource, ids)), None) or self.begin(resource)
+
+    def end(self, turn: Turn) -> None:
+        if turn in self._open:
+            self._open.remove(turn)

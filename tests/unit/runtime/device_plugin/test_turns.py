@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""kubelet asks for several pods at once after it has lost its record: it survives that, and no id is given twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from gpushare_runtime.device_plugin.kubelet import server
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.kubelet.server import POD_WAIT_SECONDS, ResourceService
+from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turns
+from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.extender import virtual
+from unit.runtime.pods import inventory
+
+MEMORY = RESOURCES[0]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Node:
+    """kubelet and the plugin, with a millisecond for each call and for kubelet's writing of its record."""
+
+    def __init__(self, *units: int) -> None:
+        self.cards = inventory(*units)
+        self.processes = FakeProcesses()
+        self.state = NodeState(PodTable(now), now, now, self.processes)
+        self.state.pods.replace([])
+        self.state.devices.set_inventory(self.cards)
+        self.service = ResourceService(MEMORY, self.state, lambda: None, Counters())
+        self.manager = DeviceManager(None, self._prefer, self._allocate)
+        self.manager.write = self.write  # type: ignore[method-assign]
+        self.manager.healthy[MEMORY] = {i for i, good in self.state.devices.reported(MEMORY) if good}
+        self.manager.pre_start_required = lambda _: False
+
+    def write(self) -> None:
+        entries = (
+            CheckpointEntry(uid, name, resource, frozenset(ids))
+            for uid, containers in self.manager.given.items()
+            for name, of in containers.items()
+            for resource, ids in of.items()
+        )
+        self.state.usage.set_checkpoint(tuple(entries))
+
+    async def _call(self, method: str, request: Any) -> Any:
+        async def abort(_: Any, text: str) -> NoReturn:
+            raise AdmissionError(text)
+
+        await asyncio.sleep(0.001)
+        answer = await getattr(self.service, method)(request, SimpleNamespace(abort=abort))
+        await asyncio.sleep(0.001)
+        return answer
+
+    async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
+        of = pb.ContainerPreferredAllocationRequest(available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size)
+        answer = await self._call("GetPreferredAllocation", pb.PreferredAllocationRequest(container_requests=[of]))
+        return list(answer.container_responses[0].deviceIDs)
+
+    async def _allocate(self, resource: str, ids: list[str]) -> dict[str, str]:
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+        return dict((await self._call("Allocate", request)).container_responses[0].envs)
+
+    def see(self, raw: dict[str, Any], run: int = 0, state: str = "running") -> dict[str, Any]:
+        """The API server shows the pod. run: which start of its container, that is in this state."""
+        if run:
+            status = {"name": "main", "state": {state: {}}, "containerID": f"containerd://{run}"}
+            raw = {**raw, "status": {"phase": "Running", "containerStatuses": [status]}}
+        self.state.pods.event("ADDED", parse_local_pod(raw))
+        return raw
+
+    async def run(self, card: int, units: int, name: str) -> dict[str, Any]:
+        """A pod that runs on this card."""
+        raw = self.see(memory(self.cards, card, units, name=name, uid=name))
+        await self.manager.admit(raw)
+        self.processes.live.add(name)
+        self.processes.up[name] = {"main"}
+        return self.see(raw, 1)
+
+    def lose(self, *ended: dict[str, Any]) -> None:
+        """kubelet has lost its record, and the containers of these pods end."""
+        self.manager.given, self.manager.allocated = {}, {}
+        self.state.usage.set_checkpoint(())
+        self.look()
+        for raw in ended:
+            self.processes.up[raw["metadata"]["uid"]] = set()
+            self.see(raw, 1, "waiting")
+
+    def look(self) -> None:
+        self.state.usage.release_terminated(self.processes.pods)
+
+    def cards_of(self, name: str) -> set[str]:
+        return {i.partition("-_-")[0] for i in self.manager.given[name]["main"][MEMORY]}
+
+    async def start(self, raw: dict[str, Any]) -> str:
+        """Why the container does not start; "" if it does."""
+        try:
+            await self.manager.start(raw, raw["spec"]["containers"][0])
+        except AdmissionError as error:
+            return str(error)
+        return ""
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=now))
+
+
+def story(play: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def test() -> None:
+        virtual.run(play())
+
+    test.__name__ = play.__name__
+    return test
+
+
+@story
+async def test_containers_that_start_again_at_once_after_a_lost_record_get_no_id_twice_and_kubelet_lives() -> None:
+    node = Node(16)
+    pods = [await node.run(0, 4, name) for name in "abc"]
+    node.lose(*pods)
+    waiting, rounds = {raw["metadata"]["uid"]: raw for raw in pods}, 0
+
+    async def later(raw: dict[str, Any], after: float) -> str:
+        await asyncio.sleep(after)
+        return await node.start(raw)
+
+    while waiting:
+        rounds += 1
+        answers = await asyncio.gather(*(later(raw, 0.03 * place) for place, raw in enumerate(waiting.values())))
+        assert all(not answer or "several pods at once" in answer for answer in answers), answers
+        # The last one has not been overtaken by anybody.
+        assert answers[-1] == ""
+        waiting = {uid: raw for (uid, raw), answer in zip(list(waiting.items()), answers, strict=True) if answer}
+    given = [node.manager.given[name]["main"][MEMORY] for name in "abc"]
+    assert rounds == 3
+    assert len(set().union(*given)) == 12
+
+
+@story
+async def test_of_two_requests_that_begin_at_the_same_moment_none_succeeds() -> None:
+    """They may have overtaken each other on the way."""
+    node = Node(16)
+    first, second = await node.run(0, 4, "a"), await node.run(0, 4, "b")
+    node.lose(first, second)
+    answers = await asyncio.gather(node.start(first), node.start(second))
+    assert all("several pods at once" in answer for answer in answers)
+
+
+@story
+async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> None:
+    node = Node(16)
+    old = await node.run(0, 4, "a")
+    node.lose(old)
+    start = asyncio.ensure_future(node.start(old))
+    await asyncio.sleep(QUIET_SECONDS / 2)
+    new = node.see(memory(node.cards, 0, 4, name="new", uid="new"))
+    await node.manager.admit(new)
+    assert "several pods at once" in await start
+    assert await node.start(old) == ""
+    assert len(node.manager.given["a"]["main"][MEMORY] | node.manager.given["new"]["main"][MEMORY]) == 8
+
+
+@story
+async def test_a_container_that_starts_again_alone_waits_for_others_and_for_no_pod() -> None:
+    node = Node(16)
+    old = await node.run(0, 4, "a")
+    before = node.manager.given["a"]["main"][MEMORY]
+    node.lose(old)
+    began = now()
+    assert await node.start(old) == ""
+    assert QUIET_SECONDS <= now() - began < POD_WAIT_SECONDS
+    assert node.manager.given["a"]["main"][MEMORY] == before
+
+
+@story
+async def test_admissions_one_after_the_other_wait_for_nothing() -> None:
+    node = Node(16)
+    began = now()
+    for name in "abc":
+        await node.run(0, 4, name)
+    assert now() - began < 0.05
+
+
+@story
+async def test_an_old_offer_says_nothing_of_a_pod_that_was_admitted_since() -> None:
+    """kubelet computes what is free and then asks. While the answer waits, it admits another pod."""
+    node = Node(16)
+    node.see(memory(node.cards, 0, 4, name="slow", uid="slow"), 1)
+    offered = sorted(node.manager.healthy[MEMORY])
+    # A request of a pod that is not known yet.
+    asked = asyncio.ensure_future(node._prefer(MEMORY, offered, [], 3))
+    await asyncio.sleep(POD_WAIT_SECONDS / 2)
+    pod = node.see(memory(node.cards, 0, 6, name="p", uid="p"))
+    node.state.usage.set_checkpoint((CheckpointEntry("p", "main", MEMORY, frozenset(offered[:6])),))
+    answer = await asked
+    assert not set(answer) & set(offered[:6])
+    await asyncio.sleep(20)
+    node.look()
+    assert node.state.usage.recorded_ids("p", MEMORY) == frozenset(offered[:6])
+    assert pod
+
+
+@story
+async def test_ids_that_kubelet_offers_although_it_has_given_them_are_left_and_rejected() -> None:
+    """It forgets what waits for Allocate when somebody asks podresources for a list."""
+    node = Node(16)
+    await node.run(0, 4, "a")
+    mine = node.manager.given["a"]["main"][MEMORY]
+    # Its image is not there yet.
+    node.processes.live.clear()
+    node.see(memory(node.cards, 0, 4, name="a", uid="a"))
+    node.see(memory(node.cards, 0, 4, name="c", uid="c"))
+    answer = await node._prefer(MEMORY, sorted(node.manager.healthy[MEMORY]), [], 4)
+    assert not set(answer) & mine
+    node.look()
+    await asyncio.sleep(30)
+    node.look()
+    assert node.state.usage.recorded_ids("a", MEMORY) == mine
+    with pytest.raises(AdmissionError, match="kubelet gives ids that pod default/a has"):
+        await node._allocate(MEMORY, sorted(mine))
+
+
+@story
+async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet_allocate_anew() -> None:
+    node = Node(16, 16)
+    raw = await node.run(0, 12, "x")
+    node.lose()
+    before = node.state.usage.memory_of("x")
+    # The resize: kubelet asks for the running container, and takes what it is given.
+    await node.manager.allocate(raw, raw["spec"]["containers"][0])
+    assert node.cards_of("x") == {"GPU-00000001"}
+    node.see(raw, 1)
+    node.look()
+    usage = node.state.usage
+    assert usage.memory_of("x") == {**before, "GPU-00000001": 12}
+    assert {i.partition("-_-")[0] for entry in usage.entries_of("x") for i in entry.ids} == {"GPU-00000000"}
+    other = node.see(memory(node.cards, 0, 12, name="y", uid="y"))
+    with pytest.raises(AdmissionError, match="asked for 12 units"):
+        await node.manager.admit(other)
+    # Started again, it has what kubelet's record says.
+    node.see(raw, 2)
+    node.look()
+    assert usage.memory_of("x") == {"GPU-00000001": 12}
+    assert {i.partition("-_-")[0] for entry in usage.entries_of("x") for i in entry.ids} == {"GPU-00000001"}
+
+
+@story
+async def test_a_pod_that_is_deleted_before_its_container_has_started_again_keeps_its_ids_a_while() -> None:
+    node = Node(16)
+    raw = await node.run(0, 4, "a")
+    node.lose(raw)
+    assert await node.start(raw) == ""
+    node.processes.live.clear()
+    node.state.pods.event("DELETED", parse_local_pod(raw))
+    node.look()
+    node.look()
+    assert node.state.usage.orphaned()
+    node.processes.live.add("a")
+    await asyncio.sleep(40)
+    node.look()
+    assert node.state.usage.orphaned()
+    node.processes.live.clear()
+    node.look()
+    assert not node.state.usage.orphaned()
+
+
+def test_the_simulated_kubelet_ends_when_one_pods_allocate_overtakes_anothers() -> None:
+    """devicemanager, Allocate: the entries of other pods in devicesToReuse are deleted, and written to afterwards."""
+
+    async def play() -> None:
+        node = Node(16)
+        gate = asyncio.Event()
+
+        async def slow(resource: str, available: list[str], must: list[str], size: int) -> list[str]:
+            if size == 4:
+                await gate.wait()
+            return sorted(available)[:size]
+
+        async def grant(resource: str, ids: list[str]) -> dict[str, str]:
+            return {}
+
+        manager = DeviceManager(None, slow, grant)
+        manager.healthy = node.manager.healthy
+        first = asyncio.ensure_future(manager.admit(memory(None, 0, 4, uid="a")))
+        await asyncio.sleep(0.1)
+        await manager.admit(memory(None, 0, 2, uid="b"))
+        gate.set()
+        with pytest.raises(Panic):
+            await first
+
+    virtual.run(play())
+
+
+def test_a_turn_that_nobody_goes_on_with_overtakes_and_crowds_nothing_later() -> None:
+    clock = [0.0]
+    turns = Turns(lambda: clock[0])
+    turns.begin(MEMORY)
+    clock[0] = 5.0
+    later = turns.begin(MEMORY)
+    assert (later.crowded, later.overtaken) == (False, False)
