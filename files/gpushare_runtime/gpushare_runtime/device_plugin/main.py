@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 from typing import Final, NoReturn, Protocol
 
@@ -116,15 +116,26 @@ class DevicePlugin:
         self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded if watched else None)
         self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
 
-    def _unusable_settings(self) -> str:
-        """Why running pods exclude the unit, the strategy or the isolation; "" if they do not."""
+    def _unusable_settings(self) -> str | None:
+        """Why pods exclude the unit, the strategy or the isolation; "" if they do not, None if only the API server can tell."""
         used = self.node.usage.snapshot()
         uids = {uid for uid, _, resource in used if resource == protocol.RESOURCE_MEMORY}
-        why = changed_unit(self._settings.unit, self._state.unit, uids, self._processes.pods)
+        why = changed_unit(self._settings.unit, self._state.unit, uids, self._still_count)
+        if not why and self._state.unit not in ("", self._settings.unit.name) and uids & self._recorded() and not self.node.pods.synced:
+            return None
         every = {uid for uid, _, _ in used}
         why = why or changed_strategy(self._settings.strategy, self._state.strategy, every, self._processes.pods)
         why = why or changed_isolation(self._settings.isolation, self._state.isolation, every, self._processes.pods)
         return why or left_limits(self._settings.isolation, {uid for uid, _ in self.node.limited}, self._processes.pods)
+
+    def _still_count(self, uids: Set[str]) -> Set[str]:
+        """Those that have a process, or will have: after a boot kubelet starts them again with the ids of its record."""
+        known = ((uid, self.node.pods.get(uid)) for uid in uids & self._recorded())
+        return {uid for uid, pod in known if pod is not None and pod.active}.union(self._processes.pods(uids))
+
+    def _recorded(self) -> Set[str]:
+        """The pods in kubelet's record."""
+        return {entry.pod for entry in self.node.usage.entries}
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""

@@ -360,3 +360,25 @@ def test_of_two_copies_of_one_static_pod_the_known_one_counts_until_it_goes(orde
     # kubelet has made its copy anew while nobody watched.
     pods.replace([true])
     assert pods.get(FILE) == true
+
+
+def test_a_static_pod_with_a_uid_in_its_file_is_what_kubelet_has_under_it() -> None:
+    given = "0f3a1b2c-4d5e-6f70-8192-a3b4c5d6e7f8"
+    pods = PodTable()
+    copy = parse_local_pod(mirror(given, "copy"))
+    pods.event("ADDED", copy)
+    assert pods.get("copy") == copy
+    pods.recorded = lambda uid: uid == given
+    pods.event("MODIFIED", copy)
+    assert pods.get("copy") is None
+    found = pods.get(given)
+    assert found is not None
+    assert (found.static, found.mirror_uid, found.allocation) == (True, "copy", None)
+    pods.replace([copy])
+    assert [pod.uid for pod in pods] == [given]
+    # A pod of the API server with that UID is the one that kubelet has.
+    victim = parse_local_pod(memory(NODE, 1, 1, uid=given, name="victim"))
+    pods.replace([copy, victim])
+    assert {pod.uid: pod.name for pod in pods} == {given: "victim", "copy": copy.name}
+    pods.event("MODIFIED", copy)
+    assert pods.get(given) == victim

@@ -274,6 +274,28 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
 
 
 @running
+async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_before_have_no_process_yet() -> None:
+    async with world(8 * GIB, 8 * GIB) as it:
+        await it.registered()
+        pod = await admitted(it)
+        await it.stop()
+        it.live.clear()
+        root = it.kubelet.directory.parent
+        settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
+
+        def next_process() -> DevicePlugin:
+            return DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
+
+        with pytest.raises(FatalError, match=r"with memory in units of GiB"):
+            await asyncio.wait_for(next_process().run(), 5)
+        await it.api.put(path_of(pod), {**it.api.objects[path_of(pod)], "status": {"phase": "Failed"}})
+        plugin = next_process()
+        task = asyncio.ensure_future(plugin.run())
+        await until(lambda: plugin.node.devices.inventory)
+        task.cancel()
+
+
+@running
 async def test_another_card_in_the_place_of_a_running_pods_card_is_not_a_changed_unit() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()

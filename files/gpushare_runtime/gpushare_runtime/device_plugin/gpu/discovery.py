@@ -232,7 +232,7 @@ class CardPoller:
     """interval: seconds between two readings; unusable: returns why this unit is not usable now, "" if it is."""
 
     def __init__(
-        self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str] = lambda: ""
+        self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str | None] = lambda: ""
     ) -> None:
         self._reader = reader
         self._node = node
@@ -261,9 +261,13 @@ class CardPoller:
                 self._report(inventory, omitted)
             if inventory is not None:
                 # Only before the first report to kubelet: from then on pods get memory in this unit.
-                if self._node.devices.inventory is None and (why := self._unusable()):
+                why = self._unusable() if self._node.devices.inventory is None else ""
+                if why:
                     raise FatalError(why, restart=True)
-                self._node.devices.set_inventory(inventory)
+                if why is None:
+                    self._status.degraded(_PART, "waiting for the API server, to know whether pods of another unit still exist")
+                else:
+                    self._node.devices.set_inventory(inventory)
             await self._requested.after(requested, self._interval)
 
     async def _read(self) -> Inventory:

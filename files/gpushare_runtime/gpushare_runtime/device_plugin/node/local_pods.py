@@ -24,6 +24,8 @@ _REMEMBERED: Final = 1000
 # kubelet identifies a static pod by a hash of its file, which an annotation of the API server's copy repeats. Anybody may write it;
 # the API server's own UIDs have another form.
 _STATIC_UID: Final = re.compile("[0-9a-f]{32}")
+# A file may have a UID, which kubelet then keeps.
+_MOST_UID: Final = 64
 UNREADABLE: Final = "it cannot be read; the log of gpushare-device-plugin has the reason"
 _OURS: Final = (
     protocol.ANNOTATION_INDEX,
@@ -67,6 +69,7 @@ class LocalPod:
     container_devices: tuple[ContainerDevices, ...] = ()  # in the order in which kubelet requests them: init containers first
     problem: str = ""  # why request or allocation are missing
     mirror_uid: str = ""  # of a static pod: the UID of the API server's copy
+    claims: str = ""  # the static pod's UID by the same annotation, if that could be another pod's
 
     @property
     def finished(self) -> bool:
@@ -148,7 +151,8 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
 def unreadable_local_pod(pod: Mapping[str, Any]) -> LocalPod:
     """For a pod that parse_local_pod fails on: identity and phase, and nothing of what was known of it before."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    hash_of_file = _hash_of_file(metadata.get("annotations") or {})
+    annotations = metadata.get("annotations") or {}
+    hash_of_file = _hash_of_file(annotations)
     return LocalPod(
         uid=hash_of_file or metadata["uid"],
         namespace=metadata["namespace"],
@@ -157,6 +161,7 @@ def unreadable_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         phase=status.get("phase") or "Pending",
         static=bool(hash_of_file),
         mirror_uid=metadata["uid"] if hash_of_file else "",
+        claims="" if hash_of_file else str(annotations.get(protocol.ANNOTATION_MIRROR, ""))[:_MOST_UID],
         terminating="deletionTimestamp" in metadata,
         problem=UNREADABLE,
     )
@@ -207,6 +212,8 @@ class PodTable:
     def __init__(self, last_contact: Callable[[], float | None] = lambda: None) -> None:
         self.changes = Changes()
         self.last_contact = last_contact
+        self.recorded: Callable[[str], bool] = lambda _: False
+        """Whether kubelet's checkpoint lists a pod with this UID; set by whoever reads it."""
         self.synced = False
         self._pods: dict[str, LocalPod] = {}
         self._removed: OrderedDict[str, LocalPod] = OrderedDict()
@@ -242,10 +249,18 @@ class PodTable:
         known = self._pods.get(pod.uid)
         return known is not None and known.mirror_uid != pod.mirror_uid
 
+    def _identified(self, pod: LocalPod, uids: Collection[str]) -> LocalPod:
+        """The pod with the UID that its file has, if kubelet has a pod with this UID and the API server (`uids`) has not."""
+        if not pod.claims or pod.claims in uids or not self.recorded(pod.claims):
+            return pod
+        return replace(pod, uid=pod.claims, static=True, allocation=None, mirror_uid=pod.uid)
+
     def replace(self, pods: Iterable[LocalPod]) -> None:
         """Take a fresh list of all pods of this node. Known pods keep their place."""
         listed: dict[str, LocalPod] = {}
-        for pod in sorted(pods, key=lambda pod: pod.created):
+        fresh = list(pods)
+        uids = {pod.uid for pod in fresh}
+        for pod in sorted((self._identified(pod, uids) for pod in fresh), key=lambda pod: pod.created):
             if pod.uid not in listed or not self._is_another(pod):
                 listed[pod.uid] = pod
         for uid in [uid for uid in self._pods if uid not in listed]:
@@ -257,8 +272,13 @@ class PodTable:
 
     def event(self, kind: str, pod: LocalPod) -> None:
         """Take an event: "ADDED", "MODIFIED" or "DELETED"."""
+        if pod.claims:
+            pod = self._identified(pod, {uid for uid, known in self._pods.items() if not known.static})
         if self._is_another(pod):
             return
+        if pod.mirror_uid:
+            # kubelet's record may not have had it before.
+            self._pods.pop(pod.mirror_uid, None)
         self._pods[pod.uid] = pod
         if kind == "DELETED":
             self._remove(pod.uid)
