@@ -252,6 +252,69 @@ def test_kubelet_cannot_read_its_checkpoint(people: Cluster, say: Say, change: s
     people.clear()
 
 
+LOSSES = 20 if FULL else 2
+MANY = 16
+# kubelet tries a failed start again after 10 to 15 s, and waits longer from time to time.
+STARTS_AGAIN = 300.0
+# After kubelet's start: then the plugin registers anew, and kubelet starts containers without a record.
+SETTLED = 20.0
+READ = f"""
+import asyncio, pathlib
+from gpushare_runtime.device_plugin.kubelet.podresources import PodResourcesError, list_ids
+async def read():
+    while True:
+        try:
+            await list_ids(pathlib.Path("/var/lib/kubelet/pod-resources/kubelet.sock"), ["{MEMORY}"])
+        except PodResourcesError:
+            pass
+        await asyncio.sleep(0.01)
+asyncio.run(read())
+"""
+
+
+def kubelet_process(cluster: Cluster) -> str:
+    return cluster.on(NODE, "systemctl", "show", "kubelet", "-p", "MainPID", "-p", "NRestarts").strip()
+
+
+@pytest.mark.timeout(60 + LOSSES * 400)
+def test_all_containers_end_at_once_after_a_lost_checkpoint(three_cards: Cluster, say: Say) -> None:
+    """kubelet asks for all of them at once and does not lock what it shares between them; others read what it has, and resize a pod."""
+    names = [f"many-{number}" for number in range(MANY)]
+    three_cards.on(NODE, "systemd-run", "--unit=reads-podresources", "/opt/gpushare/current/bin/python", "-c", READ)
+    try:
+        for _ in range(LOSSES):
+            three_cards.clear()
+            for name in names:
+                one = pod(name, memory=2, node=NODE)
+                one["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "100m"
+                three_cards.create(one)
+            three_cards.until_running(*names, seconds=120)
+            assert proven(three_cards, *names) == []
+            before = node_state(three_cards)
+            three_cards.on(NODE, "sh", "-c", f"systemctl stop kubelet; {LOST}; systemctl start kubelet")
+            started = time.monotonic()
+            three_cards.until("kubelet offers all units", lambda: offered(three_cards), 60)
+            time.sleep(max(0.0, started + SETTLED - time.monotonic()))
+            process = kubelet_process(three_cards)
+            resized = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "200m"}, "requests": {"cpu": "200m"}}}]}}
+            three_cards.kubectl("patch", "pod", names[0], "--subresource", "resize", "--patch", json.dumps(resized))
+            mains = {name: before.containers[f"{name}/main"] for name in names}
+            three_cards.on(NODE, "kill", "-9", *(str(seen.pid) for seen in mains.values()))
+            ended = time.monotonic()
+
+            def again() -> bool:
+                now = node_state(three_cards).containers
+                return all(f"{name}/main" in now and now[f"{name}/main"].id != seen.id for name, seen in mains.items())  # noqa: B023
+
+            three_cards.until("all containers run again", again, STARTS_AGAIN, *names)
+            say("all of 16 containers run again after a lost checkpoint", time.monotonic() - ended)
+            assert kubelet_process(three_cards) == process
+            assert proven(three_cards, *names) == []
+    finally:
+        three_cards.on(NODE, "systemctl", "stop", "reads-podresources")
+        three_cards.clear()
+
+
 def test_the_plugin_cannot_read_what_it_wrote(people: Cluster) -> None:
     before = node_state(people)
     uids = {people.pod(name)["metadata"]["uid"] for name in PEOPLE}

@@ -95,7 +95,16 @@ class Suite:
 
 SUITES = (
     Suite("lint", "linters and types", command=("make", "lint"), paths=("*",), always=True, seconds=100),
-    Suite("unit", "unit and property tests", tests=("tests/unit", "-n", "2"), paths=("*",), always=True, prepared=True, seconds=300),
+    Suite(
+        "unit",
+        "unit and property tests",
+        tests=("tests/unit", "-n", "2"),
+        paths=("*",),
+        always=True,
+        prepared=True,
+        full={"GPUSHARE_FULL": "1"},
+        seconds=300,
+    ),
     Suite(
         "release",
         "the release from its tarball, and what the other suites stand on",

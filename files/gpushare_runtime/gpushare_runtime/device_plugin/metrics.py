@@ -188,7 +188,7 @@ def _events(counters: Counters) -> Iterator[Metric]:
     yield counter("annotation_corrections", "Pods whose annotations the plugin corrected to their actual cards.", counters.corrections)
     yield counter("start_rejections", "Starts of containers that the plugin rejected.", counters.start_rejections)
     yield counter("unrecorded_starts", "Starts of containers whose ids kubelet's checkpoint did not list.", counters.unrecorded_starts)
-    text = "Containers for which kubelet's checkpoint and its podresources API list different ids."
+    text = "Containers for which kubelet's checkpoint and its podresources API list different ids, and pairs of pods with the same id."
     yield counter("checkpoint_mismatches", text, counters.checkpoint_mismatches)
     yield family(
         "gpushare_device_plugin_xid_errors_total",

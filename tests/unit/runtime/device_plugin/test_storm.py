@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Whatever comes, and however many at once: no card is over-booked, no container is without its limit, stuck, or on a wrong card.
+
+The model is storm/play.py. GPUSHARE_FULL=1: 22 worlds instead of 3.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.runtime.device_plugin.storm import plugin as of_plugin
+from unit.runtime.device_plugin.storm.play import play
+from unit.runtime.device_plugin.storm.plugin import Plugin
+from unit.runtime.device_plugin.storm.world import World
+
+TESTS = Path(__file__).parents[3]
+WORLDS = 22 if os.environ.get("GPUSHARE_FULL") == "1" else 3
+
+
+@pytest.mark.timeout(120 * WORLDS)
+def test_nothing_goes_wrong_in_any_of_the_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tmp_path / "found.json"
+    # The order of Python's sets is part of the course of events.
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "unit.runtime.device_plugin.storm", "1", str(WORLDS), "--json", str(found)]
+    ended = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
+    with capsys.disabled():
+        print("\n" + ended.stdout)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    counts = json.loads(found.read_text())
+    assert counts["faults"] == {}
+    # What was put to the test.
+    assert counts["admitted"] >= 100 * WORLDS
+    assert counts["starts"] >= 130 * WORLDS
+    assert min(counts[name] for name in ("crash_all", "lost_checkpoint", "plugin_restart", "kubelet_restart", "lists", "resize")) >= WORLDS
+    # kubelet does not bear two requests at once.
+    assert counts.get("kubelet died", 0) == 0
+
+
+class Forgetful(Plugin):
+    """Without a look at the processes."""
+
+    def __init__(self, world: World) -> None:
+        live, world.live = world.live, self._none  # type: ignore[method-assign]
+        super().__init__(world)
+        world.live = live  # type: ignore[method-assign]
+
+    def _none(self, uids: Set[str]) -> set[str]:
+        return set()
+
+
+def test_the_check_notices_a_plugin_that_forgets_processes() -> None:
+    faults = [fault for seed in range(4) for fault in play(seed, make_plugin=Forgetful).faults]
+    assert any(fault.startswith("OVER") for fault in faults)
+
+
+class Unlimited(Plugin):
+    """Without a limit before a start."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+
+        async def nothing(*_: Any) -> None: ...
+
+        for service in self.services.values():
+            service._before_start = nothing
+
+
+def test_the_check_notices_a_plugin_that_does_not_limit_before_a_start() -> None:
+    assert any(fault.startswith("LIMIT") for fault in play(0, 60.0, make_plugin=Unlimited).faults)
+
+
+def test_the_check_notices_what_no_annotation_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_plugin.Assigner, "_due", lambda *_: {})
+    assert any(fault.startswith("CARD") for seed in range(3) for fault in play(seed).faults)
