@@ -195,6 +195,8 @@ SUITES = (
             "tests/monitoring/*",
             "tests/e2e/test_mon*",
             "tests/e2e/test_overuse.py",
+            "playbooks/scrape_config.yml",
+            "roles/report/*",
         ),
         seconds=300,
     ),
