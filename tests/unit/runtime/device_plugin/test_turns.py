@@ -21,9 +21,9 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turns
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.local_pods import bound, memory
 from unit.runtime.extender import virtual
-from unit.runtime.pods import inventory
+from unit.runtime.pods import container, inventory
 
 MEMORY = RESOURCES[0]
 
@@ -256,6 +256,26 @@ async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet
     node.look()
     assert usage.memory_of("x") == {"GPU-00000001": 12}
     assert {i.partition("-_-")[0] for entry in usage.entries_of("x") for i in entry.ids} == {"GPU-00000001"}
+
+
+@story
+async def test_what_an_ended_init_container_gets_anew_does_not_move_the_pods_containers() -> None:
+    node = Node(16, 16)
+    raw = bound(node.cards, {0: {0: 10}}, container("main", mem=10), init=[container("first", mem=8)], name="a", uid="a")
+    await node.manager.admit(node.see(raw))
+    node.processes.live.add("a")
+    node.processes.up["a"] = {"main"}
+    node.see(raw, 1)
+    before = node.manager.given["a"]["main"][MEMORY]
+    node.lose(raw)
+    # A resize: the init container gets units of the other card, since its own has no room for them a second time.
+    node.processes.up["a"] = {"main"}
+    await node.manager.allocate(raw, raw["spec"]["initContainers"][0])
+    assert {i.partition("-_-")[0] for i in node.manager.given["a"]["first"][MEMORY]} == {"GPU-00000001"}
+    node.manager._reuse.clear()
+    node.processes.up["a"] = set()
+    assert await node.start(raw) == ""
+    assert node.manager.given["a"]["main"][MEMORY] == before
 
 
 @story

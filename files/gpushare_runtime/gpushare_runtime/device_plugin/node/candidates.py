@@ -183,10 +183,15 @@ class Candidates:
         if devices.resource != protocol.RESOURCE_MEMORY:
             return ()
         plans = {(of.container, of.resource): of.units_by_card for of in pod.container_devices}
+        # What an init container got anew after a lost record, long after it ended, moves nobody.
+        ended = {c.name for c in pod.request.containers if not c.keeps} if pod.request and not pod.waiting else set()
         others = {
             key: frozenset(cards)
             for key, cards in self._card_indexes().items()
-            if key[0] == pod.uid and key[2] == devices.resource and key[1] != devices.container and len(cards) == devices.cards_per_pod
+            if key[0] == pod.uid
+            and key[2] == devices.resource
+            and key[1] not in {devices.container, *ended}
+            and len(cards) == devices.cards_per_pod
         }
         moved = [cards for key, cards in others.items() if cards != (plans.get(key[1:]) or {}).keys()]
         return moved[0] if moved and all(cards == moved[0] for cards in moved) else ()
