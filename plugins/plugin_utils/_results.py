@@ -42,6 +42,8 @@ COMMON: Shape = {
     "rc": int,
     "module_stdout": str,
     "module_stderr": str,
+    # Its arguments, which Ansible shows with -vvv.
+    "invocation": Any,
 }
 #: The same, which Ansible itself has parsed already; only lists of them are taken.
 PARSED = ("warnings", "deprecations")
