@@ -35,6 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import why_seed
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, RESULTS
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import FOUND as SHAPE_OF_FOUND
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import other_shape
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge, placeable, scheduler_name
 from hypothesis import HealthCheck, given, settings
@@ -172,6 +173,20 @@ def test_what_these_hosts_really_answer_is_believed() -> None:
         assert verdict_with(said, roles) == HONEST
 
 
+def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
+    good = {
+        "gpushare_verify_cluster": {"changed": False, "seen": cluster()},
+        "gpushare_cluster_info": {key: value for key, value in API.items() if key != "item"},
+        "gpushare_token_info": OWN,
+        "gpushare_dead_nodes_info": DEAD,
+        "gpushare_driver_info": fleet["driver_info"],
+        "gpu_node_info": fleet["gpu1"],
+    }
+    for module, said in good.items():
+        assert asked(module, said) == said, module
+    assert asked("kube_scheduler_extender", FOUND, SHAPE_OF_FOUND) == FOUND
+
+
 @SETTINGS
 @given(answers(GPU))
 def test_verify_of_a_gpu_node(said: Any) -> None:
@@ -245,9 +260,11 @@ def test_verify_of_the_cluster(said: Any) -> None:
 # Every module
 
 
-def asked(module: str, said: Any) -> Json:
+def asked(module: str, said: Any, shape: Any = None) -> Json:
     task = SimpleNamespace(action=f"gpushare.kubernetes.{module}", delegate_to="evil")
-    return ask(SimpleNamespace(_execute_module=lambda **_more: copy.deepcopy(said), _task=task), {"inventory_hostname": "gpu1"})
+    return ask(
+        SimpleNamespace(_execute_module=lambda **_more: copy.deepcopy(said), _task=task), {"inventory_hostname": "gpu1"}, shape=shape
+    )
 
 
 @pytest.mark.parametrize("module", sorted(RESULTS))
