@@ -325,6 +325,24 @@ def test_the_simulated_kubelet_ends_when_one_pods_allocate_overtakes_anothers() 
     virtual.run(play())
 
 
+def test_a_request_that_comes_just_after_one_that_was_overtaken_and_has_ended_may_have_begun_before_it() -> None:
+    clock = [0.0]
+    turns = Turns(lambda: clock[0])
+    first = turns.begin(MEMORY)
+    clock[0] = 0.1
+    second = turns.begin(MEMORY)
+    turns.end(first)
+    clock[0] = 0.102
+    third = turns.begin(MEMORY)
+    for turn in (second, third):
+        assert turn.overtaken
+        turns.end(turn)
+    clock[0] = 0.104
+    assert turns.begin(MEMORY).overtaken
+    clock[0] = 0.2
+    assert not turns.begin(MEMORY).overtaken
+
+
 def test_a_turn_that_nobody_goes_on_with_overtakes_and_crowds_nothing_later() -> None:
     clock = [0.0]
     turns = Turns(lambda: clock[0])

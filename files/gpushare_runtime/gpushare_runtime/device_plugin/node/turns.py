@@ -20,7 +20,7 @@ from gpushare_runtime.daemon.sync import Changes
 QUIET_SECONDS: Final = 0.2
 """kubelet notices ended containers together, once a second, and then begins all their requests within a shorter time than this."""
 # Two requests may arrive in another order than they began: nobody can tell which of them was overtaken.
-_ORDER_SECONDS: Final = 0.005
+_ORDER_SECONDS: Final = 0.01
 # Between the preferred ids and their Allocate kubelet takes milliseconds.
 _OPEN_SECONDS: Final = 2.0
 
@@ -43,14 +43,17 @@ class Turns:
         self.changes = Changes()
         self._clock = clock
         self._open: list[Turn] = []
+        self._overtaken_at = -_OPEN_SECONDS
+        """When the last turn began that was overtaken: it may have ended by now, and still have begun after the next one."""
 
     def begin(self, resource: str) -> Turn:
         """kubelet begins a request: those that it had begun before are overtaken."""
         now = self._clock()
         self._open = [turn for turn in self._open if now - turn.at < _OPEN_SECONDS]
-        mine = Turn(resource, now, bool(self._open), any(now - turn.at < _ORDER_SECONDS for turn in self._open))
-        for turn in self._open:
-            turn.overtaken = True
+        latest = max((turn.at for turn in self._open), default=self._overtaken_at)
+        mine = Turn(resource, now, bool(self._open), now - latest < _ORDER_SECONDS)
+        for turn in [*self._open, *([mine] if mine.overtaken else [])]:
+            turn.overtaken, self._overtaken_at = True, max(self._overtaken_at, turn.at)
         self._open.append(mine)
         self.changes.notify()
         return mine
