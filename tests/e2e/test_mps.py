@@ -144,7 +144,7 @@ def test_no_container_makes_what_the_root_of_the_host_opens(mps: Cluster) -> Non
     # Where the service may write: as a disk would be there.
     mps.on(NODE, "sh", "-c", "printf disk > /dev/stand-in")
     try:
-        mps.kubectl("exec", "plants", "--", "sh", "-c", f"( {PLANT} ) &")
+        mps.kubectl("exec", "plants", "--", "sh", "-c", f"( {PLANT} ) > /dev/null 2>&1 &")
         for _ in range(6):
             mps.on(NODE, "sh", "-c", f"systemctl restart {unit} || true")
             assert mps.on(NODE, "cat", "/dev/stand-in") == "disk"
