@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 
@@ -222,8 +223,12 @@ def test_only_our_own_modules_ask_hosts() -> None:
         for name in asking.findall(path.read_text())
         if name not in on_controller
     }
-    # An action that takes nothing of its modules' answers into its own, and two on control planes.
-    assert found == {("nvidia_driver", "reboot"), ("kubectl_inspect", "stat"), ("kubectl_inspect", "file")}
+    # An action that takes nothing of its modules' answers into its own, two on control planes, and two on the controller itself.
+    on_planes = {("kubectl_inspect", "stat"), ("kubectl_inspect", "file")}
+    on_controller_itself = {("report", "template"), ("report", "file")}
+    assert found == {("nvidia_driver", "reboot")} | on_planes | on_controller_itself
+    (block,) = [task for task in yaml.safe_load((ROOT / "roles/report/tasks/scrape_config.yml").read_text()) if "block" in task]
+    assert (block["delegate_to"], block["vars"]["ansible_connection"]) == ("localhost", "ansible.builtin.local")
 
 
 def test_every_module_goes_by_an_action_that_takes_no_facts() -> None:
