@@ -282,7 +282,7 @@ def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path
     [
         lambda: status(500, "InternalError", "no database"),
         lambda: web.Response(status=429, text="Too many requests, please try again later."),
-        lambda: status(429, "TooManyRequests", "the server is busy", details={"causes": "none", "retryAfterSeconds": 1}),
+        lambda: status(429, "TooManyRequests", "the server is busy", details={"causes": 7, "retryAfterSeconds": 1}),
         lambda: status(
             403, "Forbidden", "a webhook denied it", details={"causes": [7, {}, {"reason": "Other", "message": "DisruptionBudget"}]}
         ),
