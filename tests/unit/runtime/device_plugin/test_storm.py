@@ -24,9 +24,10 @@ from unit.runtime.device_plugin.storm.world import World
 
 TESTS = Path(__file__).parents[3]
 WORLDS = 22 if os.environ.get("GPUSHARE_FULL") == "1" else 3
+# A world takes 4 seconds of CPU. What a test waits for is the machine's load: the limit is for a world that does not end.
+pytestmark = pytest.mark.timeout(600 * WORLDS)
 
 
-@pytest.mark.timeout(120 * WORLDS)
 def test_nothing_goes_wrong_in_any_of_the_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tmp_path / "found.json"
     # The order of Python's sets is part of the course of events.
@@ -59,8 +60,7 @@ class Forgetful(Plugin):
 
 
 def test_the_check_notices_a_plugin_that_forgets_processes() -> None:
-    faults = [fault for seed in range(4) for fault in play(seed, make_plugin=Forgetful).faults]
-    assert any(fault.startswith("OVER") for fault in faults)
+    assert any(fault.startswith("OVER") for seed in range(4) for fault in play(seed, make_plugin=Forgetful).faults)
 
 
 class Unlimited(Plugin):

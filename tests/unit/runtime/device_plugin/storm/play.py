@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import logging
+import random
 import shutil
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ from unittest.mock import patch
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.kubelet import server
+from gpushare_runtime.kube import backoff
 from unit.runtime.device_plugin.storm.kubelet import Kubelet
 from unit.runtime.device_plugin.storm.plugin import Plugin
 from unit.runtime.device_plugin.storm.troubles import ALL, ORDINARY, Act, happens, save
@@ -48,9 +50,10 @@ async def _wait_for(work: Any, seconds: float) -> Any:
 
 
 @contextmanager
-def virtual_clocks() -> Iterator[None]:
-    """No threads and no other clock than the loop's."""
+def virtual_clocks(seed: int) -> Iterator[None]:
+    """No threads, no other clock than the loop's, and no other chance than the seed's."""
     with ExitStack() as stack:
+        stack.enter_context(patch.object(backoff, "random", random.Random(seed)))
         for module in (pod_limits, usage_file):
             stack.enter_context(patch.object(module, "in_thread", _direct))
         for module in (pod_limits, server):
@@ -96,7 +99,7 @@ def play(
     verbose: bool = False,
 ) -> World:
     """The world with this seed, at its end."""
-    with virtual_clocks():
+    with virtual_clocks(seed):
         loop: dict[str, World] = {}
 
         async def run() -> None:

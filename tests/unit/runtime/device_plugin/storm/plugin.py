@@ -12,8 +12,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.node_report import NOTHING_HELD
-from gpushare_runtime.core.objects import read_node
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.device_plugin.gpu.discovery import CardReader, NvmlError
@@ -27,7 +25,7 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.eviction_requests import EVICT, EvictionRequests
-from gpushare_runtime.device_plugin.publish.node_annotations import report
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from unit.runtime.device_plugin.storm.world import NODE, RESOURCES, UNIX, now, until
 
@@ -63,14 +61,15 @@ class Plugin:
         }
         self._assigner = Assigner(self.node, world, counters, events, lambda: int((UNIX + now()) * 1e9))
         memory = SimpleNamespace(lasting=lambda _: {})
-        self._evictions = EvictionRequests(self.node, world, memory, EVICT, 30.0, lambda: UNIX + now())
+        self._publisher = NodePublisher(self.node, world, NODE)
+        self._evictions = EvictionRequests(self.node, self._publisher, memory, EVICT, 30.0, lambda: UNIX + now())
         self._refresh(first=True)
         works = (
             self._read_cards(),
             self._look_after(),
             self._state.run(),
             self._watch(),
-            self._publish(),
+            self._publisher.run(),
             self._assigner.run(),
             self._limits.run(),
             self._evictions.run(),
@@ -90,7 +89,7 @@ class Plugin:
             task.cancel()
 
     def set_cordon(self) -> None:
-        self.node.devices.set_cordon(self._world.cordon)
+        self._publisher._observe({**self._world.annotations, protocol.ASK_CORDON: self._world.cordon})
 
     def _refresh(self, *, first: bool = False) -> None:
         """As CheckpointReader and CheckpointFile."""
@@ -135,7 +134,6 @@ class Plugin:
                 inventory = self._cards.failed("x")
             if inventory is not None:
                 self.node.devices.set_inventory(inventory)
-                self.set_cordon()
             await asyncio.sleep(2.0 if self._world.random.random() < 0.7 else 0.3)
 
     async def _watch(self) -> None:
@@ -146,6 +144,7 @@ class Plugin:
                 world.to_plugin.get_nowait()
             self._heard = last = now()
             self._table.replace([parse_local_pod(copy.deepcopy(raw)) for raw in world.bound()])
+            self.set_cordon()
             while not world.away_for_plugin:
                 try:
                     at, kind, raw = await asyncio.wait_for(world.to_plugin.get(), 1.0)
@@ -160,21 +159,6 @@ class Plugin:
                 self._heard = last = now()
                 if raw["spec"].get("nodeName"):
                     self._table.event(kind, parse_local_pod(raw))
-
-    async def _publish(self) -> None:
-        world, node = self._world, self.node
-        while True:
-            await asyncio.sleep(0.05)
-            if node.devices.inventory is None or world.away_for_plugin:
-                continue
-            held = report(node)
-            annotations = {protocol.ANNOTATION_CARDS: node.devices.inventory.to_json()}
-            if held != NOTHING_HELD:
-                annotations[protocol.ANNOTATION_HELD] = held.to_json()
-            if world.report_node(annotations):
-                await asyncio.sleep(world.random.choice((0.02, 0.2)))
-                world.cluster.node_event("MODIFIED", read_node({"metadata": {"name": NODE, "annotations": annotations, "labels": {}}}))
-                await asyncio.sleep(0.2)
 
     async def _register(self, resource: str) -> None:
         """As Registration, and the list of ids that kubelet reads from then on."""

@@ -9,15 +9,16 @@ import copy
 import itertools
 import random
 import tempfile
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Set
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import AllocationError, read_allocation
-from gpushare_runtime.core.objects import PodReader
+from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.request import parse_request
 from gpushare_runtime.extender.cache import Cluster
@@ -98,6 +99,11 @@ class Pod:
     def name(self) -> str:
         return str(self.raw["metadata"]["name"])
 
+    @cached_property
+    def per_card(self) -> int:
+        """Units of each of its cards that its request has."""
+        return parse_request(self.raw, bound=True).per_card
+
     def stop(self, seconds: float = 0.0) -> None:
         """kubelet ends it: all processes end within so many seconds."""
         if self.worker is not None:
@@ -139,6 +145,7 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.file: File | None = File(0, [], 0.0)
         self.saved: bytes | None = None
+        self.annotations: dict[str, str] = {}
         self.cordon = ""
         self.stays = True
         self.quiet = False
@@ -154,7 +161,6 @@ class World:
         self._numbers = itertools.count(1)
         self._over: set[str] = set()
         self._unlimited: dict[tuple[str, str], float | None] = {}
-        self._annotations: dict[str, str] = {}
         # The extender.
         self.cluster = Cluster(clock=now)
         self._policy = Placement("binpack", "", self.cluster.workload)
@@ -258,10 +264,16 @@ class World:
         return [raw for raw in self.api.values() if raw["spec"].get("nodeName")]
 
     async def patch(self, path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """The plugin's only request."""
+        """The plugin's only request, of its node or of a pod."""
         await asyncio.sleep(self.random.choice((0.005, 0.05)))
         if self.away_for_plugin:
             raise KubeError(0, "Unreachable", "away")
+        if "/pods/" not in path:
+            left = {**self.annotations, **body["metadata"]["annotations"]}
+            self.annotations = {name: value for name, value in left.items() if value is not None}
+            record = read_node({"metadata": {"name": NODE, "annotations": self.annotations, "labels": {}}})
+            asyncio.get_running_loop().call_later(self.random.choice((0.02, 0.2)), self.cluster.node_event, "MODIFIED", record)
+            return {}
         raw = self.api.get(path.split("/pods/")[1].split("/")[0])
         if raw is None or raw["metadata"]["uid"] != body["metadata"]["uid"]:
             raise KubeError(404 if raw is None else 409, "x", "gone")
@@ -273,11 +285,6 @@ class World:
         self.counts["corrections"] += protocol.ANNOTATION_ALLOCATION in body["metadata"]["annotations"]
         self._emit("MODIFIED", raw)
         return raw
-
-    def report_node(self, annotations: dict[str, str]) -> bool:
-        """Whether the node's annotations were other ones."""
-        changed, self._annotations = annotations != self._annotations, annotations
-        return changed
 
     # Users.
 
@@ -334,7 +341,7 @@ class World:
                 name = raw["metadata"]["name"]
                 if not raw["spec"].get("nodeName") and self._waiting.get(name, 0.0) <= now() and not self._schedule(raw):
                     self._waiting[name] = now() + self.random.choice((1, 2))
-            for record in self._evictor.due():
+            for record, _ in self._evictor.due():
                 raw = self.object_of(record.uid)
                 if raw is not None and "deletionTimestamp" not in raw["metadata"]:
                     self.counts["evicted"] += 1
@@ -395,16 +402,20 @@ class World:
 
     def _check_cards(self) -> None:
         used: Counter[str] = Counter()
-        who = defaultdict(list)
-        for pod in self.pods.values():
-            for name, cards in [*pod.devices.items(), *(("ghost", cards) for _, cards in pod.ghosts)]:
-                used.update(cards)
-                for uuid, units in cards.items():
-                    who[uuid].append((pod.name, name, units))
+        for _, _, cards in self._uses():
+            for uuid, units in cards.items():
+                used[uuid] += units
         over = {uuid for uuid in used if used[uuid] > self.units[uuid]}
         for uuid in sorted(over - self._over):
-            self.fault("OVER", f"card {uuid[:12]} {used[uuid]} of {self.units[uuid]}: {who[uuid]}")
+            who = [(pod, name, cards[uuid]) for pod, name, cards in self._uses() if uuid in cards]
+            self.fault("OVER", f"card {uuid[:12]} {used[uuid]} of {self.units[uuid]}: {who}")
         self._over = over
+
+    def _uses(self) -> Iterator[tuple[str, str, dict[str, int]]]:
+        """Pod, container and what its processes have."""
+        for pod in self.pods.values():
+            yield from ((pod.name, name, cards) for name, cards in pod.devices.items())
+            yield from ((pod.name, "ghost", cards) for _, cards in pod.ghosts)
 
     def _check_limits(self, plugin: Plugin) -> None:
         lacking = set()
@@ -415,7 +426,7 @@ class World:
                     due.update(cards)
             for uuid, units in due.items():
                 found = self.nvml.limits.get((uuid, self.group(pod.uid)))
-                if found is None or not units * GIB_BYTES <= found <= self._most(plugin, pod, uuid) * GIB_BYTES:
+                if found is None or found < units * GIB_BYTES or self._exceeds(found, plugin, pod, uuid):
                     lacking.add((pod.uid, uuid))
                     since = self._unlimited.setdefault((pod.uid, uuid), now())
                     if since is not None and now() - since > LIMIT_SECONDS:
@@ -424,11 +435,13 @@ class World:
                         self.fault("LIMIT", f"{pod.name} uses {units} of {uuid[:12]} with {has}; its containers started {dict(pod.runs)}")
         self._unlimited = {key: since for key, since in self._unlimited.items() if key in lacking}
 
-    def _most(self, plugin: Plugin, pod: Pod, uuid: str) -> int:
-        """What it may have of a card: by kubelet's record, its request, or after a lost record both that and what the plugin knew."""
+    def _exceeds(self, found: int, plugin: Plugin, pod: Pod, uuid: str) -> bool:
+        """Whether a limit is more than its pod may have: by its request, kubelet's record, or after a lost one what the plugin knew."""
+        if found <= pod.per_card * GIB_BYTES:
+            return False
         given = self.kubelet.manager.given.get(pod.uid, {}) if self.kubelet is not None else {}
         ids = {i for of in given.values() for i in of.get(MEMORY, ()) if i.startswith(uuid)}
-        return max(len(ids), parse_request(pod.raw, bound=True).per_card, plugin.node.usage.memory_of(pod.uid).get(uuid, 0))
+        return found > max(len(ids), plugin.node.usage.memory_of(pod.uid).get(uuid, 0)) * GIB_BYTES
 
     def finish(self) -> None:
         """When all is quiet: what is wrong for good."""
