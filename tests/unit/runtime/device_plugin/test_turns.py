@@ -278,6 +278,23 @@ async def test_what_an_ended_init_container_gets_anew_does_not_move_the_pods_con
     assert node.manager.given["a"]["main"][MEMORY] == before
 
 
+@pytest.mark.parametrize("first", [1, 4])
+def test_a_container_gets_its_ids_back_after_its_init_container_on_a_full_card(first: int) -> None:
+    async def play() -> None:
+        node = Node(16)
+        raw = bound(node.cards, {0: {0: 4}}, container("main", mem=4), init=[container("first", mem=first)], name="a", uid="a")
+        await node.manager.admit(node.see(raw))
+        node.processes.live.add("a")
+        node.see(raw, 1)
+        before = node.manager.given["a"]["main"][MEMORY]
+        node.lose(raw, await node.run(0, 12, "b"))
+        node.processes.up["b"] = {"main"}
+        assert await node.start(raw) == ""
+        assert node.manager.given["a"]["main"][MEMORY] == before
+
+    virtual.run(play())
+
+
 @story
 async def test_a_pod_that_is_deleted_before_its_container_has_started_again_keeps_its_ids_a_while() -> None:
     node = Node(16)

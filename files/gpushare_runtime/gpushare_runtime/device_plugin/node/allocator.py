@@ -315,9 +315,8 @@ class Allocator:
         pod = self.pods.get(uid)
         if pod is None or pod.request is None:
             return False
-        init = {c.name for c in pod.request.containers if not c.keeps}
         allocated = self.usage.allocated()
-        requests = [of for of in pod.container_devices if of.container in init and (of.resource, of.size) == (resource, size)]
+        requests = [of for of in pod.container_devices if of.container in pod.ordinary_init and (of.resource, of.size) == (resource, size)]
         return any((uid, of.container, resource) not in allocated for of in requests)
 
     def _check_cards(self, resource: str, cards: Collection[Card], recorded: Collection[DeviceKey]) -> None:

@@ -184,7 +184,7 @@ class Candidates:
             return ()
         plans = {(of.container, of.resource): of.units_by_card for of in pod.container_devices}
         # What an init container got anew after a lost record, long after it ended, moves nobody.
-        ended = {c.name for c in pod.request.containers if not c.keeps} if pod.request and not pod.waiting else set()
+        ended = () if pod.waiting else pod.ordinary_init
         others = {
             key: frozenset(cards)
             for key, cards in self._card_indexes().items()

@@ -81,6 +81,11 @@ class LocalPod:
         return not self.finished and not self.terminating
 
     @property
+    def ordinary_init(self) -> frozenset[str]:
+        """Its init containers that end before the next one starts, and pass their ids on."""
+        return frozenset(c.name for c in self.request.containers if not c.keeps) if self.request is not None else frozenset()
+
+    @property
     def assigned(self) -> bool:
         """Whether a device plugin has confirmed that the containers have their cards."""
         return self.annotations.get(protocol.ANNOTATION_ASSIGNED) == "true"

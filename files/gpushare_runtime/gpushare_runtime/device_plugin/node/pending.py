@@ -12,12 +12,15 @@ from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, Loc
 from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 
-def next_requests(pod: LocalPod, allocated: Collection[DeviceKey]) -> list[ContainerDevices]:
+def next_requests(pod: LocalPod, allocated: Collection[DeviceKey], *, admitted: bool = False) -> list[ContainerDevices]:
     """What kubelet may request next for this pod: for the first container that lacks something, in no known order.
 
+    admitted: for any container that has ended, likeliest first: ordinary init containers run again only in a new sandbox.
     kubelet requests nothing for a container that runs, even if it lost its record.
     """
     left = [of for of in pod.container_devices if (pod.uid, of.container, of.resource) not in allocated and of.container not in pod.running]
+    if admitted:
+        return sorted(left, key=lambda of: of.container in pod.ordinary_init)
     return [of for of in left if of.container == left[0].container]
 
 
@@ -40,7 +43,7 @@ def match_request(
         past = not pod.waiting or pod.uid in rejected
         if pod.finished or (past and not late):
             continue
-        devices = next((of for of in next_requests(pod, allocated) if of.resource == resource and of.size == size), None)
+        devices = next((of for of in next_requests(pod, allocated, admitted=past) if of.resource == resource and of.size == size), None)
         if devices is None:
             continue
         begun = any((pod.uid, of.container, of.resource) in allocated for of in pod.container_devices)

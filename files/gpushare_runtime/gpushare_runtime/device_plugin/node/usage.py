@@ -498,20 +498,21 @@ class Usage:
         counted = [*self._counted(resource), *((a.container.key, a.ids) for a in self._granted(resource) if a.container)]
         for key, of in counted:
             pod = self._pods.get(key[0])
-            request = pod.request if pod is not None else None
-            passes_on = pod is None or (request is not None and any(c.name == key[1] and not c.keeps for c in request.containers))
+            passes_on = pod is None or key[1] in pod.ordinary_init
             if key != mine and not passes_on and not of.isdisjoint(ids):
                 return key[0]
         return None
 
     def former_ids(self, key: DeviceKey) -> frozenset[str]:
-        """The ids of this container in a record that kubelet lost, without those that another container has."""
+        """The ids of this container in a record that kubelet lost, without those that another container has. Init containers of its pod
+        passed theirs on to it."""
         mine = self._table.get(key)
         if mine is None or mine.listed or not self.record_lost(key[0]):
             return frozenset()
-        ids = self.kept[key][0].ids if key in self.kept else mine.ids
+        ids, pod = self.kept[key][0].ids if key in self.kept else mine.ids, self._pods.get(key[0])
+        own = {(key[0], name, key[2]) for name in (pod.ordinary_init if pod else ())} | {key}
         granted = (a.ids for a in self._granted(key[2]))
-        return ids.difference(*(usage.ids for other, usage in self._in_use() if other != key and other[2] == key[2]), *granted)
+        return ids.difference(*(usage.ids for other, usage in self._in_use() if other not in own and other[2] == key[2]), *granted)
 
     def ids_of(self, resource: str, card_uuids: Collection[str], *, orphaned: bool = False) -> set[str]:
         """The ids in use by containers that have some of these cards. orphaned: only by pods that are terminated."""
