@@ -53,7 +53,6 @@ class Machine:
         self.file = StateFile(self.path, self.node, lambda: self.boot)
         self.file.load()
         self.node.devices.set_inventory(self.cards)
-        self.node.unasked = {MEMORY}
         self.status = Status(required=[])
         self.limits = PodLimits(self.node, self.nvml, self.host, self.status, mode, running=running)
         self.give({})
@@ -543,6 +542,15 @@ def test_pods_of_before_are_limited_where_the_administrator_wants_it(machine: Ma
     machine.start(running=True, seen=True)
     assert machine.look(check=True) == {"old": {0: 2}}
     assert machine.limits.unlimited == 0
+
+
+def test_until_a_process_has_registered_it_limits_what_kubelet_starts_as_the_one_before_told_it(machine: Machine) -> None:
+    settled(machine)
+    machine.start(seen=True)
+    machine.look(check=True)
+    machine.give({"pod": {0: 2}})
+    machine.run("pod")
+    assert machine.look() == {"pod": {0: 2}}
 
 
 def test_while_kubelet_asks_nothing_is_limited_between_two_checks(machine: Machine) -> None:

@@ -38,8 +38,9 @@ class NodeState:
         """UUIDs of the cards on which every pod gets a limit, but those of `exempt`."""
         self.exempt: set[tuple[str, str]] = set()
         """(pod UID, card UUID) of the pods that started before the driver limited the card."""
-        self.unasked: set[str] = set()
-        """The resources with which kubelet starts containers without asking the plugin, because it has lost a record."""
+        self.unasked: set[str] = {protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS}
+        """The resources with which kubelet may start containers without asking the plugin, because it has lost a record. Until this
+        process has registered, kubelet goes by the registration of the one before."""
         self.turns = Turns(clock)
         self.usage = Usage(pods, clock)
         self.usage.running = lambda uid: processes.containers(uid)
