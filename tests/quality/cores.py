@@ -47,6 +47,11 @@ class Core:
         return self.program == Path(sys.executable)
 
 
+def own() -> Core:
+    """That of the environment which runs this."""
+    return Core(version("ansible-core"), f"{sys.version_info[0]}.{sys.version_info[1]}", Path(sys.executable))
+
+
 def oldest() -> Core:
     """Exactly the version from which on meta/runtime.yml admits, with the oldest Python that there is for it."""
     admitted = yaml.safe_load((REPOSITORY / "meta/runtime.yml").read_text())["requires_ansible"]
@@ -86,7 +91,7 @@ def _pythons() -> list[str]:
 
 
 def _core(release: str, on: str, lacks: str = "") -> Core:
-    if release == version("ansible-core") and on == f"{sys.version_info[0]}.{sys.version_info[1]}":
+    if (release, on) == (own().version, own().on):
         return Core(release, on, Path(sys.executable), lacks)
     return Core(release, on, _environment(release, on) / "bin/python", lacks)
 

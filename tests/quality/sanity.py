@@ -12,10 +12,9 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
+from quality.cores import Core
 from quality.pythons import interpreters
 from quality.tree import copy, files, released
 
@@ -44,7 +43,7 @@ def pip_of(ansible_test: Path) -> str:
     return match.group(1)
 
 
-def prepare_home(home: Path) -> None:
+def prepare_home(home: Path, ansible_test: Path) -> None:
     """A home for ansible-test with this machine's pip settings and with pip's installer, which is not on the package index."""
     # ansible-test passes no PIP_* variable on.
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True, timeout=60)
@@ -57,9 +56,7 @@ def prepare_home(home: Path) -> None:
     with (home / ".config/pip/pip.conf").open("w") as file:
         settings.write(file)
 
-    spec = find_spec("ansible_test")
-    assert spec is not None, "ansible-test is part of ansible-core, which is missing: make venv"
-    wanted = pip_of(Path((spec.submodule_search_locations or [""])[0]))
+    wanted = pip_of(ansible_test)
     wheels = home / "pip"
     if not list(wheels.glob(f"pip-{wanted}-*.whl")):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), f"pip=={wanted}"]
@@ -70,16 +67,18 @@ def prepare_home(home: Path) -> None:
     script.write_text(GET_PIP.format(wheel=str(wheel)))
 
 
-def run_sanity(scratch: Path, *arguments: str, seconds: float = 1200) -> subprocess.CompletedProcess[str]:
-    """`ansible-test sanity` on a copy of the release below `scratch`."""
-    home = cache() / f"ansible-{version('ansible-core')}"
-    prepare_home(home)
+def run_sanity(scratch: Path, core: Core, *arguments: str, seconds: float = 1200) -> subprocess.CompletedProcess[str]:
+    """`ansible-test sanity` of that ansible-core on a copy of the release below `scratch`."""
+    home = cache() / f"ansible-{core.version}"
+    ask = "import os, ansible_test; print(os.path.dirname(os.path.abspath(ansible_test.__file__)))"
+    found = subprocess.run([core.program, "-c", ask], capture_output=True, text=True, check=True, timeout=60)
+    prepare_home(home, Path(found.stdout.strip()))
     collection = scratch / "ansible_collections/gpushare/kubernetes"
     copy([*released(), "galaxy.yml", *(path for path in files() if path.startswith("tests/sanity/"))], collection)
-    own = Path(sys.executable).parent
-    path = [str(own), *dict.fromkeys(str(python.parent) for python in interpreters().values()), "/usr/local/bin", "/usr/bin", "/bin"]
+    folder = core.program.parent
+    path = [str(folder), *dict.fromkeys(str(python.parent) for python in interpreters().values()), "/usr/local/bin", "/usr/bin", "/bin"]
     environment = {"HOME": str(home), "PATH": ":".join(path), "LC_ALL": "C.UTF-8"}
-    command = [str(own / "ansible-test"), "sanity", "--venv", "--color", "no", *arguments]
+    command = [str(folder / "ansible-test"), "sanity", "--venv", "--color", "no", *arguments]
     return subprocess.run(
         command, cwd=collection, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False
     )
